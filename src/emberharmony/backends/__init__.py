@@ -1,0 +1,1 @@
+"""Array libraries: one folder each, imported only when its library is asked for."""

@@ -1,0 +1,29 @@
+"""MLX."""
+
+from emberharmony.backends.mlx import arrays, elementwise, reductions
+from emberharmony.backends.mlx.base import (
+    NAME,
+    NATIVE,
+    dtype,
+    from_numpy,
+    is_array,
+    is_unsupported,
+    native_dtype,
+    supports,
+    to_numpy,
+)
+
+__all__ = [
+    "NAME",
+    "NATIVE",
+    "arrays",
+    "dtype",
+    "elementwise",
+    "from_numpy",
+    "is_array",
+    "is_unsupported",
+    "native_dtype",
+    "reductions",
+    "supports",
+    "to_numpy",
+]

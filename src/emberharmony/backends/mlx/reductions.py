@@ -1,0 +1,95 @@
+"""Reductions. MLX answers in other integer dtypes than the common rule, hence the casts."""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+
+from emberharmony.backends.mlx.base import NATIVE, as_mlx, native, native_dtype, plain_axes
+from emberharmony.backends.mlx.base import dtype as dtype_of
+from emberharmony.dtypes import compute_dtype, sum_dtype
+from emberharmony.typing import ArrayLike, Axis, DTypeLike
+
+Array = mx.array
+
+
+def _fold(function: Callable[..., Array]) -> Callable[..., Array]:
+    """A sum or product: integers in their dtype, half precision in float32."""
+
+    def call(x: ArrayLike, axis: Axis = None, keepdims: bool = False, dtype: DTypeLike = None) -> Array:
+        x = as_mlx(x)
+        answer = sum_dtype(dtype_of(x), dtype)
+        wide = x.astype(native_dtype(compute_dtype(answer)))
+        axes = plain_axes(axis, x.ndim)
+        return function(wide, axis=axes, keepdims=keepdims).astype(native_dtype(answer))
+
+    return call
+
+
+def _extreme(function: Callable[..., Array]) -> Callable[..., Array]:
+    def call(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+        x = as_mlx(x)
+        return function(x, axis=plain_axes(axis, x.ndim), keepdims=keepdims)
+
+    return call
+
+
+def _truth(function: Callable[..., Array]) -> Callable[..., Array]:
+    def call(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+        x = as_mlx(x)
+        return function(x != 0, axis=plain_axes(axis, x.ndim), keepdims=keepdims)
+
+    return call
+
+
+NATIVE.update({"sum": _fold(mx.sum), "prod": _fold(mx.prod)})
+NATIVE.update({"max": _extreme(mx.max), "min": _extreme(mx.min)})
+NATIVE.update({"all": _truth(mx.all), "any": _truth(mx.any)})
+
+
+def _place(x: ArrayLike, axis: int | None, keepdims: bool, function: Callable[..., Any]) -> Array:
+    x = as_mlx(x)
+    if axis is None:
+        found = function(x.reshape(-1), axis=0).astype(mx.int64)
+        return found.reshape((1,) * x.ndim) if keepdims else found
+    return function(x, axis=axis, keepdims=keepdims).astype(mx.int64)
+
+
+@native
+def argmax(x: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Array:
+    """Index of the largest, the first one on ties."""
+    return _place(x, axis, keepdims, mx.argmax)
+
+
+@native
+def argmin(x: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Array:
+    """Index of the smallest, the first one on ties."""
+    return _place(x, axis, keepdims, mx.argmin)
+
+
+def _running(function: Callable[..., Array]) -> Callable[..., Array]:
+    def call(x: ArrayLike, axis: int | None = None, dtype: DTypeLike = None) -> Array:
+        x = as_mlx(x)
+        answer = sum_dtype(dtype_of(x), dtype)
+        wide = x.astype(native_dtype(compute_dtype(answer)))
+        wide = wide.reshape(-1) if axis is None else wide
+        return function(wide, axis=0 if axis is None else axis).astype(native_dtype(answer))
+
+    return call
+
+
+NATIVE.update({"cumsum": _running(mx.cumsum), "cumprod": _running(mx.cumprod)})
+
+
+@native
+def cummax(x: ArrayLike, axis: int | None = None) -> Array:
+    """Running maximum."""
+    x = as_mlx(x)
+    return mx.cummax(x.reshape(-1) if axis is None else x, axis=0 if axis is None else axis)
+
+
+@native
+def cummin(x: ArrayLike, axis: int | None = None) -> Array:
+    """Running minimum."""
+    x = as_mlx(x)
+    return mx.cummin(x.reshape(-1) if axis is None else x, axis=0 if axis is None else axis)

@@ -1,0 +1,116 @@
+"""What a NumPy array is, and how operands meet."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from emberharmony.dtypes import FLOAT, as_dtype, float16, float32, float64, is_scalar, kind, result_dtype
+from emberharmony.errors import UnsupportedOpError
+from emberharmony.typing import ArrayLike, DTypeLike
+
+NAME = "numpy"
+OBJECT = np.dtype(object)
+NATIVE: dict[str, Callable[..., Any]] = {}
+F = TypeVar("F", bound=Callable[..., Any])
+HARDWARE = frozenset((float16, float32, float64, np.dtype(np.longdouble)))
+
+
+def native(function: F) -> F:
+    """Register a function under its name (less a trailing underscore)."""
+    NATIVE[function.__name__.rstrip("_")] = function
+    return function
+
+
+def is_array(x: object) -> bool:
+    """Whether `x` is a NumPy array."""
+    return isinstance(x, np.ndarray)
+
+
+def dtype(x: np.ndarray) -> np.dtype[Any]:
+    """The dtype of an array."""
+    return x.dtype
+
+
+def native_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    """NumPy's dtypes are the canonical ones."""
+    return as_dtype(dtype)
+
+
+def supports(dtype: DTypeLike) -> bool:
+    """NumPy with ml_dtypes has arrays of every dtype."""
+    return as_dtype(dtype) is not None
+
+
+def from_numpy(array: np.ndarray) -> np.ndarray:
+    """The array itself."""
+    return np.asarray(array)
+
+
+to_numpy = from_numpy
+
+
+def is_unsupported(error: BaseException) -> bool:
+    """Whether NumPy says that it has no such operation for a dtype."""
+    if isinstance(error, UnsupportedOpError | NotImplementedError):
+        return True
+    return isinstance(error, TypeError) and (
+        "not supported for the input types" in str(error)
+        or "did not contain a loop" in str(error)
+        or isinstance(error, np.exceptions.DTypePromotionError)
+    )
+
+
+def is_small(dtype: np.dtype[Any]) -> bool:
+    """Whether a float dtype comes from ml_dtypes, and is better computed in float32."""
+    return dtype not in HARDWARE and kind(dtype) == FLOAT
+
+
+def boxed(value: Any, dtype: np.dtype[Any] | None = None) -> np.ndarray:
+    """A 0-d array of what NumPy gave back as a scalar."""
+    if isinstance(value, np.ndarray):
+        return value
+    if dtype == OBJECT or not is_scalar(value):
+        made = np.empty((), object if dtype is None else dtype)
+        made[()] = value
+        return made
+    return np.asarray(value)
+
+
+def as_array(x: ArrayLike) -> np.ndarray:
+    """`x` as an array: float32 for Python floats."""
+    if isinstance(x, np.ndarray):
+        return x
+    if isinstance(x, np.generic):
+        return np.asarray(x)
+    made = np.asarray(x)
+    if made.dtype == np.float64:
+        return made.astype(np.float32)
+    return made.astype(np.complex64) if made.dtype == np.complex128 else made
+
+
+def scalar_array(value: Any, dtype: np.dtype[Any]) -> np.ndarray:
+    """A 0-d array of a scalar; integers out of range wrap."""
+    if dtype == OBJECT:
+        return boxed(value, dtype)
+    try:
+        return np.array(value, dtype)
+    except OverflowError:
+        bits = dtype.itemsize * 8
+        return np.array(value % 2**bits, np.uint64).astype(dtype)
+
+
+def meet(*values: ArrayLike) -> list[np.ndarray]:
+    """The values as arrays of the dtype they promote to."""
+    arrays = [v if is_scalar(v) or isinstance(v, np.ndarray) else _listed(v) for v in values]
+    strong = [a.dtype for a in arrays if isinstance(a, np.ndarray)]
+    weak = [a for a in arrays if not isinstance(a, np.ndarray)]
+    answer = result_dtype(strong, weak)
+    return [a.astype(answer, copy=False) if isinstance(a, np.ndarray) else scalar_array(a, answer) for a in arrays]
+
+
+def _listed(value: ArrayLike) -> np.ndarray:
+    """Lists are data; any other object, such as a symbolic number, is one element."""
+    if isinstance(value, list | tuple | str) or hasattr(value, "__array__"):
+        return as_array(value)
+    return boxed(value, np.dtype(object))

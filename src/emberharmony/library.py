@@ -1,0 +1,145 @@
+"""A library: NumPy, PyTorch or MLX behind the names of `emberharmony.ops`."""
+
+import functools
+import importlib
+import threading
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from emberharmony.declared import DECLARED
+from emberharmony.dtypes import is_scalar, result_dtype
+from emberharmony.errors import MissingExtra, UnknownBackendError
+from emberharmony.typing import Array, ArrayLike, DTypeLike
+
+NAMES = ("numpy", "torch", "mlx")
+_loading = threading.RLock()
+
+
+class Library:
+    """One array library with every operation as a bound function.
+
+    >>> library("numpy").add(1, 2)
+    array(3)
+    """
+
+    name: str
+
+    def __init__(self, backend: ModuleType) -> None:
+        self.name = backend.NAME
+        self._backend = backend
+        for name in DECLARED.keys() - vars(Library).keys():
+            setattr(self, name, self._resolve(name))
+
+    def _resolve(self, name: str) -> Callable[..., Any]:
+        native = self._backend.NATIVE.get(name)
+        return partial(DECLARED[name], self) if native is None else native
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        # Only reached for operations declared after this library was loaded.
+        if name.startswith("_") or name not in DECLARED:
+            raise AttributeError(f"library {self.name!r} has no operation {name!r}")
+        bound = self._resolve(name)
+        setattr(self, name, bound)
+        return bound
+
+    def __repr__(self) -> str:
+        return f"library({self.name!r})"
+
+    def __reduce__(self) -> tuple[Callable[[str], "Library"], tuple[str]]:
+        return library, (self.name,)
+
+    def is_native(self, name: str) -> bool:
+        """Whether the backend has its own function for an operation."""
+        return name in self._backend.NATIVE
+
+    def is_array(self, x: object) -> bool:
+        """Whether `x` is an array of this library."""
+        return self._backend.is_array(x)
+
+    def dtype(self, x: Array) -> np.dtype[Any]:
+        """The canonical dtype of an array."""
+        return self._backend.dtype(x)
+
+    def as_array(self, x: ArrayLike, dtype: DTypeLike = None) -> Array:
+        """`x` as an array of this library; an array of the right dtype comes back as it is."""
+        if dtype is None and self._backend.is_array(x):
+            return x
+        return self.convert_to_tensor(x, dtype)
+
+    def promote(self, *values: ArrayLike) -> list[Array]:
+        """The values as arrays of the one dtype they meet in."""
+        arrays = [v if is_scalar(v) else self.as_array(v) for v in values]
+        strong = [self.dtype(a) for a in arrays if not is_scalar(a)]
+        dtype = result_dtype(strong, [a for a in arrays if is_scalar(a)])
+        return [self.convert_to_tensor(a, dtype) for a in arrays]
+
+    def supports(self, dtype: DTypeLike) -> bool:
+        """Whether the library has arrays of this dtype and can compute with them."""
+        return self._backend.supports(dtype)
+
+    def native_dtype(self, dtype: DTypeLike) -> Any:
+        """The library's own dtype object for a dtype.
+
+        Raises:
+            UnsupportedOpError: The library has no such dtype.
+        """
+        return self._backend.native_dtype(dtype)
+
+    def from_numpy(self, array: np.ndarray) -> Array:
+        """An array of this library with exactly the values and the dtype given.
+
+        Raises:
+            UnsupportedOpError: The library has no such dtype.
+        """
+        return self._backend.from_numpy(array)
+
+    def to_numpy(self, x: Array) -> np.ndarray:
+        """A NumPy array with the values and dtype of `x`, evaluated and on the host."""
+        return self._backend.to_numpy(x if self._backend.is_array(x) else self.as_array(x))
+
+    def is_unsupported(self, error: BaseException) -> bool:
+        """Whether an error says that the library lacks an operation or dtype."""
+        return self._backend.is_unsupported(error)
+
+
+@functools.cache
+def _load(name: str) -> Library:
+    # Families are declared when `emberharmony.ops` is imported, which itself imports this file.
+    importlib.import_module("emberharmony.ops")
+    try:
+        backend = importlib.import_module(f"emberharmony.backends.{name}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != name:
+            raise
+        raise MissingExtra(f"backend {name!r} needs {name}: pip install 'pyflame[{name}]'", name=name) from error
+    return Library(backend)
+
+
+_loaded: dict[str, Library] = {}
+
+
+def library(name: str) -> Library:
+    """The library of that name, imported on first use.
+
+    Args:
+        name: "numpy", "torch" or "mlx".
+
+    Raises:
+        UnknownBackendError: No such library is known.
+        MissingExtra: It is known but not installed.
+
+    >>> library("numpy")
+    library('numpy')
+    """
+    found = _loaded.get(name)
+    if found is not None:
+        return found
+    if name not in NAMES:
+        raise UnknownBackendError(f"unknown backend {name!r}; known: {', '.join(NAMES)}")
+    with _loading:
+        _loaded[str(name)] = found = _load(str(name))
+    return found

@@ -1,0 +1,310 @@
+"""Reductions and cumulative forms.
+
+Sums and products keep integer dtypes (bool counts in int64); sums of half precision are
+accumulated in float32. Means of integers are float32.
+"""
+
+import builtins
+
+import numpy as np
+
+from emberharmony.dtypes import as_dtype, compute_dtype, float_for, int64, real_dtype
+from emberharmony.library import Library
+from emberharmony.registry import alias, op, primitive
+from emberharmony.typing import Array, ArrayLike, Axis, DTypeLike
+
+
+def _axes(ndim: int, axis: Axis) -> tuple[int, ...]:
+    """The axes as numbers from 0, sorted."""
+    if axis is None:
+        return tuple(range(ndim))
+    wanted = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
+    return tuple(sorted(int(a) % builtins.max(ndim, 1) for a in wanted))
+
+
+def _count(x: Array, axis: Axis) -> int:
+    """Number of elements that a reduction folds into one."""
+    result = 1
+    for a in _axes(len(x.shape), axis):
+        result *= x.shape[a]
+    return result
+
+
+@primitive
+def sum(
+    lib: Library,
+    x: ArrayLike,
+    axis: Axis = None,
+    keepdims: bool = False,
+    dtype: DTypeLike = None,
+) -> Array:
+    """Sum; of integers in their own dtype.
+
+    >>> ops.sum(np.array([[1, 2], [3, 4]]), axis=0)
+    array([4, 6])
+    """
+
+
+@primitive
+def prod(
+    lib: Library,
+    x: ArrayLike,
+    axis: Axis = None,
+    keepdims: bool = False,
+    dtype: DTypeLike = None,
+) -> Array:
+    """Product; of integers in their own dtype.
+
+    >>> ops.prod(np.array([2, 3]))
+    array(6)
+    """
+
+
+@primitive
+def max(lib: Library, x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Largest element; NaN if there is one.
+
+    >>> ops.max(np.array([2, 3]))
+    array(3)
+    """
+
+
+@primitive
+def min(lib: Library, x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Smallest element; NaN if there is one.
+
+    >>> ops.min(np.array([2, 3]))
+    array(2)
+    """
+
+
+amax = alias("amax", max)
+amin = alias("amin", min)
+
+
+@primitive
+def argmax(lib: Library, x: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Array:
+    """Index (int64) of the largest element, the first one on ties.
+
+    >>> ops.argmax(np.array([2, 3, 3]))
+    array(1)
+    """
+
+
+@primitive
+def argmin(lib: Library, x: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Array:
+    """Index (int64) of the smallest element, the first one on ties.
+
+    >>> ops.argmin(np.array([3, 2, 2]))
+    array(1)
+    """
+
+
+@primitive
+def cumsum(lib: Library, x: ArrayLike, axis: int | None = None, dtype: DTypeLike = None) -> Array:
+    """Running sum, of the flattened array without an axis.
+
+    >>> ops.cumsum(np.array([1, 2, 3]))
+    array([1, 3, 6])
+    """
+
+
+@primitive
+def cumprod(lib: Library, x: ArrayLike, axis: int | None = None, dtype: DTypeLike = None) -> Array:
+    """Running product, of the flattened array without an axis.
+
+    >>> ops.cumprod(np.array([1, 2, 3]))
+    array([1, 2, 6])
+    """
+
+
+@primitive
+def cummax(lib: Library, x: ArrayLike, axis: int | None = None) -> Array:
+    """Running maximum, of the flattened array without an axis.
+
+    >>> ops.cummax(np.array([1, 3, 2]))
+    array([1, 3, 3])
+    """
+
+
+@primitive
+def cummin(lib: Library, x: ArrayLike, axis: int | None = None) -> Array:
+    """Running minimum, of the flattened array without an axis.
+
+    >>> ops.cummin(np.array([3, 1, 2]))
+    array([3, 1, 1])
+    """
+
+
+@op
+def mean(
+    lib: Library,
+    x: ArrayLike,
+    axis: Axis = None,
+    keepdims: bool = False,
+    dtype: DTypeLike = None,
+) -> Array:
+    """Arithmetic mean; of integers in float32.
+
+    >>> ops.mean(np.array([1.0, 2.0]))
+    array(1.5)
+    """
+    x = lib.as_array(x)
+    answer = float_for(lib.dtype(x)) if dtype is None else as_dtype(dtype)
+    wide = lib.cast(x, compute_dtype(answer))
+    return lib.cast(lib.divide(lib.sum(wide, axis, keepdims), _count(x, axis)), answer)
+
+
+@op
+def var(lib: Library, x: ArrayLike, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> Array:
+    """Variance; `ddof` is taken off the number of elements.
+
+    >>> ops.var(np.array([1.0, 3.0]))
+    array(1.)
+    """
+    x = lib.as_array(x)
+    answer = float_for(lib.dtype(x))
+    wide = lib.cast(x, compute_dtype(answer))
+    away = lib.abs(lib.subtract(wide, lib.mean(wide, axis, keepdims=True)))
+    total = lib.sum(lib.square(away), axis, keepdims)
+    divisor = float(builtins.max(_count(x, axis) - ddof, 0))
+    return lib.cast(lib.divide(total, divisor), real_dtype(answer))
+
+
+@op
+def std(lib: Library, x: ArrayLike, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> Array:
+    """Standard deviation; `ddof` is taken off the number of elements.
+
+    >>> ops.std(np.array([1.0, 3.0]))
+    array(1.)
+    """
+    x = lib.as_array(x)
+    answer = float_for(lib.dtype(x))
+    wide = lib.cast(x, compute_dtype(answer))
+    return lib.cast(lib.sqrt(lib.var(wide, axis, keepdims, ddof)), real_dtype(answer))
+
+
+@op
+def logsumexp(lib: Library, x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Logarithm of the sum of exponentials, without overflow.
+
+    >>> ops.logsumexp(np.zeros(2))
+    array(0.69314718)
+    """
+    x = lib.as_array(x)
+    answer = float_for(lib.dtype(x))
+    wide = lib.cast(x, compute_dtype(answer))
+    top = lib.max(wide, axis, keepdims=True)
+    # An infinite maximum would be subtracted from itself.
+    top = lib.where(lib.isfinite(top), top, lib.zeros_like(top))
+    total = lib.log(lib.sum(lib.exp(lib.subtract(wide, top)), axis, keepdims=True))
+    result = lib.cast(lib.add(total, top), answer)
+    return result if keepdims else lib.squeeze(result, _axes(len(x.shape), axis))
+
+
+@op
+def count_nonzero(lib: Library, x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Number (int64) of elements that are not 0.
+
+    >>> ops.count_nonzero(np.array([0, 2, 3]))
+    array(2)
+    """
+    return lib.sum(lib.cast(lib.not_equal(x, 0), int64), axis, keepdims)
+
+
+@op
+def nansum(lib: Library, x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Sum that leaves out NaN.
+
+    >>> ops.nansum(np.array([1.0, np.nan]))
+    array(1.)
+    """
+    x = lib.as_array(x)
+    return lib.sum(lib.where(lib.isnan(x), lib.zeros_like(x), x), axis, keepdims)
+
+
+@op
+def nanmean(lib: Library, x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Mean that leaves out NaN.
+
+    >>> ops.nanmean(np.array([1.0, np.nan]))
+    array(1.)
+    """
+    x = lib.divide(x, 1)
+    present = lib.cast(lib.logical_not(lib.isnan(x)), lib.dtype(x))
+    return lib.divide(lib.nansum(x, axis, keepdims), lib.sum(present, axis, keepdims))
+
+
+@op
+def average(lib: Library, x: ArrayLike, axis: Axis = None, weights: ArrayLike | None = None) -> Array:
+    """Mean, weighted if weights are given.
+
+    >>> ops.average(np.array([1.0, 3.0]), weights=np.array([3.0, 1.0]))
+    array(1.5)
+    """
+    if weights is None:
+        return lib.mean(x, axis)
+    x, shares = lib.promote(lib.divide(x, 1), lib.divide(weights, 1))
+    if len(shares.shape) == 1 and len(x.shape) > 1:
+        (along,) = _axes(len(x.shape), axis)
+        shape = [1] * len(x.shape)
+        shape[along] = -1
+        shares = lib.reshape(shares, shape)
+    shares = lib.broadcast_to(shares, x.shape)
+    return lib.divide(lib.sum(lib.multiply(x, shares), axis), lib.sum(shares, axis))
+
+
+@op
+def quantile(
+    lib: Library,
+    x: ArrayLike,
+    q: ArrayLike,
+    axis: Axis = None,
+    method: str = "linear",
+    keepdims: bool = False,
+) -> Array:
+    """Quantiles (`q` between 0 and 1), interpolated linearly or to the lower, higher, nearest.
+
+    >>> ops.quantile(np.array([1.0, 2.0, 3.0]), 0.25)
+    array(1.5)
+    """
+    x = lib.divide(x, 1)
+    axes = _axes(len(x.shape), axis)
+    kept = [1 if i in axes else n for i, n in enumerate(x.shape)]
+    ordered = lib.sort(_axes_last(lib, x, axes), axis=-1)
+    fractions = np.asarray(lib.to_numpy(q), np.float64)
+    parts = [_one_quantile(lib, ordered, float(f), method) for f in fractions.ravel()]
+    shape = kept if keepdims else [n for i, n in enumerate(x.shape) if i not in axes]
+    return lib.reshape(lib.stack(parts), (*fractions.shape, *shape))
+
+
+def _axes_last(lib: Library, x: Array, axes: tuple[int, ...]) -> Array:
+    """The given axes flattened into one last axis."""
+    rest = [i for i in range(len(x.shape)) if i not in axes]
+    moved = lib.transpose(x, (*rest, *axes))
+    return lib.reshape(moved, (*(x.shape[i] for i in rest), _count(x, axes)))
+
+
+def _one_quantile(lib: Library, ordered: Array, fraction: float, method: str) -> Array:
+    last = ordered.shape[-1] - 1
+    exact = fraction * last
+    low, high = int(np.floor(exact)), int(np.ceil(exact))
+    sides = [lib.take(ordered, lib.as_array(i), axis=-1) for i in (low, high)]
+    share = {"linear": exact - low, "lower": 0.0, "higher": 1.0, "midpoint": 0.5 * (high != low)}
+    share["nearest"] = float(np.round(exact) == high)
+    if method not in share:
+        raise ValueError(f"unknown quantile method {method!r}; known: {', '.join(share)}")
+    result = lib.add(sides[0], lib.multiply(lib.subtract(sides[1], sides[0]), share[method]))
+    # NaN sorts last; one of them makes every quantile NaN.
+    final = lib.take(ordered, lib.as_array(last), axis=-1)
+    return lib.where(lib.isnan(final), final, result)
+
+
+@op
+def median(lib: Library, x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The middle value; the mean of the two middle ones for an even number.
+
+    >>> ops.median(np.array([1.0, 2.0, 9.0]))
+    array(2.)
+    """
+    return lib.quantile(x, 0.5, axis, keepdims=keepdims)

@@ -1,0 +1,54 @@
+"""Results that belong to the caller: copies only where memory is shared with something else."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
+__all__ = ["AliasGuard"]
+
+
+class AliasGuard:
+    """Knows where the weights of a model lie, and copies results that lie there too.
+
+    Example:
+        >>> weight = np.ones(3)
+        >>> guard = AliasGuard([weight])
+        >>> guard.own([weight[1:]], []) [0].base is None
+        True
+    """
+
+    __slots__ = ("_ends", "_starts")
+
+    def __init__(self, weights: Iterable[np.ndarray[Any, Any]]) -> None:
+        spans = sorted(byte_bounds(w) for w in weights if w.size and w.dtype != object)
+        self._starts = [low for low, _ in spans]
+        self._ends = [high for _, high in spans]
+
+    def own(self, results: Iterable[Any], feeds: Iterable[Any]) -> list[Any]:
+        """The results, each in memory that nothing else uses, in C order and writable."""
+        taken = [f for f in feeds if isinstance(f, np.ndarray)]
+        return [self._own(result, taken) for result in results]
+
+    def _own(self, result: Any, taken: list[np.ndarray[Any, Any]]) -> Any:
+        if isinstance(result, list):
+            return [self._own(item, taken) for item in result]
+        if not isinstance(result, np.ndarray):
+            return result
+        if not result.flags.c_contiguous or not result.flags.writeable or self._shared(result, taken):
+            result = np.array(result, order="C", copy=True, subok=False)
+        taken.append(result)
+        return result
+
+    def _shared(self, result: np.ndarray[Any, Any], taken: list[np.ndarray[Any, Any]]) -> bool:
+        if not result.size:
+            return False
+        if any(np.may_share_memory(result, other) for other in taken):
+            return True
+        low, high = byte_bounds(result)
+        i = bisect_right(self._starts, low)
+        return (i > 0 and self._ends[i - 1] > low) or (i < len(self._starts) and self._starts[i] < high)

@@ -1,0 +1,184 @@
+"""What a backend is: something that turns a graph into something that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from pyflame_rt.graph import DType, Graph, Tensor
+from pyflame_rt.graph.errors import BackendError, PyFlameRTError, UnsupportedOperatorError
+
+__all__ = ["Backend", "BackendAdapter", "Compiler", "Executable", "Placement", "RunHooks"]
+
+
+@dataclass(slots=True)
+class RunHooks:
+    """What one run wants besides outputs.
+
+    Attributes:
+        check: called between steps; raises to stop the run.
+        observe: called after each node as ``observe(node, inputs, outputs)``, with arrays of the
+            library the node ran on.
+        taps: names of intermediate values to return after the outputs.
+        only_needed: leave out nodes that no requested value needs.
+    """
+
+    check: Callable[[], None] | None = None
+    observe: Callable[..., None] | None = None
+    taps: Sequence[str] = ()
+    only_needed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where one node runs, for ``session.explain()``."""
+
+    node: str
+    op_type: str
+    runs_on: str
+    reason: str = ""
+    outputs: tuple[str, ...] = field(default=())
+    host_step: bool = False
+
+
+class Executable(Protocol):
+    """A compiled graph."""
+
+    def run(
+        self, feeds: Mapping[str, Any], output_names: Sequence[str], hooks: RunHooks
+    ) -> list[Any]:
+        """Outputs, then taps (NumPy arrays, lists for sequences, None for empty optionals)."""
+        ...
+
+    def placements(self) -> list[Placement]:
+        """Where each node runs, and why."""
+        ...
+
+    def memory(self) -> dict[str, int]:
+        """Bytes held besides the weights of the graph, by purpose."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        ...
+
+
+@runtime_checkable
+class Compiler(Protocol):
+    """A backend's entry point."""
+
+    name: str
+
+    def compile(self, graph: Graph, options: Any) -> Executable:
+        """Prepare a graph for running."""
+        ...
+
+
+class Backend:
+    """Base class of backends written outside this package.
+
+    Subclass it, say what it can run, and register it under a provider's name:
+
+    Example:
+        >>> import numpy as np, pyflame_rt
+        >>> class Negator(pyflame_rt.Backend):
+        ...     name = "negator"
+        ...     def get_supported_ops(self):
+        ...         return ["Neg"]
+        ...     def execute(self, graph, input_feed, output_names=()):
+        ...         return [-np.asarray(input_feed[graph.inputs[0].name])]
+        >>> pyflame_rt.register_backend("NegatorExecutionProvider", Negator)
+        >>> g = pyflame_rt.Graph("g")
+        >>> _ = g.add_input("x", [2]), g.add_node("n", "Neg", ["x"], ["y"]), g.add_output("y", [2])
+        >>> session = pyflame_rt.InferenceSession(g, providers=["NegatorExecutionProvider"])
+        >>> session.run(None, {"x": [1, 2]})
+        [array([-1., -2.], dtype=float32)]
+        >>> pyflame_rt.unregister_backend("NegatorExecutionProvider")
+    """
+
+    name: str = "backend"
+
+    def supports_op(self, op_type: str) -> bool:
+        """True when nodes of this operator can run here."""
+        return op_type in self.get_supported_ops()
+
+    def get_supported_ops(self) -> list[str]:
+        """Names of the operators that can run here."""
+        raise NotImplementedError
+
+    def execute(
+        self, graph: Graph, input_feed: Mapping[str, Tensor], output_names: Sequence[str] = ()
+    ) -> Sequence[Any]:
+        """Run a graph: one Tensor or array for each output name (all outputs when empty)."""
+        raise NotImplementedError
+
+
+class BackendAdapter:
+    """Makes a compiler of a Backend."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.name = backend.name
+
+    def compile(self, graph: Graph, options: Any = None) -> BackendExecutable:
+        """Check that every operator is supported."""
+        del options
+        refused = [n for n in graph.nodes if not self.backend.supports_op(n.full_name)]
+        if refused:
+            names = ", ".join(sorted({n.full_name for n in refused}))
+            raise UnsupportedOperatorError(
+                f"backend {self.name!r} does not run {names} (first at node {refused[0].name!r}). "
+                f"It runs {', '.join(sorted(self.backend.get_supported_ops()))}"
+            )
+        return BackendExecutable(self.backend, graph)
+
+
+class BackendExecutable:
+    """A graph with the backend that will run it."""
+
+    def __init__(self, backend: Backend, graph: Graph) -> None:
+        self._backend = backend
+        self._graph = graph
+
+    def run(
+        self, feeds: Mapping[str, Any], output_names: Sequence[str], hooks: RunHooks
+    ) -> list[Any]:
+        """Run the whole graph in one call; only the start of it can be stopped."""
+        if hooks.check is not None:
+            hooks.check()
+        wanted = [*output_names, *hooks.taps]
+        feed = {name: Tensor(value) for name, value in feeds.items() if value is not None}
+        try:
+            results = list(self._backend.execute(self._tapped(hooks.taps), feed, wanted))
+        except PyFlameRTError:
+            raise
+        except Exception as error:
+            raise BackendError(f"backend {self._backend.name!r} failed: {error}") from error
+        if len(results) != len(wanted):
+            raise BackendError(
+                f"backend {self._backend.name!r} gave {len(results)} results for {len(wanted)} names"
+            )
+        return [r.raw() if isinstance(r, Tensor) else r for r in results]
+
+    def _tapped(self, taps: Sequence[str]) -> Graph:
+        if not taps:
+            return self._graph
+        graph = self._graph.copy()
+        known = {info.name for info in graph.outputs}
+        for name in taps:
+            if name not in known:
+                graph.add_output(name, None, DType.Float32)
+        return graph
+
+    def placements(self) -> list[Placement]:
+        """Every node runs in the backend."""
+        name = self._backend.name
+        return [Placement(n.name, n.full_name, name, "", n.outputs) for n in self._graph.nodes]
+
+    def memory(self) -> dict[str, int]:
+        """What the backend holds is its own affair."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing to give back."""

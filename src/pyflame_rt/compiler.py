@@ -1,0 +1,177 @@
+"""From a graph to something that runs: the only caller of passes and backends."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyflame_rt.backends.base import Executable
+from pyflame_rt.graph import Graph, Node
+from pyflame_rt.graph.errors import (
+    BackendError,
+    InputError,
+    InvalidModelError,
+    UnsupportedOperatorError,
+)
+from pyflame_rt.logs import SessionLog
+from pyflame_rt.ops.registry import find_op, unknown_operator_message
+from pyflame_rt.options import OptLevel, SessionOptions
+from pyflame_rt.providers import Provider, find_provider
+
+__all__ = ["Compiled", "compile", "find_unsupported", "quantize"]
+
+
+@dataclass(slots=True)
+class Compiled:
+    """A graph that was optimised and compiled.
+
+    Attributes:
+        executable: runs it.
+        graph: what runs, after optimisation.
+        provider: who runs it.
+        notes: what the user should know: skipped providers, settings without effect here.
+        seconds: time spent, by stage.
+    """
+
+    executable: Executable
+    graph: Graph
+    provider: Provider
+    notes: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def compile(  # noqa: A001 - the word the design uses
+    graph: Graph, providers: str | Sequence[str], options: SessionOptions | None = None
+) -> Compiled:
+    """Optimise a graph and compile it with the first provider that can run all of it.
+
+    Args:
+        graph: left as it is.
+        providers: one name, or several in order of preference. All must be available; a later
+            one is used only when an earlier one lacks an operator, and a note says so.
+        options: how; the defaults of SessionOptions when None.
+
+    Example:
+        >>> g = Graph("g")
+        >>> _ = g.add_input("x", [2]), g.add_node("n", "Neg", ["x"], ["y"]), g.add_output("y", [2])
+        >>> compile(g, "ReferenceExecutionProvider").provider.name
+        'ReferenceExecutionProvider'
+    """
+    chosen = SessionOptions() if options is None else options
+    names = [providers] if isinstance(providers, str) else list(providers)
+    candidates = [find_provider(name) for name in names]
+    skipped: list[str] = []
+    for i, provider in enumerate(candidates):
+        try:
+            return _compile_one(graph, provider, chosen, skipped)
+        except UnsupportedOperatorError as error:
+            if i == len(candidates) - 1:
+                raise
+            skipped.append(f"{provider.name} was passed over: {error}")
+    raise InputError("no provider was given")
+
+
+def _compile_one(
+    graph: Graph, provider: Provider, options: SessionOptions, skipped: list[str]
+) -> Compiled:
+    log = SessionLog(options.log_level, options.logid)
+    started = time.perf_counter()
+    if provider.builtin:
+        _refuse_unsupported(graph)
+    notes = [*skipped, *_without_effect(options, provider)]
+    optimised = _optimise(graph, options, notes, log) if provider.optimizes else graph
+    middle = time.perf_counter()
+    try:
+        executable = provider.make().compile(optimised, options)
+    except InputError as error:
+        raise InvalidModelError(f"model {graph.name!r}: {error}") from error
+    done = time.perf_counter()
+    for note in notes:
+        log.info("%s", note)
+    seconds = {"optimise": middle - started, "compile": done - middle}
+    return Compiled(executable, optimised, provider, notes, seconds)
+
+
+def _all_nodes(graph: Graph) -> Iterator[Node]:
+    pending = [graph]
+    while pending:
+        current = pending.pop()
+        yield from current.nodes
+        pending.extend(current.subgraphs())
+
+
+def find_unsupported(graph: Graph) -> list[Node]:
+    """Nodes, also inside subgraphs, whose operator nobody declared.
+
+    Example:
+        >>> g = Graph("g")
+        >>> _ = g.add_node("n", "NoSuchOperator", ["x"], ["y"])
+        >>> find_unsupported(g)
+        [n: NoSuchOperator(x) -> y]
+    """
+    return [node for node in _all_nodes(graph) if find_op(node.op_type, node.domain) is None]
+
+
+def _refuse_unsupported(graph: Graph) -> None:
+    unknown = find_unsupported(graph)
+    if not unknown:
+        return
+    first = unknown[0]
+    others = sorted({node.full_name for node in unknown} - {first.full_name})
+    more = f" Also not supported: {', '.join(others)}." if others else ""
+    raise UnsupportedOperatorError(
+        f"node {first.name!r} of model {graph.name!r}: "
+        f"{unknown_operator_message(first.op_type, first.domain)}{more}"
+    )
+
+
+def _optional_module(name: str) -> Any:
+    if importlib.util.find_spec(f"pyflame_rt.{name}") is None:
+        return None
+    return importlib.import_module(f"pyflame_rt.{name}")
+
+
+def _optimise(graph: Graph, options: SessionOptions, notes: list[str], log: SessionLog) -> Graph:
+    level = OptLevel.of(options.optimization_level)
+    if level is OptLevel.NONE:
+        return graph
+    optimize = getattr(_optional_module("opt"), "optimize", None)
+    if optimize is None:
+        notes.append("optimization_level has no effect yet: the optimisation passes are not there")
+        return graph
+    twin = graph.copy()
+    result = optimize(twin, level)
+    if options.verbose_optimization:
+        log.log(20, "optimised %r at level %s: %s", graph.name, level.name, result.stats)
+    return twin
+
+
+def _without_effect(options: SessionOptions, provider: Provider) -> list[str]:
+    """Settings that are valid but that this provider makes no use of."""
+    settings = {
+        "num_threads": options.num_threads != 0,
+        "execution_mode": options.execution_mode != "sequential",
+        "inter_op_num_threads": options.inter_op_num_threads > 1,
+        "cache": options.cache is not None,
+    }
+    unused = [name for name, given in settings.items() if given]
+    if not unused or not provider.builtin:
+        return []
+    return [f"{', '.join(unused)}: set, but the interpreter runs node by node and makes no use of it"]
+
+
+def quantize(graph: Graph, options: SessionOptions) -> tuple[Graph, Any]:
+    """The graph quantized as the options ask, and the report; the graph itself when they do not."""
+    if options.quantization is None:
+        return graph, None
+    apply = getattr(_optional_module("quantization"), "quantize_for_session", None)
+    if apply is None:
+        raise BackendError(
+            "SessionOptions.quantization is set, but pyflame_rt.quantization is not part of this "
+            "version. Load the model without it"
+        )
+    return apply(graph, options)

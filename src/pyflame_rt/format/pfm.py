@@ -1,0 +1,119 @@
+"""Save and load .pfm models."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pyflame_rt.format.cursor import Cursor, Sink
+from pyflame_rt.format.v1 import read_v1, write_v1
+from pyflame_rt.format.v2 import read_v2, write_v2
+from pyflame_rt.graph import Graph
+from pyflame_rt.graph.errors import InvalidModelError, ModelNotFoundError, PyFlameRTError, UnsupportedFormatError
+
+__all__ = ["MAGIC", "dumps_model", "is_pfm", "load_model", "loads_model", "save_model"]
+
+MAGIC = b"PFM\0"
+# Checking the data of larger files would read all of it; ask for it with verify=True.
+CHECK_LIMIT = 64 * 1024 * 1024
+
+
+def is_pfm(data: bytes) -> bool:
+    """True when bytes begin as a .pfm file does."""
+    return data[:4] == MAGIC
+
+
+def save_model(graph: Graph, path: str | os.PathLike[str], *, version: int = 2) -> None:
+    """Write a graph to a .pfm file, all of it or nothing.
+
+    Args:
+        graph: the model.
+        path: the file; replaced atomically when it exists.
+        version: 2 holds everything; 1 is for older readers and refuses what it cannot hold.
+
+    Example:
+        >>> import tempfile
+        >>> g = Graph("g")
+        >>> _ = g.add_input("x", [2]), g.add_node("n", "Relu", ["x"], ["y"]), g.add_output("y", [2])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_model(g, folder + "/g.pfm")
+        ...     load_model(folder + "/g.pfm").nodes
+        [n: Relu(x) -> y]
+    """
+    target = Path(path)
+    pieces = _pieces(graph, version)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for piece in pieces:
+                file.write(piece)
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def dumps_model(graph: Graph, *, version: int = 2) -> bytes:
+    """A graph as the bytes of a .pfm file."""
+    return b"".join(bytes(piece) for piece in _pieces(graph, version))
+
+
+def load_model(path: str | os.PathLike[str], *, verify: bool | Literal["auto"] = "auto") -> Graph:
+    """Read a .pfm file; weights stay in the mapped file until they are used.
+
+    Args:
+        path: the file.
+        verify: check the checksum of the weights too; "auto" does so up to 64 MiB.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise ModelNotFoundError(f"there is no file {str(file)!r}")
+    with file.open("rb") as handle:
+        size = os.fstat(handle.fileno()).st_size
+        if size == 0:
+            raise InvalidModelError(f"{file.name}: the file is empty")
+        mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+    try:
+        return loads_model(mapped, verify=verify)
+    except PyFlameRTError as error:
+        raise type(error)(f"{file.name}: {error}") from error
+
+
+def loads_model(data: Any, *, verify: bool | Literal["auto"] = "auto") -> Graph:
+    """Read a .pfm model from bytes or any buffer; arrays view that buffer."""
+    view = memoryview(data)
+    if not is_pfm(bytes(view[:4])):
+        raise InvalidModelError(f"not a .pfm model: it begins with {bytes(view[:4])!r}, not {MAGIC!r}")
+    cursor = Cursor(view, start=4)
+    version = cursor.u32("version")
+    if version == 1:
+        return read_v1(cursor)
+    if version == 2:
+        return read_v2(cursor, check_data=len(view) <= CHECK_LIMIT if verify == "auto" else verify)
+    raise cursor.fail(f"version {version} is not known (versions here: 1, 2)")
+
+
+def _pieces(graph: Graph, version: int) -> Iterator[Any]:
+    if version not in (1, 2):
+        raise UnsupportedFormatError(f".pfm version {version} cannot be written (versions here: 1, 2)")
+    body = write_v1(graph) if version == 1 else write_v2(graph)
+    head = Sink()
+    head.raw(MAGIC)
+    head.pack("I", version)
+
+    def chain() -> Iterator[Any]:
+        yield head.bytes()
+        yield from body
+
+    return chain()
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

@@ -1,0 +1,33 @@
+"""A future that can be waited for in threads and awaited in coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Generator
+from concurrent.futures import Future
+from typing import Any
+
+__all__ = ["RunFuture"]
+
+
+class RunFuture(Future[Any]):
+    """The result of a run that is under way; cancelling it stops the run at the next node.
+
+    Example:
+        >>> future = RunFuture()
+        >>> future.set_result([1]); future.result()
+        [1]
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stop = threading.Event()
+
+    def cancel(self) -> bool:
+        """Stop the run: at once when it has not begun, else at the next node."""
+        self.stop.set()
+        return super().cancel()
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return asyncio.wrap_future(self).__await__()

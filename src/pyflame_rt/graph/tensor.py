@@ -1,0 +1,161 @@
+"""Tensor: an eager container of numbers (or strings), the weights of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from pyflame_rt.graph.dtype import DType
+from pyflame_rt.graph.errors import DTypeMismatchError, ShapeMismatchError
+from pyflame_rt.graph.types import Shape
+
+__all__ = ["Tensor", "from_numpy", "to_numpy"]
+
+
+class Tensor:
+    """A shape, an element type and the data, held in a NumPy array.
+
+    Example:
+        >>> t = Tensor([2, 3], DType.Float32)
+        >>> t.shape, t.dtype, t.num_elements, t.size_bytes
+        ([2, 3], DType.Float32, 6, 24)
+    """
+
+    __slots__ = ("_array", "_dtype")
+
+    def __init__(self, data: object, dtype: DType | None = None) -> None:
+        if isinstance(data, np.ndarray):
+            if dtype is not None and DType.of(data.dtype) is not dtype:
+                raise DTypeMismatchError(f"array holds {data.dtype}, not {dtype.label}; cast it first")
+            self._array = data
+        elif isinstance(data, Iterable):
+            self._array = _zeros(data, DType.Float32 if dtype is None else dtype)
+        else:
+            raise TypeError(f"Tensor takes a shape or a NumPy array, got {type(data).__name__}")
+        self._dtype = DType.of(self._array.dtype)
+
+    @property
+    def shape(self) -> Shape:
+        """Dimensions, printed as a list."""
+        return Shape(self._array.shape)
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        return self._dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self._array.ndim
+
+    @property
+    def num_elements(self) -> int:
+        """Number of elements."""
+        return int(self._array.size)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of data (the text itself, for strings)."""
+        if self._dtype is DType.String:
+            return sum(len(str(s).encode()) for s in self._array.ravel())
+        return int(self._array.nbytes)
+
+    @property
+    def is_valid(self) -> bool:
+        """True: a Tensor always has data."""
+        return True
+
+    @property
+    def owns_data(self) -> bool:
+        """True when the memory is its own, not a view of another tensor or a mapped file."""
+        return bool(self._array.flags.owndata)
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The values as a NumPy array; bfloat16, which NumPy lacks, as float32. See :meth:`raw`."""
+        return self._array.astype(np.float32) if self._dtype is DType.BFloat16 else self._array
+
+    def raw(self) -> np.ndarray[Any, Any]:
+        """The array as held, small types in their ml_dtypes form."""
+        return self._array
+
+    def clone(self) -> Tensor:
+        """A deep copy."""
+        return Tensor(self._array.copy())
+
+    def view(self) -> Tensor:
+        """A tensor on the same memory."""
+        return Tensor(self._array.view())
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The same elements in another shape; one dimension may be -1."""
+        dims = list(shape[0]) if len(shape) == 1 and isinstance(shape[0], Iterable) else list(shape)
+        try:
+            return Tensor(self._array.reshape(dims).copy())
+        except ValueError as error:
+            raise ShapeMismatchError(f"cannot reshape {self.shape} ({self.num_elements} elements) to {dims}") from error
+
+    def zero(self) -> None:
+        """Set every element to zero, in place."""
+        self.fill("" if self._dtype is DType.String else 0)
+
+    def fill(self, value: object) -> None:
+        """Set every element to ``value``, in place."""
+        if not self._array.flags.writeable:
+            raise TypeError("this tensor is a view of read-only memory; clone() it first")
+        self._array[...] = value
+
+    def data_ptr(self) -> int:
+        """Address of the first element."""
+        return int(self._array.ctypes.data)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        array = self.numpy()
+        if dtype is not None and array.dtype != np.dtype(dtype):
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __repr__(self) -> str:
+        return f"Tensor({self._dtype.label}{self.shape})"
+
+
+def from_numpy(array: object) -> Tensor:
+    """A tensor holding a copy of ``array``, its element type kept.
+
+    Example:
+        >>> from_numpy(np.ones((2, 2), np.int8))
+        Tensor(int8[2, 2])
+    """
+    source = np.asarray(array)
+    if source.dtype.kind in "US":
+        source = source.astype(object)
+    try:
+        DType.of(source.dtype)
+    except DTypeMismatchError as error:
+        raise TypeError(str(error)) from error
+    # A fresh array, not a view: asarray().copy() alone would keep a reversed memory order.
+    return Tensor(np.array(source, order="C", copy=True))
+
+
+def to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """The values of a tensor as a NumPy array.
+
+    Example:
+        >>> to_numpy(Tensor([2], DType.Int32))
+        array([0, 0], dtype=int32)
+    """
+    return tensor.numpy()
+
+
+def _zeros(shape: Iterable[object], dtype: DType) -> np.ndarray[Any, Any]:
+    dims = Shape(shape)
+    if not dims.is_static:
+        raise ShapeMismatchError(f"a tensor needs a static shape, got {dims}")
+    if dtype is DType.String:
+        return np.full(tuple(dims), "", dtype=object)  # type: ignore[arg-type]
+    return np.zeros(tuple(dims), dtype=dtype.numpy)  # type: ignore[arg-type]

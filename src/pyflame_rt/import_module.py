@@ -1,0 +1,63 @@
+"""Importers of other frameworks' models, and what they give back.
+
+Example:
+    >>> result = ONNXImporter().import_model("missing.onnx")
+    >>> result.success, result.error
+    (False, "there is no file 'missing.onnx'")
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from pyflame_rt.importers.base import Importer, ImportOptions, ImportResult, ImportStats
+from pyflame_rt.importers.registry import (
+    get_importer,
+    import_model,
+    list_importers,
+    register_importer,
+)
+
+if TYPE_CHECKING:
+    from pyflame_rt.importers.onnx_importer import (
+        MAX_OPSET_VERSION,
+        MIN_OPSET_VERSION,
+        ONNXImporter,
+        get_opset_version,
+        is_opset_supported,
+    )
+
+__all__ = [
+    "MAX_OPSET_VERSION",
+    "MIN_OPSET_VERSION",
+    "ImportOptions",
+    "ImportResult",
+    "ImportStats",
+    "Importer",
+    "ONNXImporter",
+    "get_importer",
+    "get_opset_version",
+    "import_model",
+    "is_opset_supported",
+    "list_importers",
+    "register_importer",
+]
+
+_ONNX = "pyflame_rt.importers.onnx_importer"
+_LAZY = {
+    "MAX_OPSET_VERSION": _ONNX,
+    "MIN_OPSET_VERSION": _ONNX,
+    "ONNXImporter": _ONNX,
+    "get_opset_version": _ONNX,
+    "is_opset_supported": _ONNX,
+}
+
+
+def __getattr__(name: str) -> Any:
+    # onnx and torch are imported by whoever needs them, not by `import pyflame_rt`.
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value

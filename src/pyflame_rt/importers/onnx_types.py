@@ -1,0 +1,41 @@
+"""TypeProto to types."""
+
+from __future__ import annotations
+
+import onnx
+
+from pyflame_rt.graph import AnyType, DType, MapType, OptionalType, SequenceType, Shape, TensorInfo, TensorType, ValueType
+
+__all__ = ["info_from_proto", "type_from_proto"]
+
+
+def type_from_proto(proto: onnx.TypeProto) -> ValueType:
+    """A type from its protobuf form; AnyType where the file does not say."""
+    match proto.WhichOneof("value"):
+        case "tensor_type":
+            return _tensor_type(proto.tensor_type)
+        case "sparse_tensor_type":
+            return _tensor_type(proto.sparse_tensor_type)
+        case "sequence_type":
+            return SequenceType(type_from_proto(proto.sequence_type.elem_type))
+        case "optional_type":
+            return OptionalType(type_from_proto(proto.optional_type.elem_type))
+        case "map_type":
+            return MapType(DType.from_onnx(proto.map_type.key_type), type_from_proto(proto.map_type.value_type))
+        case _:
+            return AnyType()
+
+
+def _tensor_type(proto: onnx.TypeProto.Tensor | onnx.TypeProto.SparseTensor) -> ValueType:
+    if proto.elem_type == 0:
+        return AnyType()
+    if not proto.HasField("shape"):
+        return TensorType(DType.from_onnx(proto.elem_type), None)
+    dims = [d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in proto.shape.dim]
+    # Some exporters write -1 or 0-sized placeholders for "unknown"; only -1 is certain.
+    return TensorType(DType.from_onnx(proto.elem_type), Shape(None if d == -1 else d for d in dims))
+
+
+def info_from_proto(proto: onnx.ValueInfoProto) -> TensorInfo:
+    """Description of one declared value."""
+    return TensorInfo(proto.name, type=type_from_proto(proto.type))

@@ -1,0 +1,94 @@
+"""Which importer reads which file."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyflame_rt.graph.errors import UnsupportedFormatError
+from pyflame_rt.importers.base import Importer, ImportOptions, ImportResult
+
+__all__ = ["find_importer", "get_importer", "import_model", "list_importers", "register_importer"]
+
+# Imported when first asked for; the modules bring in onnx or torch.
+_BUILTIN = {"onnx": ("pyflame_rt.importers.onnx_importer", "ONNXImporter")}
+_factories: dict[str, Callable[[], Importer]] = {}
+
+
+def _load(module: str, name: str) -> Callable[[], Importer]:
+    return lambda: getattr(importlib.import_module(module), name)()
+
+
+_factories.update({name: _load(*where) for name, where in _BUILTIN.items()})
+
+
+def register_importer(name: str, factory: Callable[[], Importer]) -> None:
+    """Make an importer known, for its name and the suffixes it lists.
+
+    Example:
+        >>> class Lines(Importer):
+        ...     name, suffixes = "lines", (".lines",)
+        >>> register_importer("lines", Lines)
+        >>> get_importer("model.lines").name
+        'lines'
+        >>> del _factories["lines"]
+    """
+    _factories[name] = factory
+
+
+def list_importers() -> dict[str, Importer]:
+    """Every importer, by name.
+
+    Example:
+        >>> list_importers()["onnx"].suffixes
+        ('.onnx',)
+    """
+    return {name: factory() for name, factory in _factories.items()}
+
+
+def find_importer(name_or_path: str | os.PathLike[str]) -> Importer | None:
+    """The importer of that name, or for that file; None when there is none."""
+    if isinstance(name_or_path, str) and name_or_path in _factories:
+        return _factories[name_or_path]()
+    suffix = Path(name_or_path).suffix.lower()
+    matching = [i for i in list_importers().values() if suffix in i.suffixes]
+    # Several formats share a suffix (.pt): the first that recognises the file takes it.
+    return next((i for i in matching if i.can_import(name_or_path)), None)
+
+
+def get_importer(name_or_path: str | os.PathLike[str]) -> Importer:
+    """The importer of that name, or for that file.
+
+    Raises:
+        UnsupportedFormatError: There is none.
+
+    Example:
+        >>> get_importer("model.onnx").name
+        'onnx'
+    """
+    found = find_importer(name_or_path)
+    if found is None:
+        known = {name: importer.suffixes for name, importer in list_importers().items()}
+        listed = ", ".join(f"{name} ({' '.join(s)})" for name, s in known.items())
+        raise UnsupportedFormatError(
+            f"no importer reads {os.fspath(name_or_path)!r}. Importers: {listed}; "
+            f".pfm files are read by pyflame_rt.load_model"
+        )
+    return found
+
+
+def import_model(path: str | os.PathLike[str], options: ImportOptions | None = None, **more: Any) -> ImportResult:
+    """Import a model with the importer its suffix asks for; failures are in the result.
+
+    Example:
+        >>> import_model("no_such_file.onnx").error
+        "there is no file 'no_such_file.onnx'"
+    """
+    try:
+        importer = get_importer(path)
+    except UnsupportedFormatError as error:
+        return ImportResult(False, None, str(error), exception=error)
+    return importer.import_model(path, options, **more)

@@ -1,0 +1,176 @@
+"""Whatever a model comes as, to a graph that was checked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pyflame_rt.graph import AnyType, Dim, Graph, Shape, Tensor, TensorInfo, TensorType, ValueType
+from pyflame_rt.graph.errors import (
+    DTypeMismatchError,
+    InputError,
+    InvalidModelError,
+    ModelNotFoundError,
+    RunCancelledError,
+    ShapeMismatchError,
+    UnsupportedFormatError,
+    ValidationError,
+)
+from pyflame_rt.options import ModelMetadata, SessionOptions
+
+__all__ = ["load_graph", "metadata_of", "prepare_graph"]
+
+
+def load_graph(model: Any, *, any_suffix: bool = False) -> tuple[Graph, Path | None]:
+    """The graph of a model, and the file it came from.
+
+    Args:
+        model: a path to a .onnx or .pfm file, the bytes of one, a Graph or an onnx.ModelProto.
+        any_suffix: read files of an unknown suffix as ONNX, as ONNX Runtime does.
+
+    Example:
+        >>> graph = Graph("g")
+        >>> load_graph(graph)[0] is graph
+        False
+    """
+    if isinstance(model, Graph):
+        return model.copy(), None
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return _from_bytes(bytes(model)), None
+    if isinstance(model, (str, os.PathLike)):
+        path = Path(model)
+        return _from_file(path, any_suffix), path.absolute()
+    onnx = sys.modules.get("onnx")
+    if onnx is not None and isinstance(model, onnx.ModelProto):
+        from pyflame_rt.importers.onnx_importer import graph_from_proto
+
+        return graph_from_proto(model), None
+    raise TypeError(
+        f"a model is a path, bytes, a Graph or an onnx.ModelProto, got {type(model).__name__}"
+    )
+
+
+def _from_bytes(data: bytes) -> Graph:
+    if data[:4] == b"PFM\0":
+        from pyflame_rt.format import loads_model
+
+        return loads_model(data)
+    from pyflame_rt.importers.onnx_importer import graph_from_bytes
+
+    return graph_from_bytes(data)
+
+
+def _from_file(path: Path, any_suffix: bool) -> Graph:
+    from pyflame_rt.importers.registry import find_importer, list_importers
+
+    if path.is_dir():
+        raise InvalidModelError(f"{str(path)!r} is a folder, not a model file")
+    if not path.is_file():
+        raise ModelNotFoundError(f"there is no file {str(path)!r}")
+    if path.suffix.lower() == ".pfm":
+        from pyflame_rt.format import load_model
+
+        return load_model(path)
+    importer = find_importer(path)
+    if importer is None and any_suffix:
+        importer = find_importer("onnx")
+    if importer is None:
+        known = sorted({".pfm", *(s for i in list_importers().values() for s in i.suffixes)})
+        raise UnsupportedFormatError(
+            f"cannot read {path.name!r}: suffix {path.suffix!r} is not one of {', '.join(known)}"
+        )
+    return importer.load(path)
+
+
+def prepare_graph(graph: Graph, options: SessionOptions) -> None:
+    """Apply the options that change a loaded graph, and check it."""
+    if options._load_cancelled:
+        raise RunCancelledError("loading was cancelled with set_load_cancellation_flag")
+    if options._free_dimensions:
+        _fix_dimensions(graph, options._free_dimensions)
+    for name, value in options._initializers.items():
+        _replace_initializer(graph, name, value)
+    errors = graph.validate()
+    if errors:
+        raise ValidationError(f"graph {graph.name!r} is not valid", errors)
+    _limit_weights(graph, options.memory_limit)
+    if any(_is_vague(info.type) for info in graph.outputs):
+        _complete_outputs(graph)
+
+
+def _limit_weights(graph: Graph, limit: int) -> None:
+    held = sum(tensor.size_bytes for tensor in graph.initializers.values()) if limit else 0
+    if held > limit:
+        raise InputError(f"the weights take {held} bytes, memory_limit allows {limit}")
+
+
+def _fix_dimensions(graph: Graph, sizes: Mapping[str, int]) -> None:
+    for infos in (graph.inputs, graph.outputs):
+        infos[:] = [TensorInfo(info.name, type=_fixed(info.type, sizes)) for info in infos]
+    graph.types = {name: _fixed(kind, sizes) for name, kind in graph.types.items()}
+
+
+def _fixed(kind: ValueType, sizes: Mapping[str, int]) -> ValueType:
+    if not isinstance(kind, TensorType) or kind.shape is None:
+        return kind
+    dims = [d.evaluate(sizes) if isinstance(d, Dim) else d for d in kind.shape]
+    known = [old if new is None else new for old, new in zip(kind.shape, dims, strict=True)]
+    return TensorType(kind.dtype, Shape(known))
+
+
+def _replace_initializer(graph: Graph, name: str, value: Any) -> None:
+    old = graph.get_initializer(name)
+    plain = value.numpy() if hasattr(value, "numpy") and not isinstance(value, Tensor) else value
+    new = plain if isinstance(plain, Tensor) else Tensor(np.asarray(plain))
+    if new.dtype is not old.dtype:
+        raise DTypeMismatchError(f"initializer {name!r} is {old.dtype.label}, got {new.dtype.label}")
+    if new.shape != old.shape:
+        raise ShapeMismatchError(f"initializer {name!r} has shape {old.shape}, got {new.shape}")
+    graph.initializers[name] = new
+
+
+def _is_vague(kind: ValueType) -> bool:
+    return isinstance(kind, AnyType) or (isinstance(kind, TensorType) and kind.shape is None)
+
+
+def _complete_outputs(graph: Graph) -> None:
+    """Fill in what the file leaves out about outputs."""
+    from pyflame_rt.ops.inference import infer_types
+
+    infer_types(graph)
+    for i, info in enumerate(graph.outputs):
+        found = graph.types.get(info.name)
+        if found is not None and _is_vague(info.type):
+            graph.outputs[i] = TensorInfo(info.name, type=found)
+
+
+def metadata_of(graph: Graph) -> ModelMetadata:
+    """What the model says of itself.
+
+    Example:
+        >>> metadata_of(Graph("classifier")).graph_name
+        'classifier'
+    """
+    about = graph.metadata
+    custom = {k.removeprefix("custom."): v for k, v in about.items() if k.startswith("custom.")}
+    return ModelMetadata(
+        producer_name=about.get("producer_name", ""),
+        producer_version=about.get("producer_version", ""),
+        graph_name=graph.name,
+        domain=about.get("domain", ""),
+        description=about.get("description", ""),
+        graph_description=graph.doc,
+        version=_number(about.get("version", "0")),
+        ir_version=_number(about.get("ir_version", "0")),
+        opsets=dict(graph.opsets),
+        custom_metadata=custom,
+    )
+
+
+def _number(text: str) -> int:
+    return int(text) if text.lstrip("-").isdigit() else 0

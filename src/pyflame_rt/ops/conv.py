@@ -1,0 +1,450 @@
+"""Convolutions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pyflame_rt.graph import DimLike, DType, Shape, TensorType
+from pyflame_rt.graph.errors import InputError, ShapeMismatchError
+from pyflame_rt.ops.activation import Clip, Sigmoid
+from pyflame_rt.ops.cast import Cast
+from pyflame_rt.ops.index import Gather, GatherElements
+from pyflame_rt.ops.math import Floor
+from pyflame_rt.ops.matmul import MatMul
+from pyflame_rt.ops.reduce import ReduceSum
+from pyflame_rt.ops.registry import operator, primitive
+from pyflame_rt.ops.rules import merge_dims, tensor_like
+from pyflame_rt.ops.shape import Expand, Reshape, Transpose
+from pyflame_rt.ops.slicing import Concat, Pad, Slice
+from pyflame_rt.ops.value import Value, constant
+from pyflame_rt.ops.windows import Windows, pad_pairs, window_shape, windows
+
+
+def _kernel(weight: Sequence[DimLike], kernel_shape: Sequence[int] | None) -> list[int | None]:
+    """Taps per axis; the attribute, where given, must agree with the weights."""
+    taps = [k if isinstance(k, int) else None for k in weight[2:]]
+    if kernel_shape is None:
+        return taps
+    if len(kernel_shape) != len(taps) or any(a is not None and a != b for a, b in zip(taps, kernel_shape, strict=True)):
+        raise ShapeMismatchError(f"kernel_shape {list(kernel_shape)} does not fit weights of shape {list(weight)}")
+    return [int(k) for k in kernel_shape]
+
+
+def _check_channels(x: Shape, w: Shape, group: int, axis: int) -> None:
+    """The channels of the input must be those of the weights."""
+    if len(x) != len(w) or len(x) < 2:
+        raise ShapeMismatchError(f"input of shape {x} and weights of shape {w} have different ranks")
+    want = w[0] if axis == 0 else None if w[1] is None else w[1] * group
+    if isinstance(x[1], int) and isinstance(want, int) and x[1] != want:
+        raise ShapeMismatchError(
+            f"input of shape {x} has {x[1]} channels, weights of shape {w} want {want} (group {group})"
+        )
+
+
+def _conv_type(
+    X: Value,
+    W: Value,
+    B: Value | None = None,
+    /,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: list[int] | None = None,
+    group: int = 1,
+    kernel_shape: list[int] | None = None,
+    pads: list[int] | None = None,
+    strides: list[int] | None = None,
+) -> TensorType:
+    x, w = X.tensor_type.shape, W.tensor_type.shape
+    if x is None or w is None:
+        known = w if x is None else x
+        first = [None if x is None else x[0], None if w is None else w[0]]
+        return tensor_like(X, None if known is None else [*first, *[None] * (len(known) - 2)])
+    _check_channels(x, w, group, 1)
+    spatial = window_shape(
+        x[2:], _kernel(w, kernel_shape), strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad
+    )
+    return tensor_like(X, [x[0], w[0], *spatial])
+
+
+def _geometry(x: Any, w: Any, kernel_shape: Any, **options: Any) -> Windows:
+    _check_channels(Shape(x.shape), Shape(w.shape), options.pop("group"), 1)
+    return windows(tuple(x.shape[2:]), _kernel(tuple(w.shape), kernel_shape), **options)  # type: ignore[arg-type]
+
+
+def _with_bias(ops: Any, y: Any, bias: Any) -> Any:
+    return y if bias is None else ops.add(y, ops.reshape(bias, (1, -1) + (1,) * (len(y.shape) - 2)))
+
+
+def _conv_vjp(
+    g: Value, y: Value, x: Value, w: Value, b: Value | None = None, **attributes: Any
+) -> tuple[Value | None, ...]:
+    group = attributes["group"]
+    geometry = _geometry(x, w, attributes["kernel_shape"], **_options(attributes))
+    before, after = _halves(geometry.padding)
+    left_over = [
+        (n + p + q - (k - 1) * d - 1) % s  # type: ignore[operator]
+        for n, (p, q), k, s, d in zip(
+            x.shape[2:], geometry.padding, geometry.kernel, geometry.strides, geometry.dilations, strict=True
+        )
+    ]
+    steps: dict[str, Any] = {"strides": list(geometry.strides), "dilations": list(geometry.dilations)}
+    dx = ConvTranspose(g, w, **steps, pads=[*before, *after], output_padding=left_over, group=group)
+    dw = ConvWeightGrad(x, g, **steps, pads=[*before, *after], kernel_shape=list(geometry.kernel), group=group)
+    return (dx, dw) if b is None else (dx, dw, _bias_gradient(g))
+
+
+def _options(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {name: attributes[name] for name in ("strides", "dilations", "pads", "auto_pad", "group")}
+
+
+def _halves(padding: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    return [p for p, _ in padding], [q for _, q in padding]
+
+
+def _bias_gradient(g: Value) -> Value:
+
+    return ReduceSum(g, [0, *range(2, g.rank)], keepdims=0)
+
+
+@primitive(since=22, infer=_conv_type, vjp=_conv_vjp)
+def Conv(
+    ops: Any,
+    X: Any,
+    W: Any,
+    B: Any = None,
+    /,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: list[int] | None = None,
+    group: int = 1,
+    kernel_shape: list[int] | None = None,
+    pads: list[int] | None = None,
+    strides: list[int] | None = None,
+) -> Any:
+    """Convolution over any number of spatial axes."""
+    shape = _geometry(
+        X, W, kernel_shape, strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad, group=group
+    )
+    y = ops.conv(X, W, strides=shape.strides, padding=shape.padding, dilation=shape.dilations, groups=group)
+    return _with_bias(ops, y, B)
+
+
+@operator(since=1, domain="pyflame")
+def ConvWeightGrad(
+    X: Value,
+    G: Value,
+    /,
+    *,
+    kernel_shape: list[int],
+    strides: list[int],
+    dilations: list[int],
+    pads: list[int],
+    group: int = 1,
+) -> Value:
+    """Gradient of a convolution towards its weights, itself a convolution: of the input by the gradient.
+
+    Batch takes the place of channels; the axes of the groups stay groups.
+    """
+    space = list(X.shape[2:])
+    batch, channels = X.shape[:2]
+    rest = list(range(3, 3 + len(space)))
+    split = Reshape(X, [batch, group, channels // group, *space])  # type: ignore[operator]
+    images = Reshape(Transpose(split, perm=[2, 1, 0, *rest]), [channels // group, -1, *space])  # type: ignore[operator]
+    turned = Transpose(G, perm=[1, 0, *range(2, G.rank)])
+    found = Conv(images, turned, strides=dilations, dilations=strides, pads=pads, group=group)
+    # A remainder of the forward strides gives taps too many.
+    axes = list(range(2, found.rank))
+    cut = Slice(found, [0] * len(axes), list(kernel_shape), axes)
+    return Transpose(cut, perm=[1, 0, *axes])
+
+
+# ---------------------------------------------------------------------- ConvTranspose
+
+
+def _transposed_sizes(
+    spatial: Sequence[DimLike],
+    kernel: Sequence[int | None],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    more: Sequence[int],
+) -> list[DimLike]:
+    return [
+        None if n is None or k is None else s * (n - 1) + (k - 1) * d + 1 + o - sum(p)
+        for n, k, s, d, p, o in zip(spatial, kernel, strides, dilations, padding, more, strict=True)
+    ]
+
+
+def _transposed_padding(full: Sequence[int], wanted: Sequence[int], auto_pad: str) -> list[tuple[int, int]]:
+    """What to cut from each end of the full result to get the wanted sizes."""
+    pairs = []
+    for size, want in zip(full, wanted, strict=True):
+        total = size - want
+        if total < 0:
+            # More than there is: zeros are added at the end.
+            pairs.append((0, total))
+            continue
+        half = total // 2
+        pairs.append((half, total - half) if auto_pad == "SAME_UPPER" else (total - half, half))
+    return pairs
+
+
+def _filled(values: Sequence[int] | None, rank: int, default: int) -> list[int]:
+    return [default] * rank if values is None else [int(v) for v in values]
+
+
+def _transposed_shape(
+    x: Shape, w: Shape, *, auto_pad: str, dilations: Any, kernel_shape: Any, output_padding: Any, output_shape: Any, pads: Any,
+    strides: Any,
+) -> list[DimLike]:  # fmt: skip
+    rank = len(x) - 2
+    steps = _filled(strides, rank, 1)
+    if output_shape is not None:
+        return [int(n) for n in output_shape[-rank:]]
+    if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        return [None if n is None else n * s for n, s in zip(x[2:], steps, strict=True)]
+    padding = pad_pairs(None if auto_pad == "VALID" else pads, rank)
+    gaps, more = _filled(dilations, rank, 1), _filled(output_padding, rank, 0)
+    return _transposed_sizes(x[2:], _kernel(w, kernel_shape), steps, gaps, padding, more)
+
+
+def _conv_transpose_type(X: Value, W: Value, B: Value | None = None, /, *, group: int, **attributes: Any) -> TensorType:
+    x, w = X.tensor_type.shape, W.tensor_type.shape
+    if x is None or w is None:
+        return tensor_like(X, None if x is None else [x[0], *[None] * (len(x) - 1)])
+    _check_channels(x, w, group, 0)
+    channels = None if w[1] is None else w[1] * group
+    return tensor_like(X, [x[0], channels, *_transposed_shape(x, w, **attributes)])
+
+
+def _transposed_geometry(
+    x: Any, w: Any, **attributes: Any
+) -> tuple[list[int], list[int], list[tuple[int, int]], list[int]]:
+    """Strides, dilations, padding and output padding of a transposed convolution."""
+    rank = len(x.shape) - 2
+    steps, gaps = _filled(attributes["strides"], rank, 1), _filled(attributes["dilations"], rank, 1)
+    more = _filled(attributes["output_padding"], rank, 0)
+    shape = Shape(x.shape)
+    if attributes["output_shape"] is None and attributes["auto_pad"] not in ("SAME_UPPER", "SAME_LOWER"):
+        return steps, gaps, pad_pairs(None if attributes["auto_pad"] == "VALID" else attributes["pads"], rank), more
+    wanted = _transposed_shape(shape, Shape(w.shape), **attributes)
+    kernel = _kernel(tuple(w.shape), attributes["kernel_shape"])
+    full = _transposed_sizes(shape[2:], kernel, steps, gaps, [(0, 0)] * rank, more)
+    return steps, gaps, _transposed_padding(full, wanted, attributes["auto_pad"]), more  # type: ignore[arg-type]
+
+
+def _conv_transpose_vjp(
+    g: Value, y: Value, x: Value, w: Value, b: Value | None = None, *, group: int, **attributes: Any
+) -> tuple[Value | None, ...]:
+    steps, gaps, padding, _ = _transposed_geometry(x, w, **attributes)
+    before, after = _halves(padding)
+    geometry: dict[str, Any] = {"strides": steps, "dilations": gaps, "pads": [*before, *after], "group": group}
+    taps = [int(k) for k in w.shape[2:]]  # type: ignore[arg-type]
+    dx = _first(Conv(g, w, **geometry), x.shape)
+    dw = ConvWeightGrad(g, x, kernel_shape=taps, **geometry)
+    return (dx, dw) if b is None else (dx, dw, _bias_gradient(g))
+
+
+def _first(x: Value, sizes: Sequence[DimLike]) -> Value:
+    """Output padding may make room for windows too many: drop them."""
+    axes = [i for i, (a, b) in enumerate(zip(x.shape, sizes, strict=True)) if i > 1 and a != b]
+    return x if not axes else Slice(x, [0] * len(axes), [sizes[i] for i in axes], axes)
+
+
+@primitive(since=22, infer=_conv_transpose_type, vjp=_conv_transpose_vjp)
+def ConvTranspose(
+    ops: Any,
+    X: Any,
+    W: Any,
+    B: Any = None,
+    /,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: list[int] | None = None,
+    group: int = 1,
+    kernel_shape: list[int] | None = None,
+    output_padding: list[int] | None = None,
+    output_shape: list[int] | None = None,
+    pads: list[int] | None = None,
+    strides: list[int] | None = None,
+) -> Any:
+    """Transposed convolution: the gradient of a convolution towards its input."""
+    _check_channels(Shape(X.shape), Shape(W.shape), group, 0)
+    steps, gaps, padding, more = _transposed_geometry(
+        X, W, auto_pad=auto_pad, dilations=dilations, kernel_shape=kernel_shape, output_padding=output_padding,
+        output_shape=output_shape, pads=pads, strides=strides,
+    )  # fmt: skip
+    # The library pads only at the end, and by less than a stride.
+    extra = [o + max(-after, 0) for o, (_, after) in zip(more, padding, strict=True)]
+    cut = [(before, max(after, 0)) for before, after in padding]
+    y = ops.conv_transpose(X, W, strides=steps, padding=cut, output_padding=extra, dilation=gaps, groups=group)
+    return _with_bias(ops, y, B)
+
+
+# ---------------------------------------------------------------------- integers
+
+
+def _conv_integer_type(
+    x: Value, w: Value, x_zero_point: Value | None = None, w_zero_point: Value | None = None, /, **attributes: Any
+) -> TensorType:
+    return TensorType(DType.Int32, _conv_type(x, w, **attributes).shape)
+
+
+@operator(since=10, infer=_conv_integer_type)
+def ConvInteger(
+    x: Value,
+    w: Value,
+    x_zero_point: Value | None = None,
+    w_zero_point: Value | None = None,
+    /,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: list[int] | None = None,
+    group: int = 1,
+    kernel_shape: list[int] | None = None,
+    pads: list[int] | None = None,
+    strides: list[int] | None = None,
+) -> Value:
+    """Convolution of 8-bit integers in int32; padding stands for the zero point."""
+    image, weight = Cast(x, to=DType.Int32), Cast(w, to=DType.Int32)
+    if x_zero_point is not None:
+        image = image - Reshape(Cast(x_zero_point, to=DType.Int32), [])
+    if w_zero_point is not None:
+        shift = Cast(w_zero_point, to=DType.Int32)
+        per_channel = w_zero_point.rank == 1 and w_zero_point.shape[0] != 1
+        weight = weight - Reshape(shift, [-1, *[1] * (w.rank - 1)] if per_channel else [])
+    # float64 holds every int32 sum exactly, and every library convolves it.
+    exact = Conv(
+        Cast(image, to=DType.Float64), Cast(weight, to=DType.Float64), auto_pad=auto_pad, dilations=dilations, group=group,
+        kernel_shape=kernel_shape, pads=pads, strides=strides,
+    )  # fmt: skip
+    return Cast(exact, to=DType.Int32)
+
+
+# ---------------------------------------------------------------------- with a memory
+
+
+@operator(since=27)
+def CausalConvWithState(
+    input: Value,
+    weight: Value,
+    bias: Value | None = None,
+    past_state: Value | None = None,
+    /,
+    *,
+    activation: str = "none",
+) -> tuple[Value, Value]:
+    """Depthwise convolution that sees only the past, and hands on its last inputs."""
+    if activation not in ("none", "silu", "swish"):
+        raise InputError(f"activation {activation!r} is none of none, silu, swish")
+    if input.rank != 3 or weight.rank != 3:
+        raise ShapeMismatchError(f"input and weight must have three axes, got shapes {input.shape} and {weight.shape}")
+    channels = merge_dims(input.shape[1], weight.shape[0])
+    memory = int(weight.shape[2]) - 1  # type: ignore[arg-type]
+    whole = Pad(input, [0, 0, memory, 0, 0, 0]) if past_state is None else Concat(past_state, input, axis=2)
+    y = Conv(whole, weight, bias, group=int(channels))  # type: ignore[arg-type]
+    if activation != "none":
+        wide = Cast(y, to=DType.Float32)
+        y = Cast(wide * Sigmoid(wide), to=input.dtype)
+    start = [-memory] if memory else [np.iinfo(np.int64).max]
+    return y, Slice(whole, start, [np.iinfo(np.int64).max], [2])
+
+
+# ---------------------------------------------------------------------- deformed
+
+
+def _deform_type(
+    X: Value,
+    W: Value,
+    offset: Value,
+    B: Value | None = None,
+    mask: Value | None = None,
+    /,
+    *,
+    offset_group: int,
+    **attributes: Any,
+) -> TensorType:
+    return _conv_type(X, W, **attributes)
+
+
+@operator(since=22, infer=_deform_type)
+def DeformConv(
+    X: Value,
+    W: Value,
+    offset: Value,
+    B: Value | None = None,
+    mask: Value | None = None,
+    /,
+    *,
+    dilations: list[int] | None = None,
+    group: int = 1,
+    kernel_shape: list[int] | None = None,
+    offset_group: int = 1,
+    pads: list[int] | None = None,
+    strides: list[int] | None = None,
+) -> Value:
+    """Convolution whose taps are moved by offsets, read by linear interpolation."""
+    geometry = _geometry(X, W, kernel_shape, strides=strides, dilations=dilations, pads=pads, group=group)
+    # Half precision cannot even count the pixels of a large image.
+    exact = DType.Float32 if X.dtype.itemsize == 2 else X.dtype
+    answer = X.dtype
+    X, W, offset, B, mask = (None if v is None else Cast(v, to=exact) for v in (X, W, offset, B, mask))  # type: ignore[assignment]
+    batch, channels, *space = (int(n) for n in X.shape)  # type: ignore[arg-type]
+    out = [int(n) for n in geometry.output(space)]  # type: ignore[arg-type]
+    taps, places, rank = math.prod(geometry.kernel), math.prod(out), len(space)
+    moved = Reshape(offset, [batch, offset_group, taps, rank, places])
+    grid = constant(_tap_grid(geometry, out), X)
+    image = Reshape(X, [batch, offset_group, channels // offset_group, math.prod(space)])
+    columns = _sample(image, grid + moved, space)
+    if mask is not None:
+        columns = columns * Reshape(mask, [batch, offset_group, 1, taps * places])
+    columns = Reshape(columns, [batch, group, channels // group * taps, places])
+    filters = int(W.shape[0])  # type: ignore[arg-type]
+    weights = Reshape(W, [group, filters // group, channels // group * taps])
+    y = Reshape(MatMul(weights, columns), [batch, filters, *out])
+    return Cast(y if B is None else y + Reshape(B, [1, -1, *[1] * rank]), to=answer)
+
+
+def _tap_grid(geometry: Windows, out: Sequence[int]) -> np.ndarray[Any, Any]:
+    """Where each tap of each window reads before it is moved: [taps, axes, places]."""
+    rank = len(out)
+    taps = np.stack(np.meshgrid(*[np.arange(k) for k in geometry.kernel], indexing="ij"), axis=0).reshape(rank, -1)
+    places = np.stack(np.meshgrid(*[np.arange(n) for n in out], indexing="ij"), axis=0).reshape(rank, -1)
+    steps, gaps = np.array(geometry.strides)[:, None], np.array(geometry.dilations)[:, None]
+    before = np.array([p for p, _ in geometry.padding])[:, None, None]
+    grid = (taps * gaps)[:, :, None] + (places * steps)[:, None, :] - before
+    return grid.transpose(1, 0, 2).astype(np.float64)
+
+
+def _sample(image: Value, places: Value, space: Sequence[int]) -> Value:
+    """Linear interpolation of [N, G, C, size] at [N, G, taps, axes, places]; zero outside."""
+    batch, groups, channels, _ = image.shape
+    lows, parts = [], []
+    for axis in range(len(space)):
+        place = Gather(places, constant(axis, DType.Int64), axis=3)
+        low = Floor(place)
+        lows.append(low)
+        parts.append(place - low)
+    total: Value | None = None
+    for corner in itertools.product((0, 1), repeat=len(space)):
+        weight, flat = None, None
+        for bit, low, part, size in zip(corner, lows, parts, space, strict=True):
+            index = low + float(bit)
+            inside = (index >= 0.0) & (index <= float(size - 1))
+            share = (part if bit else 1.0 - part) * Cast(inside, to=image.dtype)
+            safe = Cast(Clip(index, 0.0, float(size - 1)), to=DType.Int64)
+            weight = share if weight is None else weight * share
+            flat = safe if flat is None else flat * size + safe
+        assert weight is not None
+        assert flat is not None
+        spots = Reshape(flat, [batch, groups, 1, -1])
+        spread = Expand(spots, [batch, groups, channels, spots.shape[3]])
+        term = GatherElements(image, spread, axis=3) * Reshape(weight, [batch, groups, 1, -1])
+        total = term if total is None else total + term
+    assert total is not None
+    return total

@@ -1,0 +1,144 @@
+"""Operators of the ``com.microsoft`` domain on weights packed in blocks, and the quantized LSTM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyflame_rt.graph import DimLike, DType, Shape, TensorType
+from pyflame_rt.graph.errors import InputError, UnsupportedOperatorError
+from pyflame_rt.ops.arithmetic import Mul
+from pyflame_rt.ops.cast import Cast
+from pyflame_rt.ops.index import Gather
+from pyflame_rt.ops.logic import BitShift, BitwiseAnd
+from pyflame_rt.ops.matmul import MatMul
+from pyflame_rt.ops.microsoft_fused import MICROSOFT
+from pyflame_rt.ops.quantize import DequantizeLinear, DynamicQuantizeLinear
+from pyflame_rt.ops.registry import operator
+from pyflame_rt.ops.rnn import lstm_functions, lstm_layer
+from pyflame_rt.ops.shape import Reshape, Transpose, Unsqueeze
+from pyflame_rt.ops.slicing import Slice
+from pyflame_rt.ops.value import Value, constant
+
+# ------------------------------------------------------------------ few bits a weight
+
+
+def unpacked(x: Value, bits: int) -> Value:
+    """The numbers of ``bits`` bits in the bytes of the last axis, lowest bits first."""
+    if bits == 8:
+        return x
+    per = 8 // bits
+    shifts = constant([i * bits for i in range(per)], DType.UInt8)
+    parts = BitwiseAnd(BitShift(Unsqueeze(x, [x.rank]), shifts, direction="RIGHT"), constant(2**bits - 1, DType.UInt8))
+    return Reshape(parts, [*[0] * (x.rank - 1), -1])
+
+
+@operator(since=1, domain=MICROSOFT)
+def MatMulNBits(
+    A: Value,
+    B: Value,
+    scales: Value,
+    zero_points: Value | None = None,
+    g_idx: Value | None = None,
+    bias: Value | None = None,
+    /,
+    *,
+    K: int,
+    N: int,
+    block_size: int,
+    accuracy_level: int = 0,
+    bits: int = 4,
+    weight_prepacked: int = 0,
+) -> Value:
+    """Product with a matrix of 2-, 4- or 8-bit weights, which have a scale and a zero point per block of a column."""
+    if bits not in (2, 4, 8):
+        raise UnsupportedOperatorError(f"weights of {bits} bits are not supported, only of 2, 4 or 8")
+    if weight_prepacked:
+        raise UnsupportedOperatorError("weights packed for one device are not supported")
+    blocks = -(-K // block_size)
+    weights = unpacked(Reshape(B, [N, -1]), bits)
+    kind = scales.dtype
+    zeros = _zero_points(zero_points, N, blocks, bits, kind)
+    scale = Reshape(scales, [N, blocks])
+    if g_idx is not None:
+        # Columns say themselves which block they belong to.
+        weights = Cast(Slice(weights, [0], [K], [1]), to=kind)
+        scale, zeros = (Gather(x, g_idx, axis=1) if x.rank else x for x in (scale, zeros))
+        dense = (weights - zeros) * scale
+    else:
+        by_block = Cast(Reshape(weights, [N, blocks, block_size]), to=kind)
+        zeros = Unsqueeze(zeros, [2]) if zeros.rank else zeros
+        dense = Slice(Reshape((by_block - zeros) * Unsqueeze(scale, [2]), [N, -1]), [0], [K], [1])
+    y = MatMul(A, Transpose(dense, perm=[1, 0]))
+    return y if bias is None else y + bias
+
+
+def _zero_points(zero_points: Value | None, n: int, blocks: int, bits: int, kind: DType) -> Value:
+    """As real numbers (n, blocks), or one for all: the middle of the range."""
+    if zero_points is None:
+        return constant(float(2 ** (bits - 1)), kind)
+    if zero_points.dtype is not DType.UInt8:
+        return Cast(Reshape(zero_points, [n, blocks]), to=kind)
+    return Cast(Slice(unpacked(Reshape(zero_points, [n, -1]), bits), [0], [blocks], [1]), to=kind)
+
+
+# ------------------------------------------------------------------ DynamicQuantizeLSTM
+
+
+def _lstm_type(X: Value, W: Value, R: Value, /, *_: Value | None, direction: str, **__: Any) -> tuple[TensorType, ...]:
+    x, r = X.tensor_type.shape, R.tensor_type.shape
+    steps, batch = (None, None) if x is None else (x[0], x[1])
+    hidden: DimLike = None if r is None else r[1]
+    count = 2 if direction == "bidirectional" else 1
+    last = TensorType(X.dtype, Shape([count, batch, hidden]))
+    return TensorType(X.dtype, Shape([steps, count, batch, hidden])), last, last
+
+
+@operator(since=1, domain=MICROSOFT, infer=_lstm_type)
+def DynamicQuantizeLSTM(
+    X: Value,
+    W: Value,
+    R: Value,
+    B: Value | None,
+    sequence_lens: Value | None,
+    initial_h: Value | None,
+    initial_c: Value | None,
+    P: Value | None,
+    W_scale: Value,
+    W_zero_point: Value,
+    R_scale: Value,
+    R_zero_point: Value,
+    /,
+    *,
+    activation_alpha: list[float] | None = None,
+    activation_beta: list[float] | None = None,
+    activations: list[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: int = 0,
+) -> tuple[Value, ...]:
+    """LSTM with quantized weights; inputs and states are quantized by their own range before each product."""
+    return lstm_layer(
+        (_rounded(X), _weights(W, W_scale, W_zero_point), _weights(R, R_scale, R_zero_point), B),
+        sequence_lens,
+        [initial_h, initial_c],
+        P,
+        direction=direction,
+        functions=lstm_functions(activations, activation_alpha, activation_beta, clip, direction),
+        coupled=bool(input_forget),
+        seen=_rounded,
+    )
+
+
+def _rounded(x: Value) -> Value:
+    """What a tensor is after it was quantized by its own range."""
+    return DequantizeLinear(*DynamicQuantizeLinear(x))
+
+
+def _weights(w: Value, scale: Value, zero: Value) -> Value:
+    """(directions, inputs, 4 * hidden) in LSTM's own order; a scale for each direction, or each column of it."""
+    if scale.rank not in (1, 2):
+        raise InputError(f"scales must be per direction or per column, got shape {scale.shape}")
+    places = [1, 2] if scale.rank == 1 else [1]
+    shifted = Cast(w, to=DType.Float32) - Cast(Unsqueeze(zero, places), to=DType.Float32)
+    return Transpose(Mul(shifted, Unsqueeze(scale, places)), perm=[0, 2, 1])

@@ -1,0 +1,252 @@
+"""Normalisations: subtract a mean, divide by a deviation, scale and shift."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pyflame_rt.graph import DType, Node
+from pyflame_rt.graph.errors import InputError, ShapeMismatchError
+from pyflame_rt.ops.arithmetic import Abs, Reciprocal
+from pyflame_rt.ops.cast import Cast
+from pyflame_rt.ops.logic import Equal, Where
+from pyflame_rt.ops.math import Sqrt
+from pyflame_rt.ops.pool import ReduceWindow
+from pyflame_rt.ops.reduce import ReduceMean, ReduceSum
+from pyflame_rt.ops.registry import operator
+from pyflame_rt.ops.rules import normalize_axis
+from pyflame_rt.ops.shape import Reshape, Shape, Unsqueeze
+from pyflame_rt.ops.upgrade import Upgrade, refuse, upgrade
+from pyflame_rt.ops.value import Value, constant
+
+# ONNX's 1e-5 is a float32.
+_EPSILON = 9.999999747378752e-06
+
+
+def _cast(x: Value, dtype: DType) -> Value:
+
+    return x if x.dtype is dtype else Cast(x, to=dtype)
+
+
+def _wide(*values: Value) -> DType:
+    """The widest element type among them, float32 at least."""
+    return max((DType.Float32, *(v.dtype for v in values)), key=lambda d: d.itemsize)
+
+
+def _mean(x: Value, axes: Sequence[int]) -> Value:
+
+    return ReduceMean(x, list(axes), keepdims=1, noop_with_empty_axes=1)
+
+
+def _per_channel(x: Value, rank: int) -> Value:
+    """A vector laid along axis 1."""
+    return Unsqueeze(x, list(range(1, rank - 1))) if rank > 2 else x
+
+
+def _inverse_deviation(variance: Value, epsilon: float) -> Value:
+
+    return Reciprocal(Sqrt(variance + epsilon))
+
+
+def _centred(x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:
+    """Deviations from the mean, the mean, and the variance."""
+    mean = _mean(x, axes)
+    away = x - mean
+    return away, mean, _mean(away * away, axes)
+
+
+# ---------------------------------------------------------------------- over the batch
+
+
+@operator(since=15)
+def BatchNormalization(
+    X: Value,
+    scale: Value,
+    B: Value,
+    input_mean: Value,
+    input_var: Value,
+    /,
+    *,
+    epsilon: float = _EPSILON,
+    momentum: float = 0.8999999761581421,
+    training_mode: int = 0,
+) -> Value | tuple[Value, Value, Value]:
+    """Normalise every channel: by given statistics, or by those of the batch, which are then tracked."""
+    kind = _wide(X, scale, input_mean)
+    x, mean, var = (_cast(v, kind) for v in (X, input_mean, input_var))
+    if not training_mode:
+        return _cast(_normalised(x, mean, var, scale, B, epsilon), X.dtype)
+    batch_mean, batch_var = _batch_statistics(x)
+    y = _normalised(x, batch_mean, batch_var, scale, B, epsilon)
+    tracked = [old * momentum + new * (1.0 - momentum) for old, new in ((mean, batch_mean), (var, batch_var))]
+    return _cast(y, X.dtype), _cast(tracked[0], input_mean.dtype), _cast(tracked[1], input_mean.dtype)
+
+
+def _normalised(x: Value, mean: Value, var: Value, scale: Value, bias: Value, epsilon: float) -> Value:
+    """Written as one multiplication and one addition per element."""
+    factor = _cast(scale, x.dtype) * _inverse_deviation(var, epsilon)
+    return (x - _per_channel(mean, x.rank)) * _per_channel(factor, x.rank) + _per_channel(_cast(bias, x.dtype), x.rank)
+
+
+def _batch_statistics(x: Value) -> tuple[Value, Value]:
+
+    axes = [0, *range(2, x.rank)]
+    _, mean, variance = _centred(x, axes)
+    return Reshape(mean, [-1]), Reshape(variance, [-1])
+
+
+@operator(since=1, domain="pyflame")
+def BatchStatistics(X: Value, /) -> tuple[Value, Value]:
+    """Mean and variance of every channel, which BatchNormalization before 14 also gave."""
+    mean, variance = _batch_statistics(_cast(X, _wide(X)))
+    return _cast(mean, X.dtype), _cast(variance, X.dtype)
+
+
+@upgrade(["BatchNormalization", "InstanceNormalization"], to=6)
+def nothing_is_consumed(node: Node, up: Upgrade) -> Node:
+    """Version 1 named inputs that might be overwritten."""
+    return _without(node, "consumed_inputs")
+
+
+def _without(node: Node, *names: str) -> Node:
+    return node.replace(attributes={k: v for k, v in node.attributes.items() if k not in names})
+
+
+@upgrade("BatchNormalization", to=7)
+def batch_norm_mode_by_outputs(node: Node, up: Upgrade) -> Node:
+    """Before 7, is_test asked for the given statistics; then the number of outputs decides."""
+    outputs = node.outputs[:1] if node.get_attr("is_test", 0) else node.outputs
+    return _without(node, "is_test").replace(outputs=outputs)
+
+
+@upgrade("BatchNormalization", to=9)
+def batch_norm_is_spatial(node: Node, up: Upgrade) -> Node | list[Node]:
+    """Before 9, spatial=0 kept statistics for every single place, not one for a channel."""
+    plain = _without(node, "spatial")
+    if node.get_attr("spatial", 1):
+        return plain
+    if any(node.outputs[1:]):
+        raise refuse(node, "training with spatial=0 is not supported")
+    flat = up.emit("Flatten", [node.inputs[0]], {"axis": 1})
+    vectors = [up.emit("Reshape", [name, up.constant([-1])]) for name in node.inputs[1:]]
+    inner = up.fresh("normalized")
+    shape = up.emit("Shape", [node.inputs[0]])
+    return [
+        plain.replace(inputs=[flat, *vectors], outputs=[inner]),
+        Node(f"{node.name}_shape", "Reshape", [inner, shape], [node.outputs[0]]),
+    ]
+
+
+@upgrade("BatchNormalization", to=14)
+def batch_norm_training_is_an_attribute(node: Node, up: Upgrade) -> Node | list[Node]:
+    """Before 14, asking for more than one output meant training, and batch statistics could be asked for."""
+    if not any(node.outputs[1:]):
+        return node.replace(outputs=node.outputs[:1])
+    main = node.replace(outputs=node.outputs[:3], attributes={**node.attributes, "training_mode": 1})
+    if not any(node.outputs[3:]):
+        return main
+    saved = Node(f"{node.name}_saved", "BatchStatistics", [node.inputs[0]], node.outputs[3:], domain="pyflame")
+    return [main, saved]
+
+
+# ---------------------------------------------------------------------- over one sample
+
+
+@operator(since=22)
+def InstanceNormalization(input: Value, scale: Value, B: Value, /, *, epsilon: float = _EPSILON) -> Value:
+    """Normalise every channel of every sample by itself."""
+    x = _cast(input, _wide(input))
+    away, _, variance = _centred(x, range(2, x.rank))
+    factor, shift = (_per_channel(_cast(v, x.dtype), x.rank) for v in (scale, B))
+    return _cast(away * _inverse_deviation(variance, epsilon) * factor + shift, input.dtype)
+
+
+@operator(since=17)
+def LayerNormalization(
+    X: Value, Scale: Value, B: Value | None = None, /, *, axis: int = -1, epsilon: float = _EPSILON, stash_type: int = 1
+) -> tuple[Value, Value, Value]:
+    """Normalise over the axes from ``axis`` on; mean and inverse deviation in the stash type."""
+    x = _cast(X, DType.from_onnx(stash_type))
+    away, mean, variance = _centred(x, range(normalize_axis(axis, X.rank), X.rank))
+    inverse = Reciprocal(Sqrt(variance + epsilon))
+    y = _cast(away * inverse, X.dtype) * Scale
+    return (y if B is None else y + B), mean, inverse
+
+
+@operator(since=23)
+def RMSNormalization(
+    X: Value, scale: Value, /, *, axis: int = -1, epsilon: float = _EPSILON, stash_type: int = 1
+) -> Value:
+    """Divide by the root of the mean square over the axes from ``axis`` on."""
+    x = _cast(X, DType.from_onnx(stash_type))
+    square = _mean(x * x, range(normalize_axis(axis, X.rank), X.rank))
+    y = _cast(x * _inverse_deviation(square, epsilon), X.dtype)
+    return _cast(y, scale.dtype) * scale
+
+
+@operator(since=21)
+def GroupNormalization(
+    X: Value, scale: Value, bias: Value, /, *, num_groups: int, epsilon: float = _EPSILON, stash_type: int = 1
+) -> Value:
+    """Normalise groups of channels of every sample."""
+    channels = X.shape[1]
+    if isinstance(channels, int) and channels % num_groups:
+        raise ShapeMismatchError(f"{channels} channels do not divide into {num_groups} groups")
+    x = Reshape(_cast(X, DType.from_onnx(stash_type)), [0, num_groups, -1])
+    away, _, variance = _centred(x, [2])
+    plain = Reshape(_cast(away * _inverse_deviation(variance, epsilon), X.dtype), Shape(X))
+    return plain * _per_channel(scale, X.rank) + _per_channel(bias, X.rank)
+
+
+@upgrade("GroupNormalization", to=21)
+def group_norm_scales_channels(node: Node, up: Upgrade) -> Node:
+    """Before 21, scale and bias had one number for a group, not for a channel."""
+    groups = up.constant([node.get_attr("num_groups")])
+    channels = up.emit("Shape", [node.inputs[0]], {"start": 1, "end": 2})
+    wide = up.emit("Concat", [groups, up.emit("Div", [channels, groups])], {"axis": 0})
+    column, flat = up.constant([-1, 1]), up.constant([-1])
+    grown = [
+        up.emit("Reshape", [up.emit("Expand", [up.emit("Reshape", [name, column]), wide]), flat])
+        for name in node.inputs[1:]
+    ]
+    return node.replace(inputs=[node.inputs[0], *grown])
+
+
+# ---------------------------------------------------------------------- others
+
+
+@operator(since=22)
+def LpNormalization(input: Value, /, *, axis: int = -1, p: int = 2) -> Value:
+    """Divide by the L1 or L2 norm along an axis; zeros stay zeros."""
+    if p not in (1, 2):
+        raise InputError(f"p must be 1 or 2, got {p}")
+    x = _cast(input, _wide(input))
+    total = ReduceSum(Abs(x) if p == 1 else x * x, [normalize_axis(axis, input.rank)], keepdims=1)
+    length = total if p == 1 else Sqrt(total)
+    # What is divided where the norm is zero is itself zero.
+    return _cast(x / Where(Equal(length, 0.0), constant(1, length), length), input.dtype)
+
+
+@operator(since=13)
+def LRN(
+    X: Value, /, *, size: int, alpha: float = 9.999999747378752e-05, beta: float = 0.75, bias: float = 1.0
+) -> Value:
+    """Divide by a power of the sum of squares of neighbouring channels."""
+    x = _cast(X, _wide(X))
+    before = (size - 1) // 2
+    pads = [[0] * x.rank, [0] * x.rank]
+    pads[0][1], pads[1][1] = before, size - 1 - before
+    window, ones = [1] * x.rank, [1] * x.rank
+    window[1] = size
+    squares = ReduceWindow(x * x, window=window, strides=ones, dilations=ones, pads=[*pads[0], *pads[1]], kind="sum")
+    return _cast(x / (squares * (alpha / size) + bias) ** beta, X.dtype)
+
+
+@operator(since=13)
+def MeanVarianceNormalization(X: Value, /, *, axes: list[int] = (0, 2, 3)) -> Value:  # type: ignore[assignment]
+    """Bring to mean 0 and variance 1 over the axes."""
+    x = _cast(X, _wide(X))
+    away, _, variance = _centred(x, [normalize_axis(a, X.rank, "axes") for a in axes])
+    # The specification adds its epsilon to the deviation, not to the variance.
+    return _cast(away / (Sqrt(variance) + float(np.float32(1e-9))), X.dtype)

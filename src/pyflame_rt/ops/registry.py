@@ -1,0 +1,212 @@
+"""Operators: how they are declared, and how they are found.
+
+    @operator(since=14)                      # a composition, traced or evaluated through its body
+    def HardSwish(X: Value, /) -> Value:
+        return X * Clip(X / 6 + 0.5, 0.0, 1.0)
+
+    @primitive(since=13, infer=same)         # one of the closed set; `ops` is an emberharmony library
+    def Exp(ops, x, /):
+        return ops.exp(x)
+
+Families live in modules of this folder, found by listing it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pyflame_rt.graph import Attribute, DType, Tensor
+from pyflame_rt.graph.errors import UnsupportedOperatorError
+from pyflame_rt.ops.signature import Signature, read_signature
+from pyflame_rt.ops.value import Value, active_scope, lift
+
+__all__ = ["Op", "all_ops", "find_op", "get_op", "operator", "primitive", "register", "unregister"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """An operator: its schema, its meaning and its rules.
+
+    Attributes:
+        name: ONNX name.
+        domain: "" for ai.onnx.
+        since: newest opset version whose form this is.
+        body: the function; over values for an operator, over arrays for a primitive.
+        composite: True when ``body`` is a composition of other operators.
+        infer: types of the outputs from input values and attributes.
+        vjp: gradients of the inputs from (gradient, output, *inputs), over values.
+        host: runs on NumPy arrays whatever the library (strings, host-only algorithms).
+        control: the body gets an interpreter that can run subgraphs, not a library.
+        shape_math: contents are propagated while inferring, symbolic dims included.
+        random: gives other values each time; never folded or merged.
+    """
+
+    name: str
+    domain: str
+    since: int
+    body: Callable[..., Any]
+    signature: Signature
+    composite: bool
+    infer: Callable[..., Any] | None = None
+    vjp: Callable[..., Any] | None = None
+    host: bool = False
+    control: bool = False
+    shape_math: bool = False
+    random: bool = False
+    emit: dict[str, Callable[..., Any]] = field(default_factory=dict)
+
+    @property
+    def full_name(self) -> str:
+        """Name with domain, such as ``com.microsoft::Gelu``."""
+        return f"{self.domain}::{self.name}" if self.domain else self.name
+
+    def __call__(self, *inputs: object, **attributes: Attribute) -> Any:
+        """Use the operator inside the body of another."""
+        like = _number_type(inputs)
+        values = [lift(v, like) for v in inputs]
+        while values and values[-1] is None:
+            values.pop()
+        self.signature.check_inputs(len(values), self.full_name)
+        given = {name: plain_attribute(value) for name, value in attributes.items() if value is not None}
+        return active_scope().apply(self, values, given)
+
+    def __repr__(self) -> str:
+        return f"<{'operator' if self.composite else 'primitive'} {self.full_name}-{self.since}>"
+
+
+def _number_type(inputs: Sequence[object]) -> Value | None:
+    """The value whose element type bare numbers take: the first, but not Where's condition."""
+    values = [v for v in inputs if isinstance(v, Value)]
+    if len(values) < 2 or not any(isinstance(v, (int, float)) for v in inputs):
+        return values[0] if values else None
+    return next((v for v in values if v.dtype is not DType.Bool), values[0])
+
+
+def plain_attribute(value: Attribute) -> Attribute:
+    """Attributes in the form nodes keep them: ONNX numbers for types, Tensor for arrays, lists."""
+    if isinstance(value, DType):
+        return value.onnx
+    if isinstance(value, np.ndarray):
+        return Tensor(value)
+    if isinstance(value, tuple):
+        return list(value)
+    return int(value) if isinstance(value, (bool, np.integer)) else value
+
+
+_ops: dict[tuple[str, str], Op] = {}
+_loaded = False
+_loading = threading.RLock()
+
+
+def register(op: Op) -> Op:
+    """Make an operator known; a later one of the same name replaces the earlier."""
+    _ops[op.domain, op.name] = op
+    return op
+
+
+def unregister(name: str, domain: str = "") -> None:
+    """Forget an operator."""
+    _ops.pop((domain, name), None)
+
+
+def operator(
+    *,
+    since: int,
+    domain: str = "",
+    name: str | None = None,
+    infer: Callable[..., Any] | None = None,
+    vjp: Callable[..., Any] | None = None,
+    random: bool = False,
+) -> Callable[[Callable[..., Any]], Op]:
+    """Declare an operator by composition: shapes, gradient and every backend follow from its body."""
+
+    def declare(fn: Callable[..., Any]) -> Op:
+        signature = read_signature(fn, skip_first=False)
+        return register(Op(name or fn.__name__, domain, since, fn, signature, True, infer, vjp, random=random))
+
+    return declare
+
+
+def primitive(
+    *,
+    since: int,
+    infer: Callable[..., Any],
+    domain: str = "",
+    name: str | None = None,
+    vjp: Callable[..., Any] | None = None,
+    host: bool = False,
+    control: bool = False,
+    shape_math: bool = False,
+    random: bool = False,
+) -> Callable[[Callable[..., Any]], Op]:
+    """Declare a primitive: its body computes on arrays with the library it is given."""
+
+    def declare(fn: Callable[..., Any]) -> Op:
+        signature = read_signature(fn, skip_first=True)
+        return register(
+            Op(name or fn.__name__, domain, since, fn, signature, False, infer, vjp, host, control, shape_math, random)
+        )
+
+    return declare
+
+
+def find_op(name: str, domain: str = "") -> Op | None:
+    """The operator, or None."""
+    _load_families()
+    return _ops.get((domain, name))
+
+
+def get_op(name: str, domain: str = "") -> Op:
+    """The operator, or an error that lists its neighbours."""
+    op = find_op(name, domain)
+    if op is None:
+        raise UnsupportedOperatorError(unknown_operator_message(name, domain))
+    return op
+
+
+def all_ops() -> Iterator[Op]:
+    """Every operator, by domain and name."""
+    _load_families()
+    for key in sorted(_ops):
+        yield _ops[key]
+
+
+def unknown_operator_message(name: str, domain: str) -> str:
+    """What to say about an operator nobody declared."""
+    import difflib
+
+    known = [op.name for op in _ops.values() if op.domain == domain]
+    close = difflib.get_close_matches(name, known, n=3)
+    hint = f" Did you mean {' or '.join(close)}?" if close else ""
+    full = f"{domain}::{name}" if domain else name
+    return (
+        f"operator {full} is not supported.{hint} Register it with pyflame_rt.OperatorRegistry, "
+        f"or declare it with @pyflame_rt.ops.operator."
+    )
+
+
+_INFRASTRUCTURE = {"registry", "signature", "value", "evaluate", "trace", "inference", "normalize", "rules", "upgrade"}
+
+
+def _load_families() -> None:
+    global _loaded
+    if _loaded:
+        return
+    with _loading:
+        if _loaded:
+            return
+        package = importlib.import_module("pyflame_rt.ops")
+        for module in _family_names(package.__path__):
+            importlib.import_module(f"pyflame_rt.ops.{module}")
+        _loaded = True
+
+
+def _family_names(path: Sequence[str]) -> list[str]:
+    return sorted(m.name for m in pkgutil.iter_modules(path) if m.name not in _INFRASTRUCTURE)

@@ -1,0 +1,145 @@
+"""Trace the body of an operator into a graph, and infer types while doing so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from emberharmony import library
+from pyflame_rt.graph import Dim, DType, Graph, Node, Shape, Tensor, TensorInfo, TensorType, ValueType
+from pyflame_rt.graph.errors import DTypeMismatchError, PyFlameRTError, ShapeMismatchError, UndeterminedError
+from pyflame_rt.ops.registry import Op
+from pyflame_rt.ops.value import Value, scope
+
+__all__ = ["Tracer", "infer_outputs", "trace"]
+
+# Contents of larger constants are not propagated: shapes are small.
+MAX_KNOWN = 1024
+
+
+class Tracer:
+    """A scope that records operator calls as nodes of a graph."""
+
+    __slots__ = ("_count", "graph")
+
+    def __init__(self, name: str = "body") -> None:
+        self.graph = Graph(name)
+        self._count = 0
+
+    def fresh(self, hint: str = "v") -> str:
+        """A name not used so far."""
+        self._count += 1
+        return f"{hint}_{self._count}"
+
+    def input(self, name: str, kind: ValueType | None, known: np.ndarray[Any, Any] | None = None) -> Value:
+        """Declare an input."""
+        if kind is not None:
+            self.graph.add_input(TensorInfo(name, type=kind))
+        return Value(name, kind, known)
+
+    def output(self, value: Value, name: str | None = None) -> None:
+        """Declare an output."""
+        if name is not None and name != value.ref:
+            value = self._emit_identity(value, name)
+        if value.type is not None:
+            self.graph.add_output(TensorInfo(value.ref, type=value.type))
+
+    def _emit_identity(self, value: Value, name: str) -> Value:
+        self.graph.add_node(name, "Identity", [value.ref], [name])
+        return Value(name, value.type, value.known)
+
+    def constant(self, array: np.ndarray[Any, Any]) -> Value:
+        name = self.fresh("c")
+        if array.dtype == object and any(isinstance(v, Dim) for v in array.ravel()):
+            node = self.graph.add_node(name, "Dims", [], [name], {"dims": [str(v) for v in array]}, domain="pyflame")
+            kind = TensorType(DType.Int64, Shape(array.shape))
+            return Value(node.outputs[0], kind, array)
+        if array.dtype == object and not (array.size and isinstance(array.ravel()[0], str)):
+            array = array.astype(np.int64)
+        self.graph.add_initializer(name, Tensor(array))
+        return Value(name, TensorType(DType.of(array.dtype), Shape(array.shape)), array if array.size <= MAX_KNOWN else None)
+
+    def apply(self, op: Op, inputs: Sequence[Value | None], attributes: dict[str, Any]) -> Any:
+        bound = op.signature.bind(attributes, op.full_name)
+        outputs = infer_outputs(op, inputs, bound)
+        names = [self.fresh(op.name.lower()) for _ in outputs]
+        refs = ["" if v is None else v.ref for v in inputs]
+        self.graph.add_node(names[0], op.name, refs, names, attributes, domain=op.domain)
+        values = tuple(Value(name, out.type, out.known) for name, out in zip(names, outputs, strict=True))
+        for value in values:
+            if value.type is not None:
+                self.graph.types[value.ref] = value.type
+        return values[0] if len(values) == 1 else values
+
+
+def trace(op: Op, inputs: Sequence[Value | None], attributes: dict[str, Any]) -> tuple[Graph, list[Value]]:
+    """The body of a composite as a graph, for the given input types; and its outputs."""
+    tracer = Tracer(op.full_name)
+    names = [f"in_{i}" for i in range(len(inputs))]
+    values = [None if v is None else tracer.input(n, v.type, v.known) for n, v in zip(names, inputs, strict=True)]
+    with scope(tracer):
+        results = op.body(*values, **attributes)
+    outputs = list(results) if isinstance(results, tuple) else [results]
+    for value in outputs:
+        if value is not None:
+            tracer.output(value)
+    return tracer.graph, outputs
+
+
+def infer_outputs(op: Op, inputs: Sequence[Value | None], attributes: dict[str, Any]) -> list[Value]:
+    """Types (and contents, where known) of an operator's outputs; attributes must be bound."""
+    try:
+        if op.composite and op.infer is None:
+            return [Value(None, None) if v is None else v for v in trace(op, inputs, attributes)[1]]
+        outputs = _apply_rule(op, inputs, attributes)
+    except UndeterminedError:
+        return [Value(None, None)]
+    if op.shape_math:
+        _propagate_contents(op, inputs, attributes, outputs)
+    return outputs
+
+
+def _apply_rule(op: Op, inputs: Sequence[Value | None], attributes: dict[str, Any]) -> list[Value]:
+    assert op.infer is not None
+    try:
+        results = op.infer(*inputs, **attributes)
+    except (UndeterminedError, PyFlameRTError):
+        raise
+    except (ValueError, TypeError, IndexError) as error:
+        kinds = ", ".join("-" if v is None else str(v.type) for v in inputs)
+        kind = ShapeMismatchError if isinstance(error, (ValueError, IndexError)) else DTypeMismatchError
+        raise kind(f"{op.full_name} does not take ({kinds}): {error}") from error
+    listed = list(results) if isinstance(results, tuple) else [results]
+    return [r if isinstance(r, Value) else Value(None, r) for r in listed]
+
+
+def _propagate_contents(op: Op, inputs: Sequence[Value | None], attributes: dict[str, Any], outputs: list[Value]) -> None:
+    knowns = [None if v is None else v.known for v in inputs]
+    if any(k is None and v is not None for k, v in zip(knowns, inputs, strict=True)):
+        return
+    if not knowns or any(k is not None and k.size > MAX_KNOWN for k in knowns):
+        return
+    if not all(_is_small(value.type) for value in outputs):
+        return
+    try:
+        results = op.body(library("numpy"), *knowns, **attributes)
+    except (UndeterminedError, TypeError, ValueError, AttributeError, LookupError, OverflowError):
+        return
+    for value, result in zip(outputs, results if isinstance(results, tuple) else (results,), strict=False):
+        value.known = _plain_contents(np.asarray(result), value.type)
+
+
+def _is_small(kind: ValueType | None) -> bool:
+    """True for a static shape of few elements: only then are contents worked out."""
+    if not isinstance(kind, TensorType) or kind.shape is None or kind.shape.num_elements is None:
+        return False
+    return kind.shape.num_elements <= MAX_KNOWN
+
+
+def _plain_contents(array: np.ndarray[Any, Any], kind: ValueType | None) -> np.ndarray[Any, Any]:
+    """Numbers again, once no symbolic size is left among the objects."""
+    if array.dtype != object or not isinstance(kind, TensorType) or kind.dtype is DType.String:
+        return array
+    return array if any(isinstance(v, Dim) for v in array.ravel()) else array.astype(kind.dtype.numpy)

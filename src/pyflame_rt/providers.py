@@ -1,0 +1,195 @@
+"""Execution providers: the names under which backends are asked for."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyflame_rt.backends.base import Backend, BackendAdapter, Compiler
+from pyflame_rt.graph.errors import BackendError, InputError, MissingExtra
+
+__all__ = [
+    "DEFAULT_PROVIDER",
+    "Provider",
+    "find_provider",
+    "get_all_providers",
+    "get_available_providers",
+    "get_device",
+    "get_device_count",
+    "normalize_providers",
+    "register_backend",
+    "unregister_backend",
+]
+
+DEFAULT_PROVIDER = "CPUExecutionProvider"
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """A provider: how to make its compiler, and what it needs.
+
+    Attributes:
+        name: such as ``TorchExecutionProvider``.
+        make: gives the compiler.
+        requires: the module it needs, or "".
+        note: what ``explain()`` says about it.
+        optimizes: False where the graph runs exactly as loaded.
+    """
+
+    name: str
+    make: Callable[[], Compiler]
+    requires: str = ""
+    note: str = ""
+    optimizes: bool = False
+    builtin: bool = True
+
+    @property
+    def available(self) -> bool:
+        """True when what it needs is installed."""
+        return not self.requires or importlib.util.find_spec(self.requires) is not None
+
+
+def _reference(library: str) -> Callable[[], Compiler]:
+    def make() -> Compiler:
+        from pyflame_rt.backends.reference import ReferenceBackend
+
+        return ReferenceBackend(library)
+
+    return make
+
+
+_providers: dict[str, Provider] = {
+    provider.name: provider
+    for provider in (
+        Provider("TorchExecutionProvider", _reference("torch"), "torch", "the reference interpreter on PyTorch"),
+        Provider("MLXExecutionProvider", _reference("mlx"), "mlx", "the reference interpreter on MLX"),
+        Provider(
+            DEFAULT_PROVIDER,
+            _reference("numpy"),
+            note="served by the reference interpreter on NumPy for now; a native engine will replace it",
+            optimizes=True,
+        ),
+        Provider("ReferenceExecutionProvider", _reference("numpy"), note="the reference interpreter on NumPy"),
+    )
+}
+
+
+def get_available_providers() -> list[str]:
+    """Names of the providers that can run here, most specialised first.
+
+    Example:
+        >>> "CPUExecutionProvider" in get_available_providers()
+        True
+    """
+    return [name for name, provider in _providers.items() if provider.available]
+
+
+def get_all_providers() -> list[str]:
+    """Names of all providers, also of those whose library is not installed.
+
+    Example:
+        >>> get_all_providers()[:2]
+        ['TorchExecutionProvider', 'MLXExecutionProvider']
+    """
+    return list(_providers)
+
+
+def get_device() -> str:
+    """The device sessions use unless told otherwise.
+
+    Example:
+        >>> get_device()
+        'CPU'
+    """
+    return "CPU"
+
+
+def get_device_count(kind: str = "cpu") -> int:
+    """How many devices of a kind there are: "cpu", "gpu", "wse", "wse2" or "wse3".
+
+    Example:
+        >>> get_device_count("cpu")
+        1
+    """
+    counts = {"cpu": 1, "gpu": 0, "wse": 0, "wse2": 0, "wse3": 0}
+    try:
+        return counts[kind.lower()]
+    except KeyError:
+        raise InputError(f"device type {kind!r} is not known. Types: {', '.join(counts)}") from None
+
+
+def register_backend(name: str, factory: Callable[[], Backend | Compiler]) -> None:
+    """Offer a backend as a provider.
+
+    Args:
+        name: the name to ask for in ``providers=[...]``; registering again replaces.
+        factory: called once for each session; gives a Backend, or an object with
+            ``compile(graph, options)``. See :class:`pyflame_rt.Backend` for an example.
+    """
+    known = _providers.get(name)
+    if known is not None and known.builtin:
+        raise InputError(f"provider {name!r} is built in; register the backend under another name")
+
+    def make() -> Compiler:
+        made: Any = factory()
+        return BackendAdapter(made) if isinstance(made, Backend) else made
+
+    _providers[name] = Provider(name, make, note="registered with register_backend", builtin=False)
+
+
+def unregister_backend(name: str) -> None:
+    """Forget a backend that was registered; sessions that use it go on."""
+    known = _providers.get(name)
+    if known is None or known.builtin:
+        raise InputError(f"no registered backend is called {name!r}")
+    del _providers[name]
+
+
+def find_provider(name: str) -> Provider:
+    """The provider of that name.
+
+    Raises:
+        BackendError: No such provider is known.
+        MissingExtra: It is known but its library is not installed.
+
+    Example:
+        >>> find_provider("CPUExecutionProvider").available
+        True
+    """
+    provider = _providers.get(name)
+    there = ", ".join(get_available_providers())
+    if provider is None:
+        close = difflib.get_close_matches(str(name), _providers, n=1)
+        hint = f" Did you mean {close[0]}?" if close else ""
+        raise BackendError(f"there is no provider {name!r}.{hint} Available: {there}")
+    if not provider.available:
+        raise MissingExtra(
+            f"{name} needs {provider.requires}: pip install 'pyflame[{provider.requires}]'. Available: {there}"
+        )
+    return provider
+
+
+def normalize_providers(
+    providers: Any, provider_options: Any = None
+) -> list[tuple[str, dict[str, Any]]]:
+    """Names with options, from what sessions accept: names, (name, options) pairs, two lists.
+
+    Example:
+        >>> normalize_providers(["CPUExecutionProvider"])
+        [('CPUExecutionProvider', {})]
+    """
+    given = [providers] if isinstance(providers, str) else list(providers or ())
+    pairs = [(p, {}) if isinstance(p, str) else p for p in given]
+    for pair in pairs:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise InputError(f"a provider is a name or a (name, options) pair, got {pair!r}")
+    if provider_options is None:
+        return [(name, dict(options)) for name, options in pairs]
+    if len(provider_options) != len(pairs):
+        raise InputError(f"{len(pairs)} providers but {len(provider_options)} provider_options")
+    if any(options for _, options in pairs):
+        raise InputError("give options in providers or in provider_options, not in both")
+    return [(pair[0], dict(options)) for pair, options in zip(pairs, provider_options, strict=True)]

@@ -1,0 +1,579 @@
+"""InferenceSession: a model, ready to run."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pyflame_rt.aliasing import AliasGuard
+from pyflame_rt.backends.base import RunHooks
+from pyflame_rt.compiler import Compiled, compile, quantize  # noqa: A004 - the design's word
+from pyflame_rt.explain import Explanation
+from pyflame_rt.feeds import FeedReader
+from pyflame_rt.futures import RunFuture
+from pyflame_rt.graph import Graph, NodeArg, Tensor
+from pyflame_rt.graph.errors import InputError, PyFlameRTError, SessionClosedError
+from pyflame_rt.hooks import Limits, chain_checks, chain_observers
+from pyflame_rt.inspection import NaNFound, first_bad, nan_watcher
+from pyflame_rt.iobinding import IOBinding, OrtValue
+from pyflame_rt.loading import load_graph, metadata_of, prepare_graph
+from pyflame_rt.logs import SessionLog
+from pyflame_rt.options import CompileOptions, ModelMetadata, RunOptions, SessionOptions
+from pyflame_rt.profiling import Profiler
+from pyflame_rt.providers import DEFAULT_PROVIDER, find_provider, normalize_providers
+
+__all__ = ["InferenceSession", "create_session", "from_onnx"]
+
+_ASYNC_THREADS = 4
+_DEVICE_PROVIDERS = {"wse": "WSEExecutionProvider", "wse2": "WSEExecutionProvider", "wse3": "WSEExecutionProvider"}
+_QUANTIZED_OPS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
+
+
+class InferenceSession:
+    """A model that was loaded, checked and compiled.
+
+    Args:
+        model: a path to a .onnx or .pfm file, the bytes of one, a Graph or an onnx.ModelProto.
+        options: a SessionOptions; ``sess_options`` is the same under ONNX Runtime's name.
+        providers: names in order of preference; the default is CPUExecutionProvider. A name that
+            is unknown or not available is an error.
+        provider_options: one dict for each provider; the built-in ones have no options.
+        kwargs: ONNX Runtime's ``enable_fallback`` (there is none here) and
+            ``disabled_optimizers`` (must be empty).
+
+    Raises:
+        ModelNotFoundError: There is no such file.
+        UnsupportedFormatError: The file's suffix is not known.
+        InvalidModelError: It is no model, or a broken one.
+        ValidationError: The graph breaks invariants; ``.errors`` lists them.
+        UnsupportedOperatorError: An operator is not known.
+
+    A session may be used from several threads at once, pickled (by path where it has one), and
+    used as a context manager; after :meth:`close` every call raises SessionClosedError.
+
+    Example:
+        >>> g = Graph("tiny")
+        >>> _ = g.add_input("x", ["N", 2]), g.add_output("y", ["N", 2])
+        >>> _ = g.add_node("act", "Relu", ["x"], ["y"])
+        >>> with InferenceSession(g) as session:
+        ...     session.run(None, {"x": [[-1, 2]]})
+        [array([[0., 2.]], dtype=float32)]
+    """
+
+    _reads_any_suffix = False
+
+    def __init__(
+        self,
+        model: Any = None,
+        options: SessionOptions | None = None,
+        providers: Any = (),
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        sess_options: SessionOptions | None = None,
+        **kwargs: Any,
+    ) -> None:
+        model = kwargs.pop("path_or_bytes", model)
+        _check_kwargs(kwargs)
+        self._options = _settled(options, sess_options)
+        self._log = SessionLog(self._options.log_level, self._options.logid)
+        self._lock = threading.RLock()
+        self._closed = threading.Event()
+        self._pool: tuple[int, ThreadPoolExecutor] | None = None
+        started = time.perf_counter()
+        self._graph, self._path = load_graph(model, any_suffix=self._reads_any_suffix)
+        prepare_graph(self._graph, self._options)
+        self._seconds = {"load": time.perf_counter() - started}
+        self._source, self._quantization = quantize(self._graph, self._options)
+        self._read_interface()
+        self._use(self._chosen(providers, provider_options))
+
+    # ------------------------------------------------------------------ construction
+
+    def _read_interface(self) -> None:
+        graph = self._graph
+        required = graph.required_inputs
+        names = {info.name for info in required}
+        defaults = [info for info in graph.inputs if info.name not in names]
+        self._inputs = [self._node_arg(info) for info in required]
+        self._overridable = [self._node_arg(info) for info in defaults]
+        self._outputs = [self._node_arg(info) for info in graph.outputs]
+        self._default_names = frozenset(info.name for info in defaults)
+        self._output_names = [info.name for info in graph.outputs]
+        self._reader = FeedReader(required, defaults)
+        self._guard: AliasGuard | None = None
+
+    def _node_arg(self, info: Any) -> Any:
+        return NodeArg.of(info)
+
+    def _chosen(self, providers: Any, provider_options: Any) -> list[tuple[str, dict[str, Any]]]:
+        device = _DEVICE_PROVIDERS.get(self._options.device)
+        wanted = normalize_providers(providers, provider_options) or self._options._providers
+        if not wanted:
+            return [(device or DEFAULT_PROVIDER, {})]
+        for name, settings in wanted:
+            if settings and find_provider(name).builtin:
+                raise InputError(f"{name} takes no options, got {settings}")
+        return wanted
+
+    def _use(self, providers: list[tuple[str, dict[str, Any]]]) -> None:
+        """Compile for the given providers."""
+        self._provider_options = dict(providers)
+        self._compiled: dict[bool, Compiled] = {}
+        first = self._compile(overrides=False)
+        self._profiler = Profiler(first.provider.name) if self._options.enable_profiling else None
+        if self._options.optimized_model_filepath:
+            _write_model(first.graph, Path(self._options.optimized_model_filepath))
+        self._log.info("model %r runs on %s", self._graph.name, first.provider.name)
+
+    def _compile(self, *, overrides: bool) -> Compiled:
+        """The compiled model; one form has the defaults of inputs frozen in, one leaves them open."""
+        with self._lock:
+            found = self._compiled.get(overrides)
+            if found is None:
+                graph = self._source
+                if self._default_names and not overrides:
+                    graph = graph.copy()
+                    graph.inputs = graph.required_inputs
+                found = compile(graph, list(self._provider_options), self._options)
+                self._compiled[overrides] = found
+            return found
+
+    def _open(self) -> None:
+        if self._closed.is_set():
+            raise SessionClosedError(f"the session of model {self._graph.name!r} was closed")
+
+    # ------------------------------------------------------------------ running
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None = None,
+        *,
+        taps: Sequence[str] | None = None,
+    ) -> list[Any]:
+        """Run the model.
+
+        Args:
+            output_names: outputs to return; None or an empty list for all.
+            input_feed: a value for each required input. Arrays must have the declared type;
+                Python numbers and lists take it.
+            run_options: timeout, tag and so on.
+            taps: names of intermediate values to return after the outputs.
+
+        Returns:
+            One NumPy array for each name (a list for a sequence, None for an empty optional),
+            the caller's own to keep and change.
+
+        Raises:
+            InputError: An unknown or missing name.
+            DTypeMismatchError: An array of another element type.
+            ShapeMismatchError: A rank or size the model does not declare.
+            BackendError: A node failed; RunTimeoutError when time was up.
+        """
+        self._open()
+        names, tapped = self._names(output_names), self._taps(taps)
+        feeds = self._reader.read(input_feed)
+        return self._execute(names, feeds, run_options, RunHooks(taps=tapped))
+
+    def _names(self, output_names: Sequence[str] | None) -> Sequence[str]:
+        if not output_names:
+            return self._output_names
+        if isinstance(output_names, str):
+            raise InputError(f"output_names is a list of names; write [{output_names!r}]")
+        for name in output_names:
+            if name not in self._output_names:
+                self._refuse_output(name)
+        return output_names
+
+    def _refuse_output(self, name: str) -> None:
+        close = difflib.get_close_matches(str(name), self._output_names, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        if name in self._value_names():
+            hint = f" It is an intermediate value: ask for it with taps=[{name!r}]."
+        raise InputError(f"the model has no output {name!r}.{hint} Outputs: {self._output_names}")
+
+    def _value_names(self) -> set[str]:
+        graph = self._compile(overrides=False).graph
+        made = {name for node in graph.nodes for name in node.outputs if name}
+        return made | set(graph.initializers) | {info.name for info in graph.inputs}
+
+    def _taps(self, taps: Sequence[str] | None) -> Sequence[str]:
+        if not taps:
+            return ()
+        known = self._value_names()
+        for name in taps:
+            if name not in known:
+                close = difflib.get_close_matches(str(name), known, n=3)
+                hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+                raise InputError(f"the model has no value {name!r} to tap.{hint}")
+        return taps
+
+    def _execute(
+        self, names: Sequence[str], feeds: dict[str, Any], options: RunOptions | None, hooks: RunHooks,
+        stop: threading.Event | None = None,
+    ) -> list[Any]:  # fmt: skip
+        compiled = self._compile(overrides=not self._default_names.isdisjoint(feeds))
+        limits = Limits(self._closed, options, stop)
+        profile = None
+        if self._profiler is not None:
+            profile = self._profiler.begin_run(None if options is None else options.tag)
+        hooks.only_needed = options is not None and options.only_execute_path_to_fetches
+        hooks.check = chain_checks(limits.check, None if profile is None else profile.check)
+        hooks.observe = chain_observers(
+            hooks.observe,
+            None if profile is None else profile.observe,
+            limits.memory_observer(self._options.memory_limit),
+        )
+        log = self._run_log(options)
+        started = time.perf_counter()
+        results = compiled.executable.run(feeds, names, hooks)
+        if log is not None:
+            log.debug("run %s took %.3f ms", limits.tag, (time.perf_counter() - started) * 1e3)
+        if profile is not None:
+            profile.finish()
+        return self._own(results, feeds)
+
+    def _run_log(self, options: RunOptions | None) -> SessionLog | None:
+        if options is None or options.log_level is None:
+            return self._log if self._log.enabled(10) else None
+        return SessionLog(options.log_level, options.logid)
+
+    def _own(self, results: list[Any], feeds: dict[str, Any]) -> list[Any]:
+        if self._guard is None:
+            self._guard = AliasGuard(t.raw() for t in self._source.initializers.values())
+        return self._guard.own(results, feeds.values())
+
+    def run_async(
+        self,
+        inputs: Mapping[str, Any] | Sequence[str] | None,
+        output_names: Mapping[str, Any] | Sequence[str] | None = None,
+        callback: Callable[[list[Any], Any, str], None] | None = None,
+        user_data: Any = None,
+        run_options: RunOptions | None = None,
+    ) -> RunFuture | None:
+        """Run in the background.
+
+        ``await session.run_async(feed)`` and ``session.run_async(feed).result()`` give the
+        outputs; ``run_async(output_names, feed, callback, user_data)`` is ONNX Runtime's form,
+        which calls ``callback(results, user_data, error_text)`` and returns None. The feed and
+        the names may come in either order.
+
+        Example:
+            >>> import asyncio
+            >>> g = Graph("g")
+            >>> _ = g.add_input("x", [1]), g.add_node("n", "Neg", ["x"], ["y"]), g.add_output("y", [1])
+            >>> async def main():
+            ...     return await InferenceSession(g).run_async({"x": [1]})
+            >>> asyncio.run(main())
+            [array([-1.], dtype=float32)]
+        """
+        self._open()
+        feed, names = (inputs, output_names) if isinstance(inputs, Mapping) else (output_names, inputs)
+        if not isinstance(feed, Mapping):
+            raise InputError("run_async needs a feed: run_async({name: value})")
+        future = RunFuture()
+        self._threads().submit(self._fill, future, names, feed, run_options)
+        if callback is None:
+            return future
+        future.add_done_callback(lambda done: _call_back(done, callback, user_data))
+        return None
+
+    def _fill(self, future: RunFuture, names: Any, feed: Mapping[str, Any], options: RunOptions | None) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            feeds = self._reader.read(feed)
+            result = self._execute(self._names(names), feeds, options, RunHooks(), future.stop)
+        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def _threads(self) -> ThreadPoolExecutor:
+        with self._lock:
+            # Threads do not survive a fork: a child makes its own.
+            if self._pool is None or self._pool[0] != os.getpid():
+                pool = ThreadPoolExecutor(_ASYNC_THREADS, thread_name_prefix="pyflame-rt-run")
+                self._pool = (os.getpid(), pool)
+            return self._pool[1]
+
+    # ------------------------------------------------------------------ bindings
+
+    def io_binding(self) -> IOBinding:
+        """A new binding of inputs and outputs to memory."""
+        self._open()
+        return IOBinding(self)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
+        """Run on what is bound."""
+        self._open()
+        iobinding.run(run_options)
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
+    ) -> list[OrtValue]:
+        """Run with OrtValues in and out."""
+        return [OrtValue(result) for result in self.run(output_names, input_dict_ort_values, run_options)]
+
+    # ------------------------------------------------------------------ about the model
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Inputs that must be fed."""
+        self._open()
+        return list(self._inputs)
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Outputs."""
+        self._open()
+        return list(self._outputs)
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Inputs that have a default and may be fed."""
+        self._open()
+        return list(self._overridable)
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """Who made the model, and what it says of itself."""
+        self._open()
+        return metadata_of(self._graph)
+
+    def graph(self) -> Graph:
+        """The model as it was loaded; a copy that shares the weights."""
+        self._open()
+        return self._graph.copy()
+
+    def optimized_graph(self) -> Graph:
+        """The model as it runs; a copy that shares the weights."""
+        self._open()
+        return self._compile(overrides=False).graph.copy()
+
+    def get_initializer(self, name: str) -> Tensor:
+        """A weight of the model as it was loaded."""
+        self._open()
+        return self._graph.get_initializer(name)
+
+    def is_quantized(self) -> bool:
+        """True when the session quantized the model, or the model was quantized before."""
+        self._open()
+        if self._quantization is not None:
+            return True
+        return any(n.op_type in _QUANTIZED_OPS or n.op_type.startswith(("QLinear", "Quantized")) for n in self._graph.nodes)
+
+    def quantization_report(self) -> Any:
+        """What quantization did; None when ``SessionOptions.quantization`` was not set."""
+        self._open()
+        return self._quantization
+
+    # ------------------------------------------------------------------ about the session
+
+    def get_session_options(self) -> SessionOptions:
+        """A copy of the options in use."""
+        self._open()
+        return self._options.copy()
+
+    def get_providers(self) -> list[str]:
+        """Names of the providers in use, the one that runs the model first."""
+        self._open()
+        active = self._compile(overrides=False).provider.name
+        return [active, *(name for name in self._provider_options if name != active)]
+
+    def get_provider_options(self) -> dict[str, dict[str, Any]]:
+        """Options of each provider."""
+        self._open()
+        return {name: dict(options) for name, options in self._provider_options.items()}
+
+    def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
+        """Compile again, for other providers."""
+        self._open()
+        chosen = self._chosen(providers or (), provider_options)
+        for name, _ in chosen:
+            find_provider(name)
+        with self._lock:
+            self._use(chosen)
+
+    def explain(self) -> Explanation:
+        """Which node runs where, and why; print it, or show it in a notebook."""
+        self._open()
+        compiled = self._compile(overrides=False)
+        return Explanation(
+            compiled.provider.name,
+            compiled.provider.note,
+            compiled.executable.placements(),
+            list(compiled.notes),
+            dict(getattr(compiled.executable, "host_steps", {})),
+            {**self._seconds, **compiled.seconds},
+        )
+
+    def find_first_nan(self, input_feed: Mapping[str, Any], *, infinities: bool = False) -> NaNFound | None:
+        """Where the first NaN of a run appears; None when there is none.
+
+        Args:
+            input_feed: as for :meth:`run`; a NaN in it is reported as well.
+            infinities: look for infinities, too.
+        """
+        self._open()
+        feeds = self._reader.read(input_feed)
+        for name, value in feeds.items():
+            place = first_bad(value, infinities)
+            if place is not None:
+                return NaNFound(name, "", "", *place)
+        observe, stop = nan_watcher(infinities)
+        try:
+            self._execute(self._output_names, feeds, None, RunHooks(observe=observe))
+        except stop as found:
+            return found.found
+        return None
+
+    def memory_stats(self) -> dict[str, int]:
+        """Bytes of the weights, how many are mapped from files, and what compiled forms hold."""
+        self._open()
+        arrays = [t.raw() for t in self._graph.initializers.values()]
+        mapped = sum(a.nbytes for a in arrays if not a.flags.owndata and not a.flags.writeable)
+        held: dict[str, int] = {}
+        for compiled in list(self._compiled.values()):
+            for name, size in compiled.executable.memory().items():
+                held[name] = held.get(name, 0) + size
+        weights = sum(t.size_bytes for t in self._graph.initializers.values())
+        return {"weight_bytes": weights, "mapped_bytes": mapped, "initializers": len(arrays), **held}
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When profiling began, by ``time.perf_counter_ns``; 0 when it is off."""
+        self._open()
+        return 0 if self._profiler is None else self._profiler.start_ns
+
+    def end_profiling(self) -> str:
+        """Write the profile and stop recording; returns the file's name, "" when it was off."""
+        self._open()
+        with self._lock:
+            profiler, self._profiler = self._profiler, None
+        if profiler is None:
+            return ""
+        return profiler.write(self._options.profile_file_prefix)
+
+    def close(self) -> None:
+        """Stop runs under way at their next node and give memory back; may be called again."""
+        self._closed.set()
+        with self._lock:
+            if self._pool is not None:
+                self._pool[1].shutdown(wait=False, cancel_futures=True)
+                self._pool = None
+            for compiled in self._compiled.values():
+                compiled.executable.close()
+            self._compiled = {}
+            self._source = self._graph = Graph(self._graph.name)
+            self._guard = None
+
+    def __enter__(self) -> InferenceSession:
+        self._open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._open()
+        source = self._path if self._path is not None and self._path.is_file() else self._graph
+        return (_restore, (type(self), source, self._options, list(self._provider_options.items())))
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed.is_set() else ", ".join(self.get_providers())
+        return f"InferenceSession({self._graph.name!r}, {state})"
+
+
+def create_session(
+    model: Any, options: SessionOptions | CompileOptions | None = None, providers: Any = ()
+) -> InferenceSession:
+    """A session from a model; takes CompileOptions, too.
+
+    Example:
+        >>> g = Graph("g")
+        >>> _ = g.add_input("x", [1]), g.add_node("n", "Neg", ["x"], ["y"]), g.add_output("y", [1])
+        >>> session = create_session(g, CompileOptions(dynamic_batch=True))
+        >>> session.run(None, {"x": [1, 2]})
+        [array([-1., -2.], dtype=float32)]
+    """
+    if not isinstance(options, CompileOptions):
+        return InferenceSession(model, options, providers)
+    if options.dynamic_batch:
+        model, _ = load_graph(model)
+        for info in (*model.inputs, *model.outputs):
+            if info.shape:
+                info.shape = ["batch", *info.shape[1:]]
+        model.types = {}
+    return InferenceSession(model, options.session_options(), providers)
+
+
+def from_onnx(path: Any, options: Any = None, *, session_options: SessionOptions | None = None, providers: Any = ()) -> InferenceSession:
+    """A session from an ONNX file; raises typed errors.
+
+    Args:
+        path: the file (or its bytes).
+        options: ImportOptions.
+        session_options: options of the session.
+        providers: as for InferenceSession.
+
+    Example:
+        >>> from_onnx("missing.onnx")
+        Traceback (most recent call last):
+        pyflame_rt.graph.errors.ModelNotFoundError: there is no file 'missing.onnx'
+    """
+    from pyflame_rt.importers.onnx_importer import ONNXImporter
+
+    return InferenceSession(ONNXImporter().import_model(path, options).unwrap(), session_options, providers)
+
+
+def _restore(kind: type[InferenceSession], source: Any, options: SessionOptions, providers: Any) -> InferenceSession:
+    return kind(source, options, providers)
+
+
+def _settled(options: Any, sess_options: Any) -> SessionOptions:
+    if options is not None and sess_options is not None:
+        raise InputError("give options or sess_options, not both: they are two names of one thing")
+    chosen = sess_options if options is None else options
+    if chosen is None:
+        return SessionOptions()
+    if not isinstance(chosen, SessionOptions):
+        raise TypeError(f"options must be a SessionOptions, got {type(chosen).__name__}")
+    problems = chosen.validate()
+    if problems:
+        raise InputError("invalid session options: " + "; ".join(problems))
+    return chosen.copy()
+
+
+def _check_kwargs(kwargs: dict[str, Any]) -> None:
+    kwargs.pop("enable_fallback", None)
+    disabled = kwargs.pop("disabled_optimizers", None)
+    if disabled:
+        raise InputError(f"disabled_optimizers {list(disabled)}: set SessionOptions.optimization_level instead")
+    if kwargs:
+        raise TypeError(f"InferenceSession has no argument {next(iter(kwargs))!r}")
+
+
+def _call_back(done: Any, callback: Callable[..., None], user_data: Any) -> None:
+    error = None if done.cancelled() else done.exception()
+    if error is not None and not isinstance(error, PyFlameRTError):
+        raise error
+    text = "cancelled" if done.cancelled() else "" if error is None else str(error)
+    callback([] if text else done.result(), user_data, text)
+
+
+def _write_model(graph: Graph, path: Path) -> None:
+    if path.suffix.lower() == ".pfm":
+        from pyflame_rt.format import save_model
+
+        save_model(graph, path)
+        return
+    from pyflame_rt.exporters import export_onnx
+
+    export_onnx(graph, path)
