@@ -29,7 +29,7 @@ check: $(VENV)/.dev ## Check format, lint, types, import layers and purity
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m emberharmony.lint src/pyflame_rt/ops
+	$(BIN)/python -m emberharmony.lint src/pyflame_rt/ops src/emberharmony
 
 format: $(VENV)/.dev ## Rewrite the sources as `make check` wants them
 	$(BIN)/ruff check --fix .

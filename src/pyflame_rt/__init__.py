@@ -9,11 +9,11 @@ Tensor(float32[2, 3])
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+import typing
 
 from pyflame_rt._version import __version__
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from pyflame_rt.backends.base import Backend
     from pyflame_rt.differ import DiffResult, diff
     from pyflame_rt.exporters import export_onnx
@@ -134,9 +134,7 @@ _HOMES = {
     "feeds": ("random_feed",),
     "format": ("load_model", "save_model"),
     "graph": ("DType", "Graph", "Node", "NodeArg", "Shape", "Tensor", "TensorInfo", "from_numpy", "to_numpy"),
-    "graph.errors": tuple(
-        name for name in __all__ if name.endswith("Error") or name == "MissingExtra"
-    ),
+    "graph.errors": tuple(name for name in __all__ if name.endswith("Error") or name == "MissingExtra"),
     "importers.base": ("ImportOptions", "ImportResult", "ImportStats"),
     "iobinding": ("IOBinding", "OrtDevice", "OrtValue"),
     "logs": ("set_default_logger_severity",),
@@ -161,12 +159,15 @@ _HOMES = {
 }
 _LAZY = {name: f"pyflame_rt.{home}" for home, names in _HOMES.items() for name in names}
 _SUBMODULES = frozenset(
-    "backend backends batching cache cli compiler custom distillation exporters format graph import_module importers "
-    "memory ops opt options ort partition providers pruning quantization serving session streaming".split()
+    (
+        *("backend", "backends", "batching", "cache", "cli", "compiler", "custom", "distillation", "exporters"),
+        *("format", "graph", "import_module", "importers", "memory", "ops", "opt", "options", "ort", "partition"),
+        *("providers", "pruning", "quantization", "serving", "session", "streaming"),
+    )
 )
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> typing.Any:
     if name in _LAZY:
         value = getattr(importlib.import_module(_LAZY[name]), name)
         globals()[name] = value

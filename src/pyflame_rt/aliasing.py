@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["AliasGuard"]
 
@@ -18,14 +20,16 @@ class AliasGuard:
     Example:
         >>> weight = np.ones(3)
         >>> guard = AliasGuard([weight])
-        >>> guard.own([weight[1:]], []) [0].base is None
+        >>> guard.own([weight[1:]], [])[0].base is None
         True
     """
 
-    __slots__ = ("_ends", "_starts")
+    __slots__ = ("_ends", "_owners", "_starts", "_weights")
 
     def __init__(self, weights: Iterable[np.ndarray[Any, Any]]) -> None:
-        spans = sorted(byte_bounds(w) for w in weights if w.size and w.dtype != object)
+        self._weights = [w for w in weights if w.size]
+        self._owners = {id(w) for w in self._weights}
+        spans = sorted(byte_bounds(w) for w in self._weights if w.dtype != object)
         self._starts = [low for low, _ in spans]
         self._ends = [high for _, high in spans]
 
@@ -45,6 +49,8 @@ class AliasGuard:
         return result
 
     def _shared(self, result: np.ndarray[Any, Any], taken: list[np.ndarray[Any, Any]]) -> bool:
+        if result.flags.owndata:  # memory of its own is shared only with itself and its views
+            return id(result) in self._owners or any(result is o or o.base is result for o in taken)
         if not result.size:
             return False
         if any(np.may_share_memory(result, other) for other in taken):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from emberharmony import library
 from emberharmony.kinds import array_library
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["host_array", "library_of"]
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from pyflame_rt.graph import (
     Dim,
-    DType,
     Graph,
     Node,
     OptionalType,
@@ -36,9 +35,7 @@ from pyflame_rt.ops.value import Value, constant, scope
 __all__ = ["gradient"]
 
 
-def gradient(
-    graph: Graph, outputs: Sequence[str], wrt: Sequence[str], *, seeded: bool = False
-) -> Graph:
+def gradient(graph: Graph, outputs: Sequence[str], wrt: Sequence[str], *, seeded: bool = False) -> Graph:
     """The graph that computes ``outputs`` and, after them, their gradient for each name in ``wrt``.
 
     Args:
@@ -55,6 +52,7 @@ def gradient(
         InputError: a name is not a value of the graph, or an output is not made of real numbers.
 
     Example:
+        >>> from pyflame_rt.graph import DType, Graph
         >>> g = Graph("square")
         >>> _ = g.add_input("x", [2], DType.Float32)
         >>> _ = g.add_node("sq", "Mul", ["x", "x"], ["y"])
@@ -160,9 +158,7 @@ class _Tape(Tracer):
         if reached:
             self._steps.append(_Step(node, op, attributes, inputs, values))
 
-    def _inline(
-        self, node: Node, op: Op, inputs: list[Value | None], attributes: dict[str, Any]
-    ) -> list[Node]:
+    def _inline(self, node: Node, op: Op, inputs: list[Value | None], attributes: dict[str, Any]) -> list[Node]:
         """The nodes of a composition's body, in names of this graph."""
         try:
             body, results = trace(op, inputs, attributes)

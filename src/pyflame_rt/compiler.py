@@ -5,12 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyflame_rt.backends.base import Executable
-from pyflame_rt.graph import Graph, Node
 from pyflame_rt.graph.errors import (
     BackendError,
     InputError,
@@ -21,6 +18,12 @@ from pyflame_rt.logs import SessionLog
 from pyflame_rt.ops.registry import find_op, unknown_operator_message
 from pyflame_rt.options import OptLevel, SessionOptions
 from pyflame_rt.providers import Provider, find_provider
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyflame_rt.backends.base import Executable
+    from pyflame_rt.graph import Graph, Node
 
 __all__ = ["Compiled", "compile", "find_unsupported", "quantize"]
 
@@ -56,6 +59,7 @@ def compile(  # noqa: A001 - the word the design uses
         options: how; the defaults of SessionOptions when None.
 
     Example:
+        >>> from pyflame_rt.graph import Graph
         >>> g = Graph("g")
         >>> _ = g.add_input("x", [2]), g.add_node("n", "Neg", ["x"], ["y"]), g.add_output("y", [2])
         >>> compile(g, "ReferenceExecutionProvider").provider.name
@@ -75,9 +79,7 @@ def compile(  # noqa: A001 - the word the design uses
     raise InputError("no provider was given")
 
 
-def _compile_one(
-    graph: Graph, provider: Provider, options: SessionOptions, skipped: list[str]
-) -> Compiled:
+def _compile_one(graph: Graph, provider: Provider, options: SessionOptions, skipped: list[str]) -> Compiled:
     log = SessionLog(options.log_level, options.logid)
     started = time.perf_counter()
     if provider.builtin:
@@ -108,6 +110,7 @@ def find_unsupported(graph: Graph) -> list[Node]:
     """Nodes, also inside subgraphs, whose operator nobody declared.
 
     Example:
+        >>> from pyflame_rt.graph import Graph
         >>> g = Graph("g")
         >>> _ = g.add_node("n", "NoSuchOperator", ["x"], ["y"])
         >>> find_unsupported(g)
@@ -124,8 +127,7 @@ def _refuse_unsupported(graph: Graph) -> None:
     others = sorted({node.full_name for node in unknown} - {first.full_name})
     more = f" Also not supported: {', '.join(others)}." if others else ""
     raise UnsupportedOperatorError(
-        f"node {first.name!r} of model {graph.name!r}: "
-        f"{unknown_operator_message(first.op_type, first.domain)}{more}"
+        f"node {first.name!r} of model {graph.name!r}: {unknown_operator_message(first.op_type, first.domain)}{more}"
     )
 
 

@@ -7,10 +7,10 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pyflame_rt.backends.base import Placement
-
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from pyflame_rt.backends.base import Placement
 
 __all__ = ["Explanation"]
 
@@ -29,6 +29,7 @@ class Explanation:
         seconds: what loading took, by stage.
 
     Example:
+        >>> from pyflame_rt.backends.base import Placement
         >>> rows = [Placement("n", "Relu", "numpy")]
         >>> Explanation("CPUExecutionProvider", "the reference interpreter", rows).places
         {'numpy': 1}

@@ -58,8 +58,7 @@ class FeedReader:
         """Arrays by input name; every required input is there."""
         if not isinstance(feed, Mapping):
             raise InputError(
-                f"the feed must map input names to values, got {type(feed).__name__}. "
-                f"Inputs: {_listed(self._kinds)}"
+                f"the feed must map input names to values, got {type(feed).__name__}. Inputs: {_listed(self._kinds)}"
             )
         ready: dict[str, Any] = {}
         for name, value in feed.items():
@@ -76,8 +75,7 @@ class FeedReader:
         missing = [name for name in self._required if ready.get(name) is None]
         if missing:
             raise InputError(
-                f"input {missing[0]!r} is missing. Given: {_listed(feed)}; "
-                f"needed: {_listed(self._required)}"
+                f"input {missing[0]!r} is missing. Given: {_listed(feed)}; needed: {_listed(self._required)}"
             )
         return ready
 
@@ -112,10 +110,7 @@ def _fits(shape: tuple[int, ...], sizes: tuple[int | None, ...] | None) -> bool:
         return True
     if len(shape) != len(sizes):
         return False
-    for got, want in zip(shape, sizes, strict=True):
-        if want is not None and got != want:
-            return False
-    return True
+    return all(want is None or got == want for got, want in zip(shape, sizes, strict=True))
 
 
 def convert(value: Any, kind: ValueType, where: str) -> Any:
@@ -153,7 +148,9 @@ def _convert_tensor(value: Any, kind: TensorType, where: str) -> np.ndarray[Any,
 def _shape_message(shape: tuple[int, ...], kind: TensorType, where: str) -> str:
     sizes = _sizes(kind) or ()
     if len(shape) != len(sizes):
-        return f"{where} has rank {len(shape)} (shape {list(shape)}); the model declares rank {len(sizes)}: {kind.shape}"
+        return (
+            f"{where} has rank {len(shape)} (shape {list(shape)}); the model declares rank {len(sizes)}: {kind.shape}"
+        )
     wrong = [i for i, (g, w) in enumerate(zip(shape, sizes, strict=True)) if w not in (None, g)]
     axes = "; ".join(f"axis {i}: got {shape[i]}, expected {sizes[i]}" for i in wrong)
     return f"{where} has shape {list(shape)}; the model declares {kind.shape} ({axes})"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Generator
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 __all__ = ["RunFuture"]
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyflame_rt.graph import Node
 from pyflame_rt.graph.errors import BackendError, InputError, RunCancelledError, RunTimeoutError
 from pyflame_rt.options import RunOptions
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+
+    from pyflame_rt.graph import Node
 
 __all__ = ["Limits", "chain_checks", "chain_observers"]
 
@@ -17,12 +20,12 @@ __all__ = ["Limits", "chain_checks", "chain_observers"]
 class Limits:
     """When a run has to stop: time is up, it was told to, or its session was closed."""
 
-    __slots__ = ("_closed", "_deadline", "_options", "_stop", "tag")
+    __slots__ = ("_check_closed", "_deadline", "_options", "_stop", "tag")
 
     def __init__(
-        self, closed: threading.Event, options: RunOptions | None, stop: threading.Event | None = None
+        self, check_closed: Callable[[], None], options: RunOptions | None, stop: threading.Event | None = None
     ) -> None:
-        self._closed = closed
+        self._check_closed = check_closed
         self._options = options
         self._stop = stop
         self._deadline: float | None = None
@@ -40,8 +43,7 @@ class Limits:
 
     def check(self) -> None:
         """Raise when the run has to stop."""
-        if self._closed.is_set():
-            raise RunCancelledError("the session was closed while it ran")
+        self._check_closed()
         if self._stop is not None and self._stop.is_set():
             raise RunCancelledError("the run was cancelled")
         if self._options is None:

@@ -1,6 +1,7 @@
 """Importers of other frameworks' models, and what they give back.
 
 Example:
+    >>> from pyflame_rt.import_module import ONNXImporter
     >>> result = ONNXImporter().import_model("missing.onnx")
     >>> result.success, result.error
     (False, "there is no file 'missing.onnx'")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyflame_rt.arrays import host_array
 from pyflame_rt.graph import Graph, Node, NodeArg
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 __all__ = ["ModelSummary", "NaNFound", "nan_watcher", "summarize"]
 
@@ -106,7 +108,7 @@ class NaNFound:
         )
 
 
-class _Stop(Exception):  # noqa: N818 - ends a run, is no error
+class _Stop(Exception):
     def __init__(self, found: NaNFound) -> None:
         super().__init__(str(found))
         self.found = found

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from pyflame_rt.graph import DType, MapType, OptionalType, SequenceType, TensorType, ValueType
 from pyflame_rt.graph.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["IOBinding", "OrtDevice", "OrtValue", "ort_type_text"]
 
@@ -350,5 +352,5 @@ def _at_address(address: int, element_type: Any, shape: Sequence[int]) -> OrtVal
     if dtype is DType.String:
         raise InputError("strings have no fixed memory; bind an OrtValue")
     count = int(np.prod(shape, dtype=np.int64))
-    memory = (ctypes.c_byte * (count * dtype.itemsize)).from_address(int(address))
+    memory: Any = (ctypes.c_byte * (count * dtype.itemsize)).from_address(int(address))
     return OrtValue(np.frombuffer(memory, dtype=dtype.numpy).reshape(tuple(shape)))

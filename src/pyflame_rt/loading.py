@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +21,9 @@ from pyflame_rt.graph.errors import (
     ValidationError,
 )
 from pyflame_rt.options import ModelMetadata, SessionOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["load_graph", "metadata_of", "prepare_graph"]
 
@@ -50,9 +52,7 @@ def load_graph(model: Any, *, any_suffix: bool = False) -> tuple[Graph, Path | N
         from pyflame_rt.importers.onnx_importer import graph_from_proto
 
         return graph_from_proto(model), None
-    raise TypeError(
-        f"a model is a path, bytes, a Graph or an onnx.ModelProto, got {type(model).__name__}"
-    )
+    raise TypeError(f"a model is a path, bytes, a Graph or an onnx.ModelProto, got {type(model).__name__}")
 
 
 def _from_bytes(data: bytes) -> Graph:

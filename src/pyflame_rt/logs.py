@@ -75,9 +75,7 @@ class SessionLog:
         """Write one record."""
         if self.enabled(level):
             place = ("(session)", 0)
-            logger.handle(
-                logger.makeRecord(logger.name, level, *place, self.prefix + message, args, None)
-            )
+            logger.handle(logger.makeRecord(logger.name, level, *place, self.prefix + message, args, None))
 
     def debug(self, message: str, *args: Any) -> None:
         """Write a debug record."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.names import AliasedEnum
 from pyflame_rt.logs import LEVELS, SEVERITIES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
 __all__ = [
     "CompileOptions",
@@ -460,9 +462,7 @@ class RunOptions(_ConfigEntries):
         problems = []
         if self.log_level is not None and self.log_level not in LEVELS:
             problems.append(f"log_level is {self.log_level!r}, not one of {', '.join(LEVELS)}")
-        if self.timeout_ms is not None and not (
-            isinstance(self.timeout_ms, (int, float)) and self.timeout_ms >= 0
-        ):
+        if self.timeout_ms is not None and not (isinstance(self.timeout_ms, (int, float)) and self.timeout_ms >= 0):
             problems.append(f"timeout_ms is {self.timeout_ms!r}, not a time in milliseconds")
         return problems
 

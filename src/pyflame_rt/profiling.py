@@ -6,13 +6,16 @@ import json
 import os
 import threading
 import time
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.arrays import host_array, library_of
-from pyflame_rt.graph import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame_rt.graph import Node
 
 __all__ = ["Profiler", "RunProfile"]
 

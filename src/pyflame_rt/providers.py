@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.backends.base import Backend, BackendAdapter, Compiler
 from pyflame_rt.graph.errors import BackendError, InputError, MissingExtra
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "DEFAULT_PROVIDER",
@@ -172,9 +174,7 @@ def find_provider(name: str) -> Provider:
     return provider
 
 
-def normalize_providers(
-    providers: Any, provider_options: Any = None
-) -> list[tuple[str, dict[str, Any]]]:
+def normalize_providers(providers: Any, provider_options: Any = None) -> list[tuple[str, dict[str, Any]]]:
     """Names with options, from what sessions accept: names, (name, options) pairs, two lists.
 
     Example:

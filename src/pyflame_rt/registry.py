@@ -117,7 +117,9 @@ def _split(name: str, domain: str) -> tuple[str, str]:
 
 
 def _unknown(*inputs: Any, **attributes: Any) -> Any:
-    raise UndeterminedError(f"a Python kernel's results are known when it ran ({len(inputs)} inputs, {len(attributes)} attributes)")
+    raise UndeterminedError(
+        f"a Python kernel's results are known when it ran ({len(inputs)} inputs, {len(attributes)} attributes)"
+    )
 
 
 def _arrays(results: Any, name: str) -> tuple[Any, ...]:

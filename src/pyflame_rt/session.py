@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.aliasing import AliasGuard
 from pyflame_rt.backends.base import RunHooks
@@ -19,7 +18,7 @@ from pyflame_rt.explain import Explanation
 from pyflame_rt.feeds import FeedReader
 from pyflame_rt.futures import RunFuture
 from pyflame_rt.graph import Graph, NodeArg, Tensor
-from pyflame_rt.graph.errors import InputError, PyFlameRTError, SessionClosedError
+from pyflame_rt.graph.errors import InputError, PyFlameRTError, RunCancelledError, SessionClosedError
 from pyflame_rt.hooks import Limits, chain_checks, chain_observers
 from pyflame_rt.inspection import NaNFound, first_bad, nan_watcher
 from pyflame_rt.iobinding import IOBinding, OrtValue
@@ -28,6 +27,9 @@ from pyflame_rt.logs import SessionLog
 from pyflame_rt.options import CompileOptions, ModelMetadata, RunOptions, SessionOptions
 from pyflame_rt.profiling import Profiler
 from pyflame_rt.providers import DEFAULT_PROVIDER, find_provider, normalize_providers
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 __all__ = ["InferenceSession", "create_session", "from_onnx"]
 
@@ -134,7 +136,11 @@ class InferenceSession:
 
     def _compile(self, *, overrides: bool) -> Compiled:
         """The compiled model; one form has the defaults of inputs frozen in, one leaves them open."""
+        found = self._compiled.get(overrides)
+        if found is not None:
+            return found
         with self._lock:
+            self._open()
             found = self._compiled.get(overrides)
             if found is None:
                 graph = self._source
@@ -217,14 +223,43 @@ class InferenceSession:
         return taps
 
     def _execute(
-        self, names: Sequence[str], feeds: dict[str, Any], options: RunOptions | None, hooks: RunHooks,
+        self,
+        names: Sequence[str],
+        feeds: dict[str, Any],
+        options: RunOptions | None,
+        hooks: RunHooks,
         stop: threading.Event | None = None,
-    ) -> list[Any]:  # fmt: skip
+    ) -> list[Any]:
         compiled = self._compile(overrides=not self._default_names.isdisjoint(feeds))
-        limits = Limits(self._closed, options, stop)
-        profile = None
-        if self._profiler is not None:
-            profile = self._profiler.begin_run(None if options is None else options.tag)
+        log = self._run_log(options)
+        if (
+            options is None
+            and stop is None
+            and self._profiler is None
+            and log is None
+            and not self._options.memory_limit
+        ):
+            hooks.check = self._check_closed
+            return self._own(compiled.executable.run(feeds, names, hooks), feeds)
+        return self._own(self._execute_watched(compiled, names, feeds, options, hooks, stop), feeds)
+
+    def _check_closed(self) -> None:
+        if self._closed.is_set():
+            raise RunCancelledError("the session was closed while it ran")
+
+    def _execute_watched(
+        self,
+        compiled: Compiled,
+        names: Sequence[str],
+        feeds: dict[str, Any],
+        options: RunOptions | None,
+        hooks: RunHooks,
+        stop: threading.Event | None,
+    ) -> list[Any]:
+        """Run with limits, a profile or a log."""
+        limits = Limits(self._check_closed, options, stop)
+        profiler, log = self._profiler, self._run_log(options)
+        profile = None if profiler is None else profiler.begin_run(limits.tag)
         hooks.only_needed = options is not None and options.only_execute_path_to_fetches
         hooks.check = chain_checks(limits.check, None if profile is None else profile.check)
         hooks.observe = chain_observers(
@@ -232,14 +267,13 @@ class InferenceSession:
             None if profile is None else profile.observe,
             limits.memory_observer(self._options.memory_limit),
         )
-        log = self._run_log(options)
         started = time.perf_counter()
         results = compiled.executable.run(feeds, names, hooks)
         if log is not None:
             log.debug("run %s took %.3f ms", limits.tag, (time.perf_counter() - started) * 1e3)
         if profile is not None:
             profile.finish()
-        return self._own(results, feeds)
+        return results
 
     def _run_log(self, options: RunOptions | None) -> SessionLog | None:
         if options is None or options.log_level is None:
@@ -368,7 +402,9 @@ class InferenceSession:
         self._open()
         if self._quantization is not None:
             return True
-        return any(n.op_type in _QUANTIZED_OPS or n.op_type.startswith(("QLinear", "Quantized")) for n in self._graph.nodes)
+        return any(
+            n.op_type in _QUANTIZED_OPS or n.op_type.startswith(("QLinear", "Quantized")) for n in self._graph.nodes
+        )
 
     def quantization_report(self) -> Any:
         """What quantization did; None when ``SessionOptions.quantization`` was not set."""
@@ -478,7 +514,9 @@ class InferenceSession:
         self._open()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -514,7 +552,9 @@ def create_session(
     return InferenceSession(model, options.session_options(), providers)
 
 
-def from_onnx(path: Any, options: Any = None, *, session_options: SessionOptions | None = None, providers: Any = ()) -> InferenceSession:
+def from_onnx(
+    path: Any, options: Any = None, *, session_options: SessionOptions | None = None, providers: Any = ()
+) -> InferenceSession:
     """A session from an ONNX file; raises typed errors.
 
     Args:

@@ -340,7 +340,8 @@ def hypot(lib: Library, x1: ArrayLike, x2: ArrayLike) -> Array:
     # Scaled by the larger side, so that squares neither overflow nor vanish.
     ratio = lib.divide(small, lib.where(lib.equal(big, 0), lib.ones_like(big), big))
     length = lib.multiply(big, lib.sqrt(lib.add(1, lib.square(ratio))))
-    return lib.where(lib.isinf(big), big, length)
+    endless = lib.logical_or(lib.isinf(x1), lib.isinf(x2))
+    return lib.where(endless, lib.full_like(length, float("inf")), length)
 
 
 @op

@@ -102,6 +102,13 @@ def searchsorted(lib: Library, sorted_sequence: ArrayLike, values: ArrayLike, si
 def _wrapped(lib: Library, indices: Array, length: int) -> Array:
     """Indices from 0 from those that may count from the end."""
     indices = lib.cast(indices, int64)
+    # Flattened places would hide an index that is too large in the next row. MLX is lazy: to look
+    # at the values would evaluate the whole graph, so there it stays the caller's affair.
+    if lib.name != "mlx" and math.prod(indices.shape):
+        low, high = (int(fold(indices)) for fold in (lib.min, lib.max))
+        if low < -length or high >= length:
+            wrong = low if low < -length else high
+            raise IndexError(f"index {wrong} is out of range for an axis of size {length}")
     return lib.where(lib.less(indices, 0), lib.add(indices, length), indices)
 
 

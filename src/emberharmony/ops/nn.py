@@ -91,7 +91,9 @@ def conv(  # noqa: D417
     """
     x, w = lib.promote(x, w)
     answer = lib.dtype(x)
-    x, w = (lib.cast(v, compute_dtype(answer)) for v in (x, w))
+    # NumPy is the oracle: BLAS rounds differently at the edges of its tiles, doubles hide that.
+    wide = "float64" if lib.name == "numpy" and answer == "float32" else compute_dtype(answer)
+    x, w = (lib.cast(v, wide) for v in (x, w))
     count = len(w.shape) - 2
     x = _pad_space(lib, x, pad_pairs(padding, count))
     columns = _columns(lib, x, w.shape[2:], per_axis(strides, count), per_axis(dilation, count))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from pyflame_rt.graph import DType, Graph, Tensor
 from pyflame_rt.graph.errors import BackendError, PyFlameRTError, UnsupportedOperatorError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["Backend", "BackendAdapter", "Compiler", "Executable", "Placement", "RunHooks"]
 
@@ -45,9 +47,7 @@ class Placement:
 class Executable(Protocol):
     """A compiled graph."""
 
-    def run(
-        self, feeds: Mapping[str, Any], output_names: Sequence[str], hooks: RunHooks
-    ) -> list[Any]:
+    def run(self, feeds: Mapping[str, Any], output_names: Sequence[str], hooks: RunHooks) -> list[Any]:
         """Outputs, then taps (NumPy arrays, lists for sequences, None for empty optionals)."""
         ...
 
@@ -141,9 +141,7 @@ class BackendExecutable:
         self._backend = backend
         self._graph = graph
 
-    def run(
-        self, feeds: Mapping[str, Any], output_names: Sequence[str], hooks: RunHooks
-    ) -> list[Any]:
+    def run(self, feeds: Mapping[str, Any], output_names: Sequence[str], hooks: RunHooks) -> list[Any]:
         """Run the whole graph in one call; only the start of it can be stopped."""
         if hooks.check is not None:
             hooks.check()
@@ -156,9 +154,7 @@ class BackendExecutable:
         except Exception as error:
             raise BackendError(f"backend {self._backend.name!r} failed: {error}") from error
         if len(results) != len(wanted):
-            raise BackendError(
-                f"backend {self._backend.name!r} gave {len(results)} results for {len(wanted)} names"
-            )
+            raise BackendError(f"backend {self._backend.name!r} gave {len(results)} results for {len(wanted)} names")
         return [r.raw() if isinstance(r, Tensor) else r for r in results]
 
     def _tapped(self, taps: Sequence[str]) -> Graph:

@@ -6,10 +6,9 @@ import importlib
 import importlib.util
 import os
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import Graph, Shape, TensorInfo, TensorType
 from pyflame_rt.graph.errors import (
@@ -22,6 +21,9 @@ from pyflame_rt.graph.errors import (
 )
 from pyflame_rt.ops.inference import infer_types
 from pyflame_rt.ops.registry import find_op, unknown_operator_message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["ImportOptions", "ImportResult", "ImportStats", "Importer"]
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 from google.protobuf.message import DecodeError
 
-from pyflame_rt.graph import Graph
 from pyflame_rt.graph.errors import InvalidModelError, ModelNotFoundError
 from pyflame_rt.importers.base import Importer, ImportOptions
 from pyflame_rt.importers.onnx_graph import GraphReader
+
+if TYPE_CHECKING:
+    from pyflame_rt.graph import Graph
 
 __all__ = [
     "MAX_OPSET_VERSION",

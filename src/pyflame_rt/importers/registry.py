@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph.errors import UnsupportedFormatError
 from pyflame_rt.importers.base import Importer, ImportOptions, ImportResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["find_importer", "get_importer", "import_model", "list_importers", "register_importer"]
 

@@ -67,13 +67,11 @@ def PRelu(X: Value, slope: Value, /) -> Value:
 @operator(since=22, infer=same)
 def ThresholdedRelu(X: Value, /, *, alpha: float = 1.0) -> Value:
     """``X`` above ``alpha``, else 0."""
-    return Where(X > alpha, X, 0.0)
+    return Where(alpha < X, X, 0.0)
 
 
 @operator(since=22, infer=same)
-def HardSigmoid(
-    X: Value, /, *, alpha: float = 0.20000000298023224, beta: float = 0.5
-) -> Value:
+def HardSigmoid(X: Value, /, *, alpha: float = 0.20000000298023224, beta: float = 0.5) -> Value:
     """``alpha * X + beta``, limited to 0 and 1."""
     return widened(X, lambda x: Clip(x * alpha + beta, 0.0, 1.0))
 
@@ -180,9 +178,9 @@ def Swish(X: Value, /, *, alpha: float = 1.0) -> Value:
 
 def _swiglu_type(a: Value, b: Value, /, **_: Any) -> TensorType:
     first, second = a.tensor_type.shape, b.tensor_type.shape
-    if first is not None and second is not None and first.is_static and second.is_static:
-        if first != second:
-            raise ShapeMismatchError(f"A and B must have one shape, got {first} and {second}")
+    static = first is not None and second is not None and first.is_static and second.is_static
+    if static and first != second:
+        raise ShapeMismatchError(f"A and B must have one shape, got {first} and {second}")
     return a.tensor_type
 
 
@@ -231,12 +229,9 @@ def _softmax_vjp(g: Value, y: Value, x: Value, *, axis: int) -> tuple[Value]:
 @operator(since=13, infer=_along_axis, vjp=_softmax_vjp)
 def Softmax(input: Value, /, *, axis: int = -1) -> Value:
     """Exponentials divided by their sum along an axis."""
-
-    def body(x: Value) -> Value:
-        raised = Exp(x - ReduceMax(x, [axis]))
-        return raised / ReduceSum(raised, [axis])
-
-    return widened(input, body)
+    # Each step rounds to the input's own type, as the operator's definition in ONNX does.
+    raised = Exp(input - ReduceMax(input, [axis]))
+    return raised / ReduceSum(raised, [axis])
 
 
 def _log_softmax_vjp(g: Value, y: Value, x: Value, *, axis: int) -> tuple[Value]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyflame_rt.graph import DimLike, DType, Node, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, UndeterminedError
-from pyflame_rt.ops.registry import operator, primitive
+from pyflame_rt.ops.registry import get_op, operator, primitive
 from pyflame_rt.ops.rules import broadcast, same
 from pyflame_rt.ops.upgrade import Upgrade, upgrade
 from pyflame_rt.ops.value import Value, constant
@@ -39,9 +39,6 @@ def _stretched(size: DimLike, result: DimLike) -> bool:
 
 def runtime_shape(x: Value) -> Value:
     """The shape of ``x``: a constant where all sizes are numbers, otherwise a Shape node."""
-    from pyflame_rt.graph import DType
-    from pyflame_rt.ops.registry import get_op
-
     shape = x.tensor_type.shape
     if shape is not None and shape.is_static:
         return constant(list(shape), DType.Int64)
@@ -50,8 +47,6 @@ def runtime_shape(x: Value) -> Value:
 
 def zeros_like(x: Value) -> Value:
     """Zeros of the type of ``x``."""
-    from pyflame_rt.ops.registry import get_op
-
     return get_op("Expand")(constant(0, x), runtime_shape(x))
 
 
@@ -79,8 +74,6 @@ def SumTo(ops: Any, gradient: Any, shape: Any, /) -> Any:
 
 
 def _expand(x: Value, shape: Value) -> Value:
-    from pyflame_rt.ops.registry import get_op
-
     return get_op("Expand")(x, shape)
 
 
@@ -255,8 +248,6 @@ def Mean(*data_0: Value) -> Value:
 @operator(since=1, domain="pyflame")
 def AlignAxis(B: Value, A: Value, /, *, axis: int) -> Value:
     """``B`` with further axes of size 1, so that its first axis meets ``axis`` of ``A``."""
-    from pyflame_rt.ops.registry import get_op
-
     first = axis + A.rank if axis < 0 else axis
     missing = A.rank - first - B.rank
     if missing <= 0:

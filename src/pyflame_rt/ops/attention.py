@@ -37,8 +37,9 @@ def _split_heads(x: Value, heads: int | None, name: str) -> Value:
         return x
     if not heads:
         raise InputError(f"{name} must be given for inputs with three axes")
-    if isinstance(x.shape[2], int) and x.shape[2] % heads:
-        raise ShapeMismatchError(f"{x.shape[2]} features do not divide into {heads} heads")
+    features = x.shape[2]
+    if isinstance(features, int) and features % heads:
+        raise ShapeMismatchError(f"{features} features do not divide into {heads} heads")
     return Transpose(Reshape(x, [0, 0, heads, -1]), perm=[0, 2, 1, 3])
 
 
@@ -219,8 +220,9 @@ def RotaryEmbedding(
     cos, sin = cos_cache, sin_cache
     if position_ids is not None:
         cos, sin = Gather(cos, position_ids, axis=0), Gather(sin, position_ids, axis=0)
-    if isinstance(cos.shape[-1], int) and cos.shape[-1] * 2 != turned:
-        raise ShapeMismatchError(f"caches hold {cos.shape[-1]} angles, {turned} features need {turned // 2}")
+    angles = cos.shape[-1]
+    if isinstance(angles, int) and angles * 2 != turned:
+        raise ShapeMismatchError(f"caches hold {angles} angles, {turned} features need {turned // 2}")
     cos, sin = Unsqueeze(cos, [1]), Unsqueeze(sin, [1])
     rest = None
     if turned < size:
@@ -246,6 +248,10 @@ def _pairs(x: Value, size: int, *, interleaved: bool) -> tuple[Value, Value]:
 # ---------------------------------------------------------------------- linear
 
 
+def _divided(size: DimLike, by: int) -> DimLike:
+    return None if size is None else size // by
+
+
 def _linear_type(
     query: Value,
     key: Value,
@@ -260,8 +266,7 @@ def _linear_type(
     **_: Any,
 ) -> tuple[TensorType, TensorType]:
     q, k, v = (x.tensor_type.shape for x in (query, key, value))
-    d_k = None if k is None or k[2] is None else k[2] // kv_num_heads
-    d_v = None if v is None or v[2] is None else v[2] // kv_num_heads
+    d_k, d_v = (None if s is None else _divided(s[2], kv_num_heads) for s in (k, v))
     lead = [None, None] if q is None else list(q[:2])
     output = Shape([*lead, None if d_v is None else d_v * q_num_heads])
     state = Shape([lead[0], kv_num_heads, d_k, d_v])
@@ -297,7 +302,7 @@ def LinearAttention(
     shape = [batch, kv_num_heads, d_k, d_v]
     state = Expand(constant(0.0, DType.Float32), shape) if past_state is None else Cast(past_state, to=DType.Float32)
     factor = scale if scale else 1.0 / math.sqrt(d_k)
-    rows = []
+    rows: list[Value] = []
     for t in range(steps):
         if decays is not None:
             state = state * Exp(decays[t])
@@ -337,7 +342,7 @@ def FlexAttention(
     K: Value,
     V: Value,
     /,
-    *outer: Value,
+    *captures: Value,
     captured: int = 0,
     prob_mod: Graph | None = None,
     scale: float | None = None,
@@ -356,10 +361,10 @@ def FlexAttention(
         kind = DType.from_onnx(softmax_precision)
     scores = Cast(MatMul(left, Transpose(right, perm=[0, 1, 3, 2])), to=kind)
     if score_mod is not None:
-        scores = inline(score_mod, [scores, *outer])[0]
+        scores = inline(score_mod, [scores, *captures])[0]
     shares = Softmax(scores, axis=-1)
     if prob_mod is not None:
-        shares = inline(prob_mod, [shares, *outer])[0]
+        shares = inline(prob_mod, [shares, *captures])[0]
     return MatMul(Cast(shares, to=Q.dtype), values)
 
 
@@ -370,6 +375,6 @@ def inline(graph: Graph, inputs: Sequence[Value]) -> list[Value]:
     values.update(zip((info.name for info in graph.inputs), inputs, strict=True))
     for node in graph.topological_sort():
         results = get_op(node.op_type, node.domain)(*[values[name] for name in node.inputs], **node.attributes)
-        listed = results if isinstance(results, tuple) else (results,)
+        listed: tuple[Value, ...] = results if isinstance(results, tuple) else (results,)
         values.update(zip(node.outputs, listed, strict=False))
     return [values[info.name] for info in graph.outputs]  # type: ignore[misc]

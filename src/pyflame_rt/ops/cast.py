@@ -41,18 +41,12 @@ def Cast(ops: Any, input: Any, /, *, round_mode: str = "up", saturate: int = 1, 
         return input
     if _is_small(source) and _is_small(target.numpy):
         # The small types do not know each other; float32 holds all of their values.
-        input = ops.cast(input, np.float32)
-    if target in _FLOAT8:
-        return _to_float8(ops, input, target, saturate)
-    if target is DType.Float8E8M0:
-        return _to_power_of_two(ops, input, saturate, round_mode)
-    return ops.cast(input, target.numpy)
+        return _convert(ops, ops.cast(input, np.float32), target, saturate, round_mode)
+    return _convert(ops, input, target, saturate, round_mode)
 
 
 @operator(since=25)
-def CastLike(
-    input: Value, target_type: Value, /, *, round_mode: str = "up", saturate: int = 1
-) -> Value:
+def CastLike(input: Value, target_type: Value, /, *, round_mode: str = "up", saturate: int = 1) -> Value:
     """Convert the elements to the type of another tensor."""
     return Cast(input, to=target_type.dtype, round_mode=round_mode, saturate=saturate)
 
@@ -62,6 +56,14 @@ def CastLike(
 
 def _is_small(dtype: np.dtype[Any]) -> bool:
     return dtype.type.__module__ == "ml_dtypes"
+
+
+def _convert(ops: Any, x: Any, target: DType, saturate: int, round_mode: str) -> Any:
+    if target in _FLOAT8:
+        return _to_float8(ops, x, target, saturate)
+    if target is DType.Float8E8M0:
+        return _to_power_of_two(ops, x, saturate, round_mode)
+    return ops.cast(x, target.numpy)
 
 
 def _to_float8(ops: Any, x: Any, target: DType, saturate: int) -> Any:
@@ -173,9 +175,7 @@ def _bitcast_type(x: Value, /, *, to: int) -> TensorType:
 
 def _same_width(source: DType, target: DType) -> None:
     if DType.String in (source, target) or source.bits != target.bits:
-        raise DTypeMismatchError(
-            f"BitCast needs types of equal width, got {source.label} and {target.label}"
-        )
+        raise DTypeMismatchError(f"BitCast needs types of equal width, got {source.label} and {target.label}")
 
 
 @primitive(since=26, infer=_bitcast_type)

@@ -62,7 +62,7 @@ def _steady_types(
     body: Graph, before: list[Value | None], carried: Sequence[Value | None], after: Sequence[Value | None], skip: int
 ) -> tuple[list[ValueType | None], list[Value]]:
     """Types of carried values that hold before and after every turn; and the body's outputs."""
-    kinds = [None if v is None else v.type for v in carried]
+    kinds: list[ValueType | None] = [None if v is None else v.type for v in carried]
     for _ in range(_MAX_ROUNDS):
         inputs = [*before, *[Value(None, kind) for kind in kinds], *after]
         produced = infer_body(_private(body), inputs)[skip : skip + len(kinds)]
@@ -333,7 +333,7 @@ def BatchedScan(
     given, captures = split_captures(initial_state_and_scan_inputs, captured)
     batch, longest = given[0].shape[0], given[-1].shape[1]
     lengths = [longest] * batch if sequence_lens is None else to_host(sequence_lens, interpreter.ops).tolist()
-    rows = []
+    rows: list[list[Any]] = []
     for entry, length in enumerate(lengths):
         values = [_take(interpreter, x, entry, 0) for x in given]
         states, scanned = split_captures(values, num_scan_inputs)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,18 +9,15 @@ import numpy as np
 
 from pyflame_rt.graph import DimLike, DType, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
-from pyflame_rt.ops.activation import Clip, Sigmoid
+from pyflame_rt.ops.activation import Sigmoid
 from pyflame_rt.ops.cast import Cast
-from pyflame_rt.ops.index import Gather, GatherElements
-from pyflame_rt.ops.math import Floor
-from pyflame_rt.ops.matmul import MatMul
 from pyflame_rt.ops.reduce import ReduceSum
 from pyflame_rt.ops.registry import operator, primitive
 from pyflame_rt.ops.rules import merge_dims, tensor_like
-from pyflame_rt.ops.shape import Expand, Reshape, Transpose
+from pyflame_rt.ops.shape import Reshape, Transpose
 from pyflame_rt.ops.slicing import Concat, Pad, Slice
-from pyflame_rt.ops.value import Value, constant
-from pyflame_rt.ops.windows import Windows, pad_pairs, window_shape, windows
+from pyflame_rt.ops.value import Value
+from pyflame_rt.ops.windows import Windows, pad_pairs, times, window_shape, windows
 
 
 def _kernel(weight: Sequence[DimLike], kernel_shape: Sequence[int] | None) -> list[int | None]:
@@ -39,14 +34,14 @@ def _check_channels(x: Shape, w: Shape, group: int, axis: int) -> None:
     """The channels of the input must be those of the weights."""
     if len(x) != len(w) or len(x) < 2:
         raise ShapeMismatchError(f"input of shape {x} and weights of shape {w} have different ranks")
-    want = w[0] if axis == 0 else None if w[1] is None else w[1] * group
+    want = w[0] if axis == 0 else times(w[1], group)
     if isinstance(x[1], int) and isinstance(want, int) and x[1] != want:
         raise ShapeMismatchError(
             f"input of shape {x} has {x[1]} channels, weights of shape {w} want {want} (group {group})"
         )
 
 
-def _conv_type(
+def conv_type(
     X: Value,
     W: Value,
     B: Value | None = None,
@@ -59,6 +54,7 @@ def _conv_type(
     pads: list[int] | None = None,
     strides: list[int] | None = None,
 ) -> TensorType:
+    """What a convolution gives."""
     x, w = X.tensor_type.shape, W.tensor_type.shape
     if x is None or w is None:
         known = w if x is None else x
@@ -71,9 +67,12 @@ def _conv_type(
     return tensor_like(X, [x[0], w[0], *spatial])
 
 
-def _geometry(x: Any, w: Any, kernel_shape: Any, **options: Any) -> Windows:
+def geometry_of(x: Any, w: Any, kernel_shape: Any, **options: Any) -> Windows:
+    """The windows of a convolution, checked against input and weights."""
     _check_channels(Shape(x.shape), Shape(w.shape), options.pop("group"), 1)
-    return windows(tuple(x.shape[2:]), _kernel(tuple(w.shape), kernel_shape), **options)  # type: ignore[arg-type]
+    found = windows(tuple(x.shape[2:]), _kernel(tuple(w.shape), kernel_shape), **options)  # type: ignore[arg-type]
+    found.output(tuple(x.shape[2:]))  # refuses windows larger than what they slide over
+    return found
 
 
 def _with_bias(ops: Any, y: Any, bias: Any) -> Any:
@@ -84,9 +83,9 @@ def _conv_vjp(
     g: Value, y: Value, x: Value, w: Value, b: Value | None = None, **attributes: Any
 ) -> tuple[Value | None, ...]:
     group = attributes["group"]
-    geometry = _geometry(x, w, attributes["kernel_shape"], **_options(attributes))
+    geometry = geometry_of(x, w, attributes["kernel_shape"], **_options(attributes))
     before, after = _halves(geometry.padding)
-    left_over = [
+    left_over: list[Any] = [
         (n + p + q - (k - 1) * d - 1) % s  # type: ignore[operator]
         for n, (p, q), k, s, d in zip(
             x.shape[2:], geometry.padding, geometry.kernel, geometry.strides, geometry.dilations, strict=True
@@ -111,7 +110,7 @@ def _bias_gradient(g: Value) -> Value:
     return ReduceSum(g, [0, *range(2, g.rank)], keepdims=0)
 
 
-@primitive(since=22, infer=_conv_type, vjp=_conv_vjp)
+@primitive(since=22, infer=conv_type, vjp=_conv_vjp)
 def Conv(
     ops: Any,
     X: Any,
@@ -127,7 +126,7 @@ def Conv(
     strides: list[int] | None = None,
 ) -> Any:
     """Convolution over any number of spatial axes."""
-    shape = _geometry(
+    shape = geometry_of(
         X, W, kernel_shape, strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad, group=group
     )
     y = ops.conv(X, W, strides=shape.strides, padding=shape.padding, dilation=shape.dilations, groups=group)
@@ -182,7 +181,7 @@ def _transposed_sizes(
 
 def _transposed_padding(full: Sequence[int], wanted: Sequence[int], auto_pad: str) -> list[tuple[int, int]]:
     """What to cut from each end of the full result to get the wanted sizes."""
-    pairs = []
+    pairs: list[tuple[int, int]] = []
     for size, want in zip(full, wanted, strict=True):
         total = size - want
         if total < 0:
@@ -199,9 +198,17 @@ def _filled(values: Sequence[int] | None, rank: int, default: int) -> list[int]:
 
 
 def _transposed_shape(
-    x: Shape, w: Shape, *, auto_pad: str, dilations: Any, kernel_shape: Any, output_padding: Any, output_shape: Any, pads: Any,
+    x: Shape,
+    w: Shape,
+    *,
+    auto_pad: str,
+    dilations: Any,
+    kernel_shape: Any,
+    output_padding: Any,
+    output_shape: Any,
+    pads: Any,
     strides: Any,
-) -> list[DimLike]:  # fmt: skip
+) -> list[DimLike]:
     rank = len(x) - 2
     steps = _filled(strides, rank, 1)
     if output_shape is not None:
@@ -218,8 +225,7 @@ def _conv_transpose_type(X: Value, W: Value, B: Value | None = None, /, *, group
     if x is None or w is None:
         return tensor_like(X, None if x is None else [x[0], *[None] * (len(x) - 1)])
     _check_channels(x, w, group, 0)
-    channels = None if w[1] is None else w[1] * group
-    return tensor_like(X, [x[0], channels, *_transposed_shape(x, w, **attributes)])
+    return tensor_like(X, [x[0], times(w[1], group), *_transposed_shape(x, w, **attributes)])
 
 
 def _transposed_geometry(
@@ -292,7 +298,7 @@ def ConvTranspose(
 def _conv_integer_type(
     x: Value, w: Value, x_zero_point: Value | None = None, w_zero_point: Value | None = None, /, **attributes: Any
 ) -> TensorType:
-    return TensorType(DType.Int32, _conv_type(x, w, **attributes).shape)
+    return TensorType(DType.Int32, conv_type(x, w, **attributes).shape)
 
 
 @operator(since=10, infer=_conv_integer_type)
@@ -320,9 +326,15 @@ def ConvInteger(
         weight = weight - Reshape(shift, [-1, *[1] * (w.rank - 1)] if per_channel else [])
     # float64 holds every int32 sum exactly, and every library convolves it.
     exact = Conv(
-        Cast(image, to=DType.Float64), Cast(weight, to=DType.Float64), auto_pad=auto_pad, dilations=dilations, group=group,
-        kernel_shape=kernel_shape, pads=pads, strides=strides,
-    )  # fmt: skip
+        Cast(image, to=DType.Float64),
+        Cast(weight, to=DType.Float64),
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        kernel_shape=kernel_shape,
+        pads=pads,
+        strides=strides,
+    )
     return Cast(exact, to=DType.Int32)
 
 
@@ -353,98 +365,3 @@ def CausalConvWithState(
         y = Cast(wide * Sigmoid(wide), to=input.dtype)
     start = [-memory] if memory else [np.iinfo(np.int64).max]
     return y, Slice(whole, start, [np.iinfo(np.int64).max], [2])
-
-
-# ---------------------------------------------------------------------- deformed
-
-
-def _deform_type(
-    X: Value,
-    W: Value,
-    offset: Value,
-    B: Value | None = None,
-    mask: Value | None = None,
-    /,
-    *,
-    offset_group: int,
-    **attributes: Any,
-) -> TensorType:
-    return _conv_type(X, W, **attributes)
-
-
-@operator(since=22, infer=_deform_type)
-def DeformConv(
-    X: Value,
-    W: Value,
-    offset: Value,
-    B: Value | None = None,
-    mask: Value | None = None,
-    /,
-    *,
-    dilations: list[int] | None = None,
-    group: int = 1,
-    kernel_shape: list[int] | None = None,
-    offset_group: int = 1,
-    pads: list[int] | None = None,
-    strides: list[int] | None = None,
-) -> Value:
-    """Convolution whose taps are moved by offsets, read by linear interpolation."""
-    geometry = _geometry(X, W, kernel_shape, strides=strides, dilations=dilations, pads=pads, group=group)
-    # Half precision cannot even count the pixels of a large image.
-    exact = DType.Float32 if X.dtype.itemsize == 2 else X.dtype
-    answer = X.dtype
-    X, W, offset, B, mask = (None if v is None else Cast(v, to=exact) for v in (X, W, offset, B, mask))  # type: ignore[assignment]
-    batch, channels, *space = (int(n) for n in X.shape)  # type: ignore[arg-type]
-    out = [int(n) for n in geometry.output(space)]  # type: ignore[arg-type]
-    taps, places, rank = math.prod(geometry.kernel), math.prod(out), len(space)
-    moved = Reshape(offset, [batch, offset_group, taps, rank, places])
-    grid = constant(_tap_grid(geometry, out), X)
-    image = Reshape(X, [batch, offset_group, channels // offset_group, math.prod(space)])
-    columns = _sample(image, grid + moved, space)
-    if mask is not None:
-        columns = columns * Reshape(mask, [batch, offset_group, 1, taps * places])
-    columns = Reshape(columns, [batch, group, channels // group * taps, places])
-    filters = int(W.shape[0])  # type: ignore[arg-type]
-    weights = Reshape(W, [group, filters // group, channels // group * taps])
-    y = Reshape(MatMul(weights, columns), [batch, filters, *out])
-    return Cast(y if B is None else y + Reshape(B, [1, -1, *[1] * rank]), to=answer)
-
-
-def _tap_grid(geometry: Windows, out: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Where each tap of each window reads before it is moved: [taps, axes, places]."""
-    rank = len(out)
-    taps = np.stack(np.meshgrid(*[np.arange(k) for k in geometry.kernel], indexing="ij"), axis=0).reshape(rank, -1)
-    places = np.stack(np.meshgrid(*[np.arange(n) for n in out], indexing="ij"), axis=0).reshape(rank, -1)
-    steps, gaps = np.array(geometry.strides)[:, None], np.array(geometry.dilations)[:, None]
-    before = np.array([p for p, _ in geometry.padding])[:, None, None]
-    grid = (taps * gaps)[:, :, None] + (places * steps)[:, None, :] - before
-    return grid.transpose(1, 0, 2).astype(np.float64)
-
-
-def _sample(image: Value, places: Value, space: Sequence[int]) -> Value:
-    """Linear interpolation of [N, G, C, size] at [N, G, taps, axes, places]; zero outside."""
-    batch, groups, channels, _ = image.shape
-    lows, parts = [], []
-    for axis in range(len(space)):
-        place = Gather(places, constant(axis, DType.Int64), axis=3)
-        low = Floor(place)
-        lows.append(low)
-        parts.append(place - low)
-    total: Value | None = None
-    for corner in itertools.product((0, 1), repeat=len(space)):
-        weight, flat = None, None
-        for bit, low, part, size in zip(corner, lows, parts, space, strict=True):
-            index = low + float(bit)
-            inside = (index >= 0.0) & (index <= float(size - 1))
-            share = (part if bit else 1.0 - part) * Cast(inside, to=image.dtype)
-            safe = Cast(Clip(index, 0.0, float(size - 1)), to=DType.Int64)
-            weight = share if weight is None else weight * share
-            flat = safe if flat is None else flat * size + safe
-        assert weight is not None
-        assert flat is not None
-        spots = Reshape(flat, [batch, groups, 1, -1])
-        spread = Expand(spots, [batch, groups, channels, spots.shape[3]])
-        term = GatherElements(image, spread, axis=3) * Reshape(weight, [batch, groups, 1, -1])
-        total = term if total is None else total + term
-    assert total is not None
-    return total

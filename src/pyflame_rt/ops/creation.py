@@ -12,7 +12,7 @@ from pyflame_rt.graph import Dim, DType, Shape, Tensor, TensorType, symbol
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError, UndeterminedError
 from pyflame_rt.ops.registry import primitive
 from pyflame_rt.ops.rules import same, tensor_like
-from pyflame_rt.ops.sizes import ceil_divide, known_ints, surely_not_negative
+from pyflame_rt.ops.sizes import ceil_divide, known_ints, surely_not_negative, vector_length
 from pyflame_rt.ops.value import Value
 
 __all__ = ["Constant", "ConstantOfShape", "Dims", "EyeLike", "Range", "Trilu"]
@@ -86,9 +86,8 @@ def _constant_of_shape_type(input: Value, /, *, value: Tensor | None) -> Value:
     fill, sizes = _fill(value), known_ints(input)
     dtype = DType.of(fill.dtype)
     if sizes is None:
-        length = input.tensor_type.shape
-        known_rank = length is not None and len(length) == 1 and isinstance(length[0], int)
-        return Value(None, TensorType(dtype, Shape([None] * length[0]) if known_rank and length else None))
+        rank = vector_length(input)
+        return Value(None, TensorType(dtype, None if rank is None else Shape([None] * rank)))
     count = Shape(sizes).num_elements
     known = np.full(sizes, fill) if count is not None and count <= _SMALL else None
     return Value(None, TensorType(dtype, Shape(sizes)), known)
@@ -214,8 +213,8 @@ def Trilu(ops: Any, input: Any, k: Any = None, /, *, upper: int = 1) -> Any:
     if len(input.shape) < 2:
         raise ShapeMismatchError(f"takes matrices, got shape {Shape(input.shape)}")
     diagonal = 0 if k is None else int(ops.to_numpy(k).item())
-    rows, columns = input.shape[-2:]
+    rows, columns = (int(size) for size in input.shape[-2:])
     above = np.arange(columns) - np.arange(rows)[:, None]
     mask = above >= diagonal if upper else above <= diagonal
     dtype = ops.dtype(input)
-    return ops.where(ops.from_numpy(mask), input, ops.full((), "" if dtype == object else 0, dtype))
+    return ops.where(ops.from_numpy(mask), input, ops.full((), "" if dtype.kind == "O" else 0, dtype))

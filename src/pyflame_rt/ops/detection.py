@@ -198,7 +198,10 @@ def _corners(boxes: np.ndarray[Any, Any], centred: bool) -> np.ndarray[Any, Any]
     return np.stack([np.minimum(y1, y2), np.minimum(x1, x2), np.maximum(y1, y2), np.maximum(x1, x2)])
 
 
-def _suppressed(corners: np.ndarray[Any, Any], scores: np.ndarray[Any, Any], limit: int, overlap: float, floor: float) -> list[int]:
+def _suppressed(
+    corners: np.ndarray[Any, Any], scores: np.ndarray[Any, Any], limit: int, overlap: float, floor: float
+) -> list[int]:
+    """Boxes of one class that stay, best first."""
     order = np.argsort(-scores, kind="stable")
     order = order[scores[order] > floor]
     areas = (corners[2] - corners[0]) * (corners[3] - corners[1])
@@ -234,7 +237,9 @@ def ImageDecoder(ops: Any, encoded_stream: Any, /, *, pixel_format: str = "RGB")
         raise MissingExtra("decoding images needs Pillow: pip install 'pyflame[image]'") from error
     try:
         with Image.open(io.BytesIO(encoded_stream.tobytes())) as image:
-            pixels = np.asarray(image.convert("L" if pixel_format == "Grayscale" else "RGB"))
+            # Pillow warns when transparent palettes lose their transparency on the way.
+            plain = image.convert("RGBA") if image.mode == "P" else image
+            pixels = np.asarray(plain.convert("L" if pixel_format == "Grayscale" else "RGB"))
     except (UnidentifiedImageError, OSError) as error:
         raise InputError(f"the {encoded_stream.size} bytes given are not an image Pillow can read: {error}") from error
     if pixel_format == "Grayscale":

@@ -81,10 +81,11 @@ class Interpreter:
 class _EagerScope:
     """Operator calls inside a body compute at once."""
 
-    __slots__ = ("context",)
+    __slots__ = ("context", "outputs")
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, outputs: int | None = None) -> None:
         self.context = context
+        self.outputs = outputs
 
     def apply(self, op: Op, inputs: Sequence[Value | None], attributes: dict[str, Any]) -> Any:
         arrays = [None if v is None else v.ref for v in inputs]
@@ -153,10 +154,12 @@ def to_library(array: Any, lib: Any) -> Array:
     return array
 
 
-def run_op(op: Op, arrays: Sequence[Array], attributes: dict[str, Any], context: Context) -> list[Array]:
-    """Outputs of one operator; attributes must be bound (defaults filled in)."""
+def run_op(
+    op: Op, arrays: Sequence[Array], attributes: dict[str, Any], context: Context, outputs: int | None = None
+) -> list[Array]:
+    """Outputs of one operator, at least the first ``outputs``; attributes must be bound (defaults filled in)."""
     if op.composite:
-        return _run_composite(op, arrays, attributes, context)
+        return _run_composite(op, arrays, attributes, context, outputs)
     if op.control:
         return _as_list(op.body(Interpreter(context), *arrays, **attributes))
     lib = context.library
@@ -175,8 +178,10 @@ def run_op(op: Op, arrays: Sequence[Array], attributes: dict[str, Any], context:
     return [to_library(r, lib) for r in _as_list(results)]
 
 
-def _run_composite(op: Op, arrays: Sequence[Array], attributes: dict[str, Any], context: Context) -> list[Array]:
-    with scope(_EagerScope(context)):
+def _run_composite(
+    op: Op, arrays: Sequence[Array], attributes: dict[str, Any], context: Context, outputs: int | None
+) -> list[Array]:
+    with scope(_EagerScope(context, outputs)):
         results = op.body(*[None if a is None else _eager_value(a, context) for a in arrays], **attributes)
     return [None if r is None else r.ref for r in _as_list(results)]
 
@@ -231,7 +236,7 @@ def where(node: Node) -> str:
 
 def _run_node(node: Node, op: Op, attributes: dict[str, Any], arrays: Sequence[Array], context: Context) -> list[Array]:
     try:
-        return run_op(op, arrays, attributes, context)
+        return run_op(op, arrays, attributes, context, len(node.outputs))
     except UndeterminedError as error:
         raise BackendError(f"{where(node)}: {error}") from error
     except PyFlameRTError as error:

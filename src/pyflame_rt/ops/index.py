@@ -112,17 +112,19 @@ def GatherElements(ops: Any, data: Any, indices: Any, /, *, axis: int = 0) -> An
         raise ShapeMismatchError(f"data has rank {rank}, indices rank {len(indices.shape)}")
     _check_indices(ops, indices, data.shape[along])
     # Indices may cover only the first part of the other axes.
-    ends = [size if i == along else min(size, n) for i, (size, n) in enumerate(zip(data.shape, indices.shape, strict=True))]
+    pairs = zip(data.shape, indices.shape, strict=True)
+    ends = [size if i == along else min(size, n) for i, (size, n) in enumerate(pairs)]
     return ops.take_along_axis(ops.slice(data, [0] * rank, ends), indices, along)
 
 
 def _gather_nd_type(data: Value, indices: Value, /, *, batch_dims: int) -> TensorType:
     dims, picked = data.tensor_type.shape, indices.tensor_type.shape
-    if dims is None or picked is None or not isinstance(picked[-1], int):
+    depth = None if picked is None else picked[-1]
+    if dims is None or picked is None or not isinstance(depth, int):
         return tensor_like(data, None)
-    if batch_dims + picked[-1] > len(dims):
-        raise ShapeMismatchError(f"index tuples of {picked[-1]} with batch_dims {batch_dims} do not fit data of shape {dims}")
-    return tensor_like(data, [*picked[:-1], *dims[batch_dims + picked[-1] :]])
+    if batch_dims + depth > len(dims):
+        raise ShapeMismatchError(f"index tuples of {depth} after {batch_dims} batch axes do not fit {dims}")
+    return tensor_like(data, [*picked[:-1], *dims[batch_dims + depth :]])
 
 
 def _gather_nd_vjp(g: Value, _y: Value, data: Value, indices: Value, *, batch_dims: int) -> tuple[Value | None, ...]:

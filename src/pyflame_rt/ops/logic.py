@@ -88,9 +88,7 @@ def _where_type(condition: Value, x: Value, y: Value, /) -> TensorType:
     return TensorType(x.dtype, broadcast_shapes(condition.tensor_type.shape, branches.shape))
 
 
-def _where_vjp(
-    g: Value, y: Value, condition: Value, a: Value, b: Value
-) -> tuple[None, Value, Value]:
+def _where_vjp(g: Value, y: Value, condition: Value, a: Value, b: Value) -> tuple[None, Value, Value]:
     return (
         None,
         unbroadcast(Where(condition, g, 0.0), a),

@@ -87,7 +87,7 @@ def DropoutMask(ops: Any, data: Any, ratio: Any, /, *, seed: int | None = None) 
         drawn = ops.random_uniform(tuple(data.shape), dtype=np.dtype(np.float32))
         return ops.greater_equal(drawn, ops.cast(ratio, np.dtype(np.float32)))
     # A seed asks for one certain mask on every library: the one ONNX's own test cases hold.
-    fixed = np.random.RandomState(seed & 0xFFFFFFFF).uniform(size=tuple(data.shape))  # noqa: NPY002
+    fixed = np.random.RandomState(seed & 0xFFFFFFFF).uniform(size=tuple(data.shape))
     return ops.convert_to_tensor(fixed >= ops.to_numpy(ratio).astype(np.float64), np.dtype(np.bool_))
 
 

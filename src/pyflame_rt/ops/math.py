@@ -29,9 +29,7 @@ def Sqrt(ops: Any, X: Any, /) -> Any:
     return ops.sqrt(X)
 
 
-@primitive(
-    since=13, infer=same, vjp=lambda g, y, x: (g * Exp(-(x * x)) * (2.0 / math.sqrt(math.pi)),)
-)
+@primitive(since=13, infer=same, vjp=lambda g, y, x: (g * Exp(-(x * x)) * (2.0 / math.sqrt(math.pi)),))
 def Erf(ops: Any, input: Any, /) -> Any:
     """Error function."""
     # Before opset 13 integers were allowed, and answered in their own type.

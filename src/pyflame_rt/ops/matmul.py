@@ -158,7 +158,7 @@ def parse_equation(equation: str, ranks: Sequence[int | None]) -> tuple[list[str
     terms = left.split(",")
     if len(terms) != len(ranks):
         raise InputError(f"equation {equation!r} has {len(terms)} terms, but {len(ranks)} inputs are given")
-    extras = []
+    extras: list[int] = []
     for term, rank in zip(terms, ranks, strict=True):
         named = term.replace("...", "")
         if "." in named:

@@ -9,14 +9,12 @@ import numpy as np
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError, UnsupportedOperatorError
 from pyflame_rt.ops.activation import Softmax
-from pyflame_rt.ops.arithmetic import Max
 from pyflame_rt.ops.cast import Cast
 from pyflame_rt.ops.creation import Range
-from pyflame_rt.ops.index import Gather, GatherND
+from pyflame_rt.ops.index import Gather
 from pyflame_rt.ops.logic import Where
 from pyflame_rt.ops.math import Tanh
 from pyflame_rt.ops.matmul import MatMul
-from pyflame_rt.ops.norm import RMSNormalization
 from pyflame_rt.ops.registry import operator
 from pyflame_rt.ops.shape import Expand, Reshape, Transpose, Unsqueeze
 from pyflame_rt.ops.shape import Shape as ShapeOf
@@ -57,11 +55,13 @@ def lowest(dtype: DType) -> float:
     return float(np.finfo(dtype.numpy).min) if dtype is not DType.BFloat16 else -3.38e38
 
 
-def _wide(x: Value) -> Value:
+def wide(x: Value) -> Value:
+    """Half precision in single; what is wider as it is."""
     return Cast(x, to=DType.Float32) if x.dtype.itemsize < 4 else x
 
 
-def _narrow(x: Value, like: Value) -> Value:
+def narrow(x: Value, like: Value) -> Value:
+    """Back in the element type of another value."""
     return x if x.dtype is like.dtype else Cast(x, to=like.dtype)
 
 
@@ -80,13 +80,13 @@ def attend(
     All in (batch, heads, length, size). ``sink`` is a further score, of no value.
     """
     factor = scale if scale else 1.0 / float(_head_size(q)) ** 0.5
-    scores = MatMul(_wide(q), Transpose(_wide(k), perm=[0, 1, 3, 2])) * factor
+    scores = MatMul(wide(q), Transpose(wide(k), perm=[0, 1, 3, 2])) * factor
     if softcap > 0.0:
         scores = Tanh(scores / softcap) * softcap
     for bias in biases:
-        scores = scores if bias is None else scores + _wide(bias)
-    context = MatMul(_probabilities(scores, sink), _wide(v))
-    return _narrow(context, q), _narrow(scores, q)
+        scores = scores if bias is None else scores + wide(bias)
+    context = MatMul(_probabilities(scores, sink), wide(v))
+    return narrow(context, q), narrow(scores, q)
 
 
 def _head_size(q: Value) -> int:
@@ -100,11 +100,12 @@ def _probabilities(scores: Value, sink: Value | None) -> Value:
     if sink is None:
         return Softmax(scores, axis=-1)
     shape = Concat(Slice(ShapeOf(scores), [0], [3]), constant([1], DType.Int64), axis=0)
-    column = Expand(Reshape(_wide(sink), [1, -1, 1, 1]), shape)
+    column = Expand(Reshape(wide(sink), [1, -1, 1, 1]), shape)
     return Slice(Softmax(Concat(scores, column, axis=-1), axis=-1), [0], [-1], [-1])
 
 
-def _additive(kept: Value, otherwise: float) -> Value:
+def additive(kept: Value, otherwise: float) -> Value:
+    """A mask to add to scores: 0 where they are kept."""
     return Where(kept, constant(0.0, DType.Float32), constant(otherwise, DType.Float32))
 
 
@@ -121,13 +122,13 @@ def padding_mask(mask: Value | None, q: Value, k: Value, filtered: float) -> Val
         return None
     match mask.rank:
         case 1:
-            return _additive(_within(mask, q, k), filtered)
+            return additive(_within(mask, q, k), filtered)
         case 2:
-            return _additive(Unsqueeze(mask, [1, 2]) > 0, filtered)
+            return additive(Unsqueeze(mask, [1, 2]) > 0, filtered)
         case 3:
-            return _additive(Unsqueeze(mask, [1]) > 0, filtered)
+            return additive(Unsqueeze(mask, [1]) > 0, filtered)
         case 4:
-            return _additive(_window_of(mask, q, k) > 0, filtered)
+            return additive(_window_of(mask, q, k) > 0, filtered)
         case _:
             raise ShapeMismatchError(f"a mask of shape {mask.shape} is not understood")
 
@@ -151,16 +152,21 @@ def _window_of(mask: Value, q: Value, k: Value) -> Value:
     return Slice(mask, starts, ends, [2, 3])
 
 
-def _masks(mask: Value | None, q: Value, k: Value, past: Value | None, causal: int, filtered: float | None) -> Value | None:
+def _masks(
+    mask: Value | None, q: Value, k: Value, past: Value | None, causal: int, filtered: float | None
+) -> Value | None:
     """Padding and causality in one: what is later than the query counts nothing at all."""
     added = padding_mask(mask, q, k, MASKED if filtered is None else filtered)
     if not causal:
         return added
     kept = causal_mask(q, k, past)
-    return Where(kept, constant(0.0, DType.Float32) if added is None else added, constant(lowest(DType.Float32), DType.Float32))
+    return Where(
+        kept, constant(0.0, DType.Float32) if added is None else added, constant(lowest(DType.Float32), DType.Float32)
+    )
 
 
-def _refuse(name: str, value: object) -> None:
+def refuse_if(name: str, value: object) -> None:
+    """An error that names what an operator does not support, if it is asked for."""
     if value:
         raise UnsupportedOperatorError(f"{name} is not supported")
 
@@ -187,10 +193,10 @@ def Attention(
     rotary_embedding_dim: int | None = None,
     scale: float | None = None,
     unidirectional: int = 0,
-) -> tuple[Value, Value]:
+) -> tuple[Value, Value | None]:
     """Self-attention with its projection: queries, keys and values in one product."""
-    _refuse("do_rotary", do_rotary)
-    _refuse("past_present_share_buffer", past_present_share_buffer)
+    refuse_if("do_rotary", do_rotary)
+    refuse_if("past_present_share_buffer", past_present_share_buffer)
     packed = MatMul(input, weights)
     packed = packed if bias is None else packed + bias
     return attend_packed(
@@ -217,7 +223,7 @@ def attend_packed(
     filtered: float | None,
     scale: float | None,
     causal: int,
-) -> tuple[Value, Value]:
+) -> tuple[Value, Value | None]:
     """Attention from queries, keys and values side by side; and keys and values, stacked, for the next call."""
     parts = Split(packed, constant(sizes, DType.Int64), axis=2) if sizes else Split(packed, axis=2, num_outputs=3)
     q, k, v = (split_heads(part, heads) for part in parts)
@@ -253,7 +259,8 @@ def MultiHeadAttention(
     unidirectional: int = 0,
 ) -> tuple[Value, Value, Value, Value]:
     """Attention of projected queries, keys and values, which may come packed."""
-    _refuse("cache_indirection", cache_indirection is not None)
+    refuse_if("cache_indirection", cache_indirection is not None)
+    refuse_if("past_sequence_length (past and present in one buffer)", past_sequence_length is not None)
     q, k, v = _projected(query, key, value, bias, num_heads)
     if past_key is not None and past_value is not None:
         k, v = Concat(past_key, k, axis=2), Concat(past_value, v, axis=2)
@@ -317,7 +324,7 @@ def DecoderMaskedMultiHeadAttention(
     scale: float | None = None,
 ) -> tuple[Value, Value, Value, Value]:
     """MultiHeadAttention of one new word on what came before it, which fills part of a buffer."""
-    _refuse("cache_indirection", cache_indirection is not None)
+    refuse_if("cache_indirection", cache_indirection is not None)
     q, k, v = _projected(query, key, value, bias, num_heads)
     present_k, present_v = k, v
     if past_key is not None and past_value is not None:
@@ -339,175 +346,3 @@ def _written(buffer: Value, new: Value, place: Value) -> Value:
     """A buffer with new entries at a place along axis 2."""
     after = place + size_of(new, 2)
     return Concat(Slice(buffer, [0], place, [2]), new, Slice(buffer, after, [2**31 - 1], [2]), axis=2)
-
-
-# ------------------------------------------------------------------ rotary embeddings
-
-
-@operator(since=1, domain=MICROSOFT)
-def RotaryEmbedding(
-    input: Value,
-    position_ids: Value,
-    cos_cache: Value,
-    sin_cache: Value,
-    /,
-    *,
-    interleaved: int | None = None,
-    is_packed_batching: int | None = None,
-    num_heads: int | None = None,
-    rotary_embedding_dim: int | None = None,
-    scale: float | None = None,
-) -> Value:
-    """Turn pairs of features by angles that grow with the position."""
-    by_head = input.rank == 4
-    heads = num_heads or _divided(input.shape[2], cos_cache.shape[1])
-    x = input if by_head else split_heads(input, heads)
-    y = rotated(x, _rotary_places(position_ids, x), cos_cache, sin_cache, interleaved or 0)
-    return y if by_head else merge_heads(y)
-
-
-def _divided(hidden: object, half: object) -> int:
-    if not isinstance(hidden, int) or not isinstance(half, int):
-        raise ShapeMismatchError(f"sizes must be numbers to find the heads, got {hidden} and {half}")
-    return hidden // (2 * half)
-
-
-def _rotary_places(position_ids: Value, x: Value) -> Value:
-    """Positions as (batch or 1, length); one number is where all rows start."""
-    if position_ids.rank == 2:
-        return position_ids
-    return Unsqueeze(count(size_of(x, 2)), [0]) + position_ids
-
-
-def rotated(x: Value, places: Value, cos_cache: Value, sin_cache: Value, interleaved: int) -> Value:
-    """Rotary embedding of (batch, heads, length, size), of its first features where the cache has fewer."""
-    cos, sin = (Unsqueeze(_wide(Gather(cache, places, axis=0)), [1]) for cache in (cos_cache, sin_cache))
-    half = cos_cache.shape[1]
-    if not isinstance(half, int):
-        raise ShapeMismatchError(f"the width of the cache must be a number, got {half}")
-    turned, kept = _wide(Slice(x, [0], [2 * half], [3])), Slice(x, [2 * half], [2**31 - 1], [3])
-    if interleaved:
-        a, b = Slice(turned, [0], [2 * half], [3], [2]), Slice(turned, [1], [2 * half], [3], [2])
-        pairs = Concat(Unsqueeze(a * cos - b * sin, [4]), Unsqueeze(a * sin + b * cos, [4]), axis=4)
-        result = Reshape(pairs, [0, 0, 0, -1])
-    else:
-        a, b = Split(turned, axis=3, num_outputs=2)
-        result = Concat(a * cos - b * sin, a * sin + b * cos, axis=3)
-    return Concat(_narrow(result, x), kept, axis=3)
-
-
-# ------------------------------------------------------------------ GroupQueryAttention
-
-
-@operator(since=1, domain=MICROSOFT)
-def GroupQueryAttention(
-    query: Value,
-    key: Value | None,
-    value: Value | None,
-    past_key: Value | None,
-    past_value: Value | None,
-    seqlens_k: Value,
-    total_sequence_length: Value,
-    cos_cache: Value | None = None,
-    sin_cache: Value | None = None,
-    position_ids: Value | None = None,
-    attention_bias: Value | None = None,
-    head_sink: Value | None = None,
-    k_scale: Value | None = None,
-    v_scale: Value | None = None,
-    q_norm_weight: Value | None = None,
-    k_norm_weight: Value | None = None,
-    /,
-    *,
-    num_heads: int,
-    kv_num_heads: int,
-    causal: int = 1,
-    do_rotary: int | None = None,
-    kv_cache_bit_width: int | None = None,
-    k_quant_type: str = "NONE",
-    local_window_size: int = -1,
-    qk_norm_epsilon: float = 1e-6,
-    qk_output: int = 0,
-    rotary_interleaved: int | None = None,
-    scale: float | None = None,
-    sliding_window_cache: int = 0,
-    smooth_softmax: int = -1,
-    softcap: float | None = None,
-    v_quant_type: str = "NONE",
-) -> tuple[Value, Value, Value]:
-    """Causal attention of the newest words on a cache, whose heads several query heads share."""
-    _refuse("a quantized cache", k_scale is not None or k_quant_type != "NONE" or v_quant_type != "NONE")
-    _refuse("sliding_window_cache", sliding_window_cache)
-    _refuse("qk_output", qk_output)
-    q, k, v = _grouped(query, key, value, num_heads, kv_num_heads)
-    if q_norm_weight is not None and k_norm_weight is not None:
-        q, k = (RMSNormalization(x, w, epsilon=qk_norm_epsilon) for x, w in ((q, q_norm_weight), (k, k_norm_weight)))
-    total = Reshape(Cast(seqlens_k, to=DType.Int64), [-1, 1]) + 1
-    # Rows of a first prompt may be padded on the right: they still begin at 0.
-    past = Max(total - size_of(q, 2), constant(0, DType.Int64))
-    places = past + Unsqueeze(count(size_of(q, 2)), [0])
-    if do_rotary:
-        if cos_cache is None or sin_cache is None:
-            raise InputError("do_rotary needs cos_cache and sin_cache")
-        where = places if position_ids is None else position_ids
-        q, k = (rotated(x, where, cos_cache, sin_cache, rotary_interleaved or 0) for x in (q, k))
-    length = Reshape(Cast(total_sequence_length, to=DType.Int64), constant([], DType.Int64))
-    present_k, present_v = _appended(past_key, k, past, length), _appended(past_value, v, past, length)
-    sharing = constant([h * kv_num_heads // num_heads for h in range(num_heads)], DType.Int64)
-    keys, values = (Gather(Slice(x, [0], Reshape(length, [1]), [2]), sharing, axis=1) for x in (present_k, present_v))
-    kept = _visible(places, total, length, causal, local_window_size)
-    context, _ = attend(
-        q,
-        keys,
-        values,
-        scale=scale,
-        biases=[attention_bias, _additive(Unsqueeze(kept, [1]), lowest(DType.Float32))],
-        softcap=softcap or 0.0,
-        sink=_sink(head_sink, smooth_softmax),
-    )
-    return merge_heads(context), present_k, present_v
-
-
-def _grouped(query: Value, key: Value | None, value: Value | None, heads: int, kv_heads: int) -> tuple[Value, Value, Value]:
-    if key is not None and value is not None:
-        return split_heads(query, heads), *(_by_head(x, kv_heads) for x in (key, value))  # type: ignore[return-value]
-    width = query.shape[2]
-    if not isinstance(width, int):
-        raise ShapeMismatchError(f"the width of packed queries must be a number, got {width}")
-    size = width // (heads + 2 * kv_heads)
-    sizes = [heads * size, kv_heads * size, kv_heads * size]
-    q, k, v = Split(query, constant(sizes, DType.Int64), axis=2)
-    return split_heads(q, heads), split_heads(k, kv_heads), split_heads(v, kv_heads)
-
-
-def _by_head(x: Value, heads: int) -> Value:
-    return x if x.rank == 4 else split_heads(x, heads)
-
-
-def _appended(old: Value | None, new: Value, past: Value, length: Value) -> Value:
-    """The cache with new entries after the ``past`` ones of each row, zeros behind them."""
-    size = size_of(new, 2)
-    kept = constant(0, DType.Int64) if old is None else size_of(old, 2)
-    both = new if old is None else Concat(old, new, axis=2)
-    t = Unsqueeze(count(Max(length, kept)), [0])
-    filled = t < past + size
-    source = Where(t < past, t, t - past + kept)
-    rows = GatherND(
-        Transpose(both, perm=[0, 2, 1, 3]), Unsqueeze(Where(filled, source, constant(0, DType.Int64)), [2]), batch_dims=1
-    )
-    rows = Where(Unsqueeze(filled, [2, 3]), rows, constant(0.0, rows))
-    return Transpose(rows, perm=[0, 2, 1, 3])
-
-
-def _visible(places: Value, total: Value, length: Value, causal: int, window: int) -> Value:
-    """(batch, queries, keys): which keys a query sees."""
-    keys = Unsqueeze(count(length), [0, 1])
-    last = Unsqueeze(places, [2])
-    kept = keys <= last if causal else keys < Unsqueeze(total, [2])
-    return kept & (keys > last - window) if window > 0 else kept
-
-
-def _sink(head_sink: Value | None, smooth: int) -> Value | None:
-    if head_sink is not None:
-        return head_sink
-    return constant([0.0], DType.Float32) if smooth > 0 else None

@@ -83,7 +83,7 @@ def IsAllFinite(*input: Value, isinf_only: int = 0, isnan_only: int = 0) -> Valu
     """Whether no element of any tensor is infinite or NaN."""
     if isinf_only and isnan_only:
         raise InputError("isinf_only and isnan_only exclude each other")
-    bad = []
+    bad: list[Value] = []
     for x in input:
         found = IsInf(x) if isinf_only else IsNaN(x) if isnan_only else IsNaN(x - x)
         bad.append(ReduceMax(Cast(Reshape(found, [-1]), to=DType.Int32), [0], keepdims=0))

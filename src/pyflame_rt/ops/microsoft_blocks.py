@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pyflame_rt.graph import DimLike, DType, Shape, TensorType
-from pyflame_rt.graph.errors import InputError, UnsupportedOperatorError
+from pyflame_rt.graph.errors import InputError, ShapeMismatchError, UnsupportedOperatorError
 from pyflame_rt.ops.arithmetic import Mul
 from pyflame_rt.ops.cast import Cast
 from pyflame_rt.ops.index import Gather
@@ -15,6 +15,7 @@ from pyflame_rt.ops.microsoft_fused import MICROSOFT
 from pyflame_rt.ops.quantize import DequantizeLinear, DynamicQuantizeLinear
 from pyflame_rt.ops.registry import operator
 from pyflame_rt.ops.rnn import lstm_functions, lstm_layer
+from pyflame_rt.ops.rules import normalize_axis
 from pyflame_rt.ops.shape import Reshape, Transpose, Unsqueeze
 from pyflame_rt.ops.slicing import Slice
 from pyflame_rt.ops.value import Value, constant
@@ -79,6 +80,43 @@ def _zero_points(zero_points: Value | None, n: int, blocks: int, bits: int, kind
     if zero_points.dtype is not DType.UInt8:
         return Cast(Reshape(zero_points, [n, blocks]), to=kind)
     return Cast(Slice(unpacked(Reshape(zero_points, [n, -1]), bits), [0], [blocks], [1]), to=kind)
+
+
+@operator(since=1, domain=MICROSOFT)
+def GatherBlockQuantized(
+    data: Value,
+    indices: Value,
+    scales: Value,
+    zero_points: Value | None = None,
+    /,
+    *,
+    bits: int = 4,
+    block_size: int = 128,
+    gather_axis: int = 0,
+    quantize_axis: int = 1,
+) -> Value:
+    """Rows of a table whose numbers have a scale and a zero point per block, as real numbers."""
+    at, along = normalize_axis(gather_axis, data.rank), normalize_axis(quantize_axis, data.rank)
+    packed = data.dtype is DType.UInt8
+    if at == along or (packed and along != data.rank - 1):
+        raise InputError(f"gather_axis {gather_axis} and quantize_axis {quantize_axis} do not fit shape {data.shape}")
+    if not (packed or data.dtype in (DType.Int4, DType.UInt4)):
+        raise UnsupportedOperatorError(f"tables of {data.dtype.label} are not supported")
+    values, scale = Gather(data, indices, axis=at), Gather(scales, indices, axis=at)
+    zeros = None if zero_points is None else Gather(zero_points, indices, axis=at)
+    along += indices.rank - 1 if at < along else 0
+    values = unpacked(values, bits) if packed else values
+    blocks, size = scale.shape[along], values.shape[along]
+    if not isinstance(blocks, int) or not isinstance(size, int):
+        raise ShapeMismatchError(f"the sizes of table {data.shape} and scales {scales.shape} must be numbers")
+    of_block = constant([i // block_size for i in range(size)], DType.Int64)
+    real = Cast(values, to=scale.dtype)
+    if zeros is not None:
+        zeros = Slice(unpacked(zeros, bits), [0], [blocks], [along]) if packed else zeros
+        real = real - Gather(Cast(zeros, to=scale.dtype), of_block, axis=along)
+    elif packed:
+        real = real - float(2 ** (bits - 1))
+    return real * Gather(scale, of_block, axis=along)
 
 
 # ------------------------------------------------------------------ DynamicQuantizeLSTM

@@ -134,7 +134,15 @@ def FusedConv(
 ) -> Value:
     """Convolution, plus a residual, through an activation."""
     y = Conv(
-        X, W, B, auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads, strides=strides
+        X,
+        W,
+        B,
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        kernel_shape=kernel_shape,
+        pads=pads,
+        strides=strides,
     )
     return activated(y if Z is None else y + Z, activation, activation_params or [])
 
@@ -346,7 +354,15 @@ def _mask_lengths(input_ids: Value, mask: Value | None) -> Value:
 
 @operator(since=1, domain=MICROSOFT, infer=same)
 def GroupNorm(
-    X: Value, gamma: Value, beta: Value, /, *, activation: int, groups: int, channels_last: int = 1, epsilon: float = 1e-5
+    X: Value,
+    gamma: Value,
+    beta: Value,
+    /,
+    *,
+    activation: int,
+    groups: int,
+    channels_last: int = 1,
+    epsilon: float = 1e-5,
 ) -> Value:
     """GroupNormalization, channels last unless told, through SiLU on request."""
     return _group_norm(X, gamma, beta, activation, groups, channels_last, epsilon)

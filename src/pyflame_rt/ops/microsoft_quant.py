@@ -7,15 +7,16 @@ ONNX Runtime's integer kernels by one quantization step.
 from __future__ import annotations
 
 from pyflame_rt.graph import DType, TensorType
-from pyflame_rt.graph.errors import InputError, ShapeMismatchError, UnsupportedOperatorError
+from pyflame_rt.graph.errors import InputError, UnsupportedOperatorError
 from pyflame_rt.ops.activation import LeakyRelu, Sigmoid, Softmax
 from pyflame_rt.ops.cast import Cast
 from pyflame_rt.ops.conv import ConvInteger
 from pyflame_rt.ops.logic import Where
 from pyflame_rt.ops.matmul import MatMul, MatMulInteger
+from pyflame_rt.ops.maxpool import MaxPool
 from pyflame_rt.ops.microsoft_attention import attend_packed
-from pyflame_rt.ops.microsoft_fused import MICROSOFT, flat_softmax
-from pyflame_rt.ops.pool import AveragePool, GlobalAveragePool, MaxPool
+from pyflame_rt.ops.microsoft_fused import MICROSOFT, EmbedLayerNormalization, flat_softmax
+from pyflame_rt.ops.pool import AveragePool, GlobalAveragePool
 from pyflame_rt.ops.quantize import DequantizeLinear as Dequantize
 from pyflame_rt.ops.quantize import DynamicQuantizeLinear
 from pyflame_rt.ops.quantize import QuantizeLinear as Quantize
@@ -57,7 +58,9 @@ def QuantizeLinear(x: Value, y_scale: Value, y_zero_point: Value | None = None, 
 
 
 @operator(since=1, domain=MICROSOFT)
-def DequantizeLinear(x: Value, x_scale: Value, x_zero_point: Value | None = None, /, *, axis: int | None = None) -> Value:
+def DequantizeLinear(
+    x: Value, x_scale: Value, x_zero_point: Value | None = None, /, *, axis: int | None = None
+) -> Value:
     """DequantizeLinear under Microsoft's domain, which had more element types earlier."""
     return Dequantize(x, x_scale, x_zero_point, axis=axis)
 
@@ -166,9 +169,7 @@ def QLinearConcat(Y_scale: Value, Y_zero_point: Value, /, *inputs: Value, axis: 
 
 
 @operator(since=1, domain=MICROSOFT)
-def MulInteger(
-    A: Value, A_zero_point: Value | None, B: Value, B_zero_point: Value | None = None, /
-) -> Value:
+def MulInteger(A: Value, A_zero_point: Value | None, B: Value, B_zero_point: Value | None = None, /) -> Value:
     """Product of 8-bit integers, element by element, in int32."""
     return _centred(A, A_zero_point) * _centred(B, B_zero_point)
 
@@ -384,11 +385,14 @@ def QLinearConv(
         strides=strides,
     )
     sums = _channels_last(sums) if channels_last else sums
-    aside = (lambda v: v) if channels_last else (lambda v: Unsqueeze(v, list(range(1, x.rank - 1))))
-    sums = sums if B is None else sums + aside(B)
-    scale = _vector(w_scale)
-    y = Cast(sums, to=DType.Float32) * _scalar(x_scale) * (aside(scale) if scale.rank else scale)
+    sums = sums if B is None else sums + _per_channel(B, x.rank, channels_last)
+    y = Cast(sums, to=DType.Float32) * _scalar(x_scale) * _per_channel(_vector(w_scale), x.rank, channels_last)
     return steps(y, y_scale, y_zero_point, x.dtype)
+
+
+def _per_channel(x: Value, rank: int, channels_last: int) -> Value:
+    """A vector laid along the channels; one number for all stays as it is."""
+    return x if channels_last or x.rank == 0 else Unsqueeze(x, list(range(1, rank - 1)))
 
 
 @operator(since=1, domain=MICROSOFT)
@@ -410,13 +414,11 @@ def QAttention(
     past_present_share_buffer: int | None = None,
     scale: float | None = None,
     unidirectional: int = 0,
-) -> tuple[Value, Value]:
+) -> tuple[Value, Value | None]:
     """Attention whose input and projection are quantized."""
     if do_rotary or past_present_share_buffer:
         raise UnsupportedOperatorError("do_rotary and past_present_share_buffer are not supported")
-    packed = MatMulIntegerToFloat(
-        input, weight, input_scale, weight_scale, input_zero_point, weight_zero_point, bias
-    )
+    packed = MatMulIntegerToFloat(input, weight, input_scale, weight_scale, input_zero_point, weight_zero_point, bias)
     return attend_packed(
         packed,
         mask_index,
@@ -428,3 +430,45 @@ def QAttention(
         scale=scale,
         causal=unidirectional,
     )
+
+
+@operator(since=1, domain=MICROSOFT)
+def QEmbedLayerNormalization(
+    input_ids: Value,
+    segment_ids: Value | None,
+    word_embedding_quant: Value,
+    position_embedding_quant: Value,
+    segment_embedding: Value | None,
+    gamma_quant: Value,
+    beta_quant: Value,
+    mask: Value | None,
+    word_embedding_scale: Value,
+    position_embedding_scale: Value,
+    segment_embedding_scale: Value | None,
+    gamma_scale: Value,
+    beta_scale: Value,
+    word_embedding_zero_point: Value,
+    position_embedding_zero_point: Value,
+    segment_embedding_zero_point: Value | None,
+    gamma_zero_point: Value,
+    beta_zero_point: Value,
+    /,
+    *,
+    epsilon: float = 1e-12,
+) -> tuple[Value, Value]:
+    """EmbedLayerNormalization of quantized tables."""
+    segments = None
+    if segment_embedding is not None and segment_embedding_scale is not None:
+        segments = real(segment_embedding, segment_embedding_scale, segment_embedding_zero_point)
+    y, lengths, _ = EmbedLayerNormalization(
+        input_ids,
+        segment_ids,
+        real(word_embedding_quant, word_embedding_scale, word_embedding_zero_point),
+        real(position_embedding_quant, position_embedding_scale, position_embedding_zero_point),
+        segments,
+        real(gamma_quant, gamma_scale, gamma_zero_point),
+        real(beta_quant, beta_scale, beta_zero_point),
+        mask,
+        epsilon=epsilon,
+    )
+    return y, lengths

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from pyflame_rt.graph import DType, Node, SequenceType, Shape, Tensor, TensorType
-from pyflame_rt.graph.errors import InputError, ShapeMismatchError
+from pyflame_rt.graph import DType, MapType, Node, SequenceType, Shape, Tensor, TensorType
+from pyflame_rt.graph.errors import InputError, ShapeMismatchError, UndeterminedError
 from pyflame_rt.ops.activation import Sigmoid, Softmax
-from pyflame_rt.ops.arithmetic import Abs, Sign
+from pyflame_rt.ops.arithmetic import Abs
 from pyflame_rt.ops.cast import Cast
 from pyflame_rt.ops.index import Gather
-from pyflame_rt.ops.logic import Equal, Where
+from pyflame_rt.ops.logic import Equal, Greater, Where
 from pyflame_rt.ops.math import Exp, IsNaN, Sqrt
 from pyflame_rt.ops.matmul import MatMul
 from pyflame_rt.ops.reduce import ArgMax, ReduceMax, ReduceSum
@@ -39,7 +39,7 @@ def ArrayFeatureExtractor(X: Value, Y: Value, /) -> Value:
 @operator(since=1, domain=DOMAIN)
 def Binarizer(X: Value, /, *, threshold: float = 0.0) -> Value:
     """1 above the threshold, else 0."""
-    return Cast(X > constant(threshold, X), to=X.dtype)
+    return Cast(Greater(X, constant(threshold, X)), to=X.dtype)
 
 
 @operator(since=1, domain=DOMAIN)
@@ -83,11 +83,15 @@ def Normalizer(X: Value, /, *, norm: str = "MAX") -> Value:
         case "L1":
             length = ReduceSum(Abs(x), last)
         case "L2":
-            total = ReduceSum(x * x, last)
-            return Where(Equal(total, 0.0), x, Sign(x) * Sqrt(x * x / Where(Equal(total, 0.0), constant(1.0, x), total)))
+            length = Sqrt(ReduceSum(x * x, last))
         case _:
             raise InputError(f"norm is {norm!r}; known: MAX, L1, L2")
-    return x / Where(Equal(length, 0.0), constant(1.0, x), length)
+    return x / _unless_zero(length)
+
+
+def _unless_zero(x: Value) -> Value:
+    """``x``, with 1 in place of 0: safe to divide by."""
+    return Where(Equal(x, 0.0), constant(1.0, x), x)
 
 
 @operator(since=1, domain=DOMAIN)
@@ -191,12 +195,11 @@ def LinearClassifier(
 
 
 def _second_class(score: Value, kind: str) -> Value:
-    """Scores of both classes from the one of the positive class."""
-    if kind == "PROBIT":
-        return Probit(score)
+    """Scores of both classes from the one of the positive class; softmax leaves them alone."""
     if kind == "LOGISTIC":
         return Sigmoid(Concat(-score, score, axis=1))
-    return transformed(Concat(-score, score, axis=1), kind)
+    both = Concat(1.0 - score, score, axis=1)
+    return Probit(both) if kind == "PROBIT" else both
 
 
 def _labels(labels: list[Any]) -> Value:
@@ -348,8 +351,6 @@ def OneHotEncoder(
 
 def _vector_type(X: Any, /, **attributes: Any) -> Any:
     # The element type is the map's, which tensors' rules do not see.
-    from pyflame_rt.graph.errors import UndeterminedError
-
     raise UndeterminedError("the type of a map's values is only known when running")
 
 
@@ -382,7 +383,7 @@ def CastMap(ops: Any, X: Any, /, *, cast_to: str = "TO_FLOAT", map_form: str = "
     values = [_cast_value(X[key], dtype) for key in sorted(X)]
     if map_form == "DENSE":
         return np.array([values], dtype=dtype)
-    row = np.full(max_map, "0" if dtype == object else 0, dtype=dtype)
+    row = np.full(max_map, "0" if dtype.kind == "O" else 0, dtype=dtype)
     for key, value in zip(sorted(X), values, strict=True):
         if 0 <= key < max_map:
             row[key] = value
@@ -390,16 +391,13 @@ def CastMap(ops: Any, X: Any, /, *, cast_to: str = "TO_FLOAT", map_form: str = "
 
 
 def _cast_value(value: Any, dtype: np.dtype[Any]) -> Any:
-    if dtype == object:
+    if dtype.kind == "O":
         return value if isinstance(value, str) else f"{float(value):f}"
     return float(value) if dtype.kind == "f" else int(float(value))
 
 
-def _zipped_type(X: Value, /, **_: Any) -> SequenceType:
-    from pyflame_rt.graph import MapType
-
-    strings = _.get("classlabels_strings")
-    key = DType.String if strings else DType.Int64
+def _zipped_type(X: Value, /, *, classlabels_strings: list[str] | None = None, **_: Any) -> SequenceType:
+    key = DType.String if classlabels_strings else DType.Int64
     return SequenceType(MapType(key, TensorType(DType.Float32, Shape([]))))
 
 

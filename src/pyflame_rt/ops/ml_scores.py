@@ -49,10 +49,7 @@ def transform_scores(scores: Array, kind: str) -> Array:
 
 def two_class_scores(score: Array, *, complement: bool, post_transform: str) -> Array:
     """Scores of both classes from the one of the second: ``1 - s`` for a probability, else ``-s``."""
-    if post_transform == "PROBIT":
-        return transform_scores(score[:, None], "PROBIT")
-    if complement:
-        return np.stack([1 - score, score], axis=1)
-    both = np.stack([-score, score], axis=1)
-    return logistic(both) if post_transform == "LOGISTIC" else both
-
+    if post_transform == "LOGISTIC":
+        return logistic(np.stack([-score, score], axis=1))
+    both = np.stack([1 - score if complement else -score, score], axis=1)
+    return transform_scores(both, "PROBIT") if post_transform == "PROBIT" else both

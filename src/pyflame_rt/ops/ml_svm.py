@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 def _kernel(x: Array, vectors: Array, kind: str, params: list[float] | None) -> Array:
     """Similarity of every row to every vector."""
-    gamma, coef0, degree = (*(params or []), 0.0, 0.0, 3.0)[:3] if not params else (*params, 0.0, 0.0, 0.0)[:3]
+    gamma, coef0, degree = (*(params or []), 0.0, 0.0, 0.0)[:3]
     match kind:
         case "LINEAR":
             return x @ vectors.T
@@ -65,7 +65,7 @@ def SVMRegressor(
         vectors = np.asarray(support_vectors, np.float64).reshape(n_supports, -1)
         scores = _kernel(x, vectors, kernel_type, kernel_params) @ weights
     else:
-        scores = _kernel(x, weights[None], kernel_type, kernel_params)[:, 0]
+        scores = x @ weights
     scores = (scores + (rho or [0.0])[0])[:, None]
     if one_class:
         scores = np.where(scores > 0, 1.0, -1.0)
@@ -104,27 +104,22 @@ def SVMClassifier(
     x, weights = _features(X), np.asarray(coefficients or [], np.float64)
     shift = np.asarray(rho or [0.0], np.float64)
     if not vectors_per_class or not sum(vectors_per_class):
-        rows = weights.reshape(len(labels), -1)
-        scores = _kernel(x, rows, kernel_type, kernel_params) + shift[0]
+        scores = x @ weights.reshape(len(labels), -1).T + shift[0]
         return labels[scores.argmax(1)], transform_scores(scores, post_transform).astype(np.float32)
     vectors = np.asarray(support_vectors, np.float64).reshape(sum(vectors_per_class), -1)
     similar = _kernel(x, vectors, kernel_type, kernel_params)
     pairs = _pair_scores(similar, weights.reshape(-1, len(vectors)), vectors_per_class, shift)
     count = len(vectors_per_class)
+    # Votes decide even where there are probabilities: the two may disagree.
+    winners = labels[_votes(pairs, count).argmax(1)]
     if prob_a:
         chances = _probabilities(pairs, count, np.asarray(prob_a), np.asarray(prob_b or [0.0] * len(prob_a)))
-        return labels[chances.argmax(1)], transform_scores(chances, post_transform).astype(np.float32)
-    place = _votes(pairs, count).argmax(1)
-    if pairs.shape[1] > 1:
-        return labels[place], transform_scores(pairs, post_transform).astype(np.float32)
-    return _two_classes(pairs[:, 0], place, labels, bool((weights >= 0).all()), post_transform)
-
-
-def _two_classes(
-    score: Array, place: Array, labels: Array, positive: bool, post_transform: str
-) -> tuple[Array, Array]:
-    both = two_class_scores(score, complement=positive, post_transform=post_transform)
-    return labels[place], both.astype(np.float32)
+        scores = transform_scores(chances, post_transform)
+    elif count == 2:
+        scores = two_class_scores(pairs[:, 0], complement=post_transform != "NONE", post_transform=post_transform)
+    else:
+        scores = transform_scores(pairs, post_transform)
+    return winners, scores.astype(np.float32)
 
 
 def _pair_scores(similar: Array, weights: Array, sizes: list[int], shift: Array) -> Array:

@@ -149,7 +149,7 @@ def _legacy_forest(nodes: dict[str, Any], leaf: tuple[Any, Any, Any, Array], tar
 def _rows(X: Any, exact: bool) -> Array:
     """Rows of features in the type that tests compare in."""
     x = X.reshape(1, -1) if X.ndim == 1 else X
-    return x if x.dtype.kind == "f" and (exact or x.dtype == np.float32) else x.astype(np.float64 if exact else np.float32)
+    return x.astype(np.float64 if exact else np.float32, copy=False)
 
 
 def _compared(X: Any, values: Array) -> Array:
@@ -268,24 +268,29 @@ def TreeEnsembleClassifier(
     forest = _remembered(nodes_modes, lambda: _legacy_forest(nodes, leaf, max(len(labels), 1)))
     scores, seen = forest.scores(_compared(X, values), "SUM")
     base = _floats(base_values_as_tensor, base_values)
-    one_sided = len(labels) == 2 and len(set(class_ids or [])) == 1
-    if len(labels) > 2 or not one_sided:
+    weighed = set(class_ids or [])
+    if len(labels) != 2 or len(weighed) != 1 or base.size > 1:
         if base.size:
-            scores = scores + base
-        place = scores.argmax(axis=1)
+            scores, seen = scores + base, np.ones_like(seen)
+        # A class no leaf spoke of does not win, even over negative scores.
+        place = np.where(seen, scores, -np.inf).argmax(axis=1)
         return labels[place], transform_scores(scores, post_transform).astype(np.float32)
-    return _one_sided(scores, seen, base, labels, bool((weights >= 0).all()), class_ids or [], post_transform)
+    (column,) = weighed
+    score = scores[:, column] + (base[0] if base.size else 0.0)
+    return _one_sided(score, column, labels, bool((weights >= 0).all()), post_transform)
 
 
-def _one_sided(
-    scores: Array, seen: Array, base: Array, labels: Array, positive: bool, class_ids: list[int], post_transform: str
-) -> tuple[Array, Array]:
-    """Two classes, but leaves weigh one of them only: the other's score follows."""
-    score = scores[:, class_ids[0]]
-    if base.size:
-        score = score + base[1 if base.size == 2 else 0]
+def _one_sided(score: Array, column: int, labels: Array, positive: bool, post_transform: str) -> tuple[Array, Array]:
+    """Two classes, one score: probabilities if no weight is negative, else decision values.
+
+    Weights for column 0 mean the second class all the same, and the first one's score follows from
+    them; weights for column 1 leave the first column 0. So do the runtimes that exporters write for.
+    """
     won = score > (0.5 if positive else 0.0)
-    both = two_class_scores(score, complement=positive, post_transform=post_transform)
+    if column == 0:
+        both = two_class_scores(score, complement=positive, post_transform=post_transform)
+    else:
+        both = transform_scores(np.stack([np.zeros_like(score), score], axis=1), post_transform)
     return labels[won.astype(np.int64)], both.astype(np.float32)
 
 

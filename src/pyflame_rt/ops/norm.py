@@ -244,7 +244,7 @@ def LRN(
 
 
 @operator(since=13)
-def MeanVarianceNormalization(X: Value, /, *, axes: list[int] = (0, 2, 3)) -> Value:  # type: ignore[assignment]
+def MeanVarianceNormalization(X: Value, /, *, axes: list[int] = [0, 2, 3]) -> Value:  # noqa: B006 - nobody changes it
     """Bring to mean 0 and variance 1 over the axes."""
     x = _cast(X, _wide(X))
     away, _, variance = _centred(x, [normalize_axis(a, X.rank, "axes") for a in axes])

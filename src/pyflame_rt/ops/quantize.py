@@ -38,10 +38,10 @@ def _spread(parameter: Value, x: Value, axis: int, block_size: int) -> Value:
     place = normalize_axis(axis, x.rank)
     if not block_size:
         if parameter.rank != 1:
-            raise ShapeMismatchError(f"a scale of shape {parameter.shape} needs block_size; per-axis scales are vectors")
+            raise ShapeMismatchError(f"a scale of shape {parameter.shape} needs block_size: for an axis it is a vector")
         return Reshape(parameter, [-1 if i == place else 1 for i in range(x.rank)])
     if parameter.rank != x.rank:
-        raise ShapeMismatchError(f"blocked quantization of {x.shape} needs a scale of rank {x.rank}, got {parameter.shape}")
+        raise ShapeMismatchError(f"blocks of {x.shape} need a scale of rank {x.rank}, got shape {parameter.shape}")
     size = static_size(x.shape[place])
     blocks = -(-size // block_size)
     if parameter.shape[place] != blocks:
@@ -158,7 +158,8 @@ def _requantize(sums: Value, scale: Value, zero_point: Value) -> Value:
 
 def _per_row(parameter: Value, like: Value) -> Value:
     """A vector with one entry per row of ``like``, as a column."""
-    return Reshape(parameter, [-1, 1]) if parameter.rank == 1 and like.rank > 1 and parameter.shape[0] != 1 else parameter
+    vector = parameter.rank == 1 and like.rank > 1 and parameter.shape[0] != 1
+    return Reshape(parameter, [-1, 1]) if vector else parameter
 
 
 @operator(since=21)

@@ -19,7 +19,8 @@ from pyflame_rt.ops.cast import Cast
 from pyflame_rt.ops.math import Cos, Log, Sqrt
 from pyflame_rt.ops.reduce import CumSum, ReduceSum
 from pyflame_rt.ops.registry import operator, primitive
-from pyflame_rt.ops.shape import Shape as ShapeOf, Unsqueeze
+from pyflame_rt.ops.shape import Shape as ShapeOf
+from pyflame_rt.ops.shape import Unsqueeze
 from pyflame_rt.ops.slicing import Slice
 from pyflame_rt.ops.value import Value, constant
 

@@ -141,27 +141,21 @@ def _filled(ops: Any, data: Any, axes: tuple[int, ...], keepdims: int, value: An
 
 
 @primitive(since=13, infer=_reduced_type, shape_math=True, vjp=_sum_vjp)
-def ReduceSum(
-    ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0
-) -> Any:
+def ReduceSum(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
     """Sum."""
     along = _axes_of(ops, axes, len(data.shape), noop_with_empty_axes)
     return ops.sum(data, axis=along, keepdims=bool(keepdims)) if along else data
 
 
 @primitive(since=18, infer=_reduced_type, shape_math=True, vjp=_prod_vjp)
-def ReduceProd(
-    ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0
-) -> Any:
+def ReduceProd(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
     """Product."""
     along = _axes_of(ops, axes, len(data.shape), noop_with_empty_axes)
     return ops.prod(data, axis=along, keepdims=bool(keepdims)) if along else data
 
 
 @primitive(since=18, infer=_reduced_type, vjp=_mean_vjp)
-def ReduceMean(
-    ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0
-) -> Any:
+def ReduceMean(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
     """Mean; of integers rounded towards zero."""
     along = _axes_of(ops, axes, len(data.shape), noop_with_empty_axes)
     if not along:
@@ -174,9 +168,7 @@ def ReduceMean(
 
 
 @primitive(since=20, infer=_reduced_type, shape_math=True, vjp=_extreme_vjp)
-def ReduceMax(
-    ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0
-) -> Any:
+def ReduceMax(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
     """Largest element; of nothing the smallest value of the type."""
     along = _axes_of(ops, axes, len(data.shape), noop_with_empty_axes)
     if _is_empty(data, along):
@@ -185,9 +177,7 @@ def ReduceMax(
 
 
 @primitive(since=20, infer=_reduced_type, shape_math=True, vjp=_extreme_vjp)
-def ReduceMin(
-    ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0
-) -> Any:
+def ReduceMin(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
     """Smallest element; of nothing the largest value of the type."""
     along = _axes_of(ops, axes, len(data.shape), noop_with_empty_axes)
     if _is_empty(data, along):
@@ -221,9 +211,7 @@ def _in_float32(x: Value, body: Callable[[Value], Value]) -> Value:
 
 
 @operator(since=18, infer=_reduced_type)
-def ReduceL1(
-    data: Value, axes: Value | None = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0
-) -> Value:
+def ReduceL1(data: Value, axes: Value | None = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Value:
     """Sum of absolute values."""
     return ReduceSum(Abs(data), axes, keepdims=keepdims, noop_with_empty_axes=noop_with_empty_axes)
 
@@ -240,9 +228,7 @@ def ReduceSumSquare(
 
 
 @operator(since=18, infer=_reduced_type)
-def ReduceL2(
-    data: Value, axes: Value | None = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0
-) -> Value:
+def ReduceL2(data: Value, axes: Value | None = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Value:
     """Root of the sum of squares."""
     options = {"keepdims": keepdims, "noop_with_empty_axes": noop_with_empty_axes}
     return _in_float32(data, lambda x: Sqrt(ReduceSum(x * x, axes, **options)))
@@ -281,9 +267,7 @@ def ReduceLogSumExp(
 # ------------------------------------------------------------------ places
 
 
-def _place_type(
-    data: Value, /, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
-) -> TensorType:
+def _place_type(data: Value, /, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> TensorType:
     shape = data.tensor_type.shape
     if shape is None:
         return TensorType(DType.Int64)
@@ -301,17 +285,13 @@ def _place(ops: Any, find: Any, data: Any, axis: int, keepdims: int, last: int) 
 
 
 @primitive(since=13, infer=_place_type)
-def ArgMax(
-    ops: Any, data: Any, /, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
-) -> Any:
+def ArgMax(ops: Any, data: Any, /, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
     """Index of the largest element along an axis."""
     return _place(ops, ops.argmax, data, axis, keepdims, select_last_index)
 
 
 @primitive(since=13, infer=_place_type)
-def ArgMin(
-    ops: Any, data: Any, /, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
-) -> Any:
+def ArgMin(ops: Any, data: Any, /, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
     """Index of the smallest element along an axis."""
     return _place(ops, ops.argmin, data, axis, keepdims, select_last_index)
 
@@ -334,9 +314,7 @@ def _running(ops: Any, run: Any, x: Any, axis: Any, start: int, exclusive: int, 
     return ops.flip(result, along) if reverse else result
 
 
-def _cumsum_vjp(
-    g: Value, y: Value, x: Value, axis: Value, *, exclusive: int, reverse: int
-) -> tuple[Value, None]:
+def _cumsum_vjp(g: Value, y: Value, x: Value, axis: Value, *, exclusive: int, reverse: int) -> tuple[Value, None]:
     return CumSum(g, axis, exclusive=exclusive, reverse=0 if reverse else 1), None
 
 

@@ -1,8 +1,8 @@
-"""RE2's pattern syntax for Python's regular expressions.
+r"""RE2's pattern syntax for Python's regular expressions.
 
 The two agree on nearly everything that RE2 has. What differs is rewritten here: POSIX classes,
-Unicode classes, ``\\z``, ``\\Q...\\E`` and flags in the middle of a pattern. Class escapes such as
-``\\d`` are ASCII in RE2.
+Unicode classes, ``\z``, ``\Q...\E`` and flags in the middle of a pattern. Class escapes such as
+``\d`` are ASCII in RE2.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _ABSENT = re.compile(r"\(\?(?:=|!|<=|<!|>)")
 
 @lru_cache(maxsize=128)
 def compile_re2(pattern: str) -> re.Pattern[str]:
-    """A pattern in RE2's syntax, compiled.
+    r"""A pattern in RE2's syntax, compiled.
 
     Example:
-        >>> bool(compile_re2("[[:alpha:]]+").fullmatch("abc")), bool(compile_re2(r"\\d").fullmatch("٣"))
+        >>> bool(compile_re2("[[:alpha:]]+").fullmatch("abc")), bool(compile_re2(r"\d").fullmatch("٣"))
         (True, False)
     """
     try:
@@ -166,7 +166,7 @@ def _category_ranges(name: str, negated: bool) -> str:
     if name == "Any":
         return "" if negated else rf"\x00-{chr(sys.maxunicode)}"
     if len(name) > 2 or name[0] not in "CLMNPSZ":
-        raise UnsupportedOperatorError(f"the Unicode class {name!r} is not supported; general categories such as L or Nd are")
+        raise UnsupportedOperatorError(f"the Unicode class {name!r} is not supported; categories such as L or Nd are")
     every = range(sys.maxunicode + 1)
     return _ranges([c for c in every if unicodedata.category(chr(c)).startswith(name) != negated])
 

@@ -192,7 +192,7 @@ def unknown_operator_message(name: str, domain: str) -> str:
     )
 
 
-_INFRASTRUCTURE = {"registry", "signature", "value", "evaluate", "trace", "inference", "normalize", "rules", "upgrade"}
+_INFRASTRUCTURE = {"registry", "signature", "value", "evaluate", "trace", "inference", "inline", "normalize", "rules", "upgrade"}
 
 
 def _load_families() -> None:

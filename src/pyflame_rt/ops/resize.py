@@ -18,7 +18,6 @@ from pyflame_rt.ops.logic import Where
 from pyflame_rt.ops.math import Round
 from pyflame_rt.ops.registry import operator
 from pyflame_rt.ops.rules import normalize_axes, static_size
-from pyflame_rt.ops.shape import Reshape
 from pyflame_rt.ops.upgrade import Upgrade, upgrade
 from pyflame_rt.ops.value import Value, constant
 
@@ -111,7 +110,8 @@ def _from_sizes(old: list[DimLike], wanted: list[Any], policy: str) -> tuple[lis
     if policy not in _POLICIES:
         raise InputError(f"keep_aspect_ratio_policy is {policy!r}; known: {', '.join(_POLICIES)}")
     if policy == "stretch":
-        return [1.0 if w == o else float(static_size(w)) / static_size(o) for w, o in zip(wanted, old, strict=True)], wanted
+        pairs = zip(wanted, old, strict=True)
+        return [1.0 if w == o else static_size(w) / static_size(o) for w, o in pairs], wanted
     ratios = [static_size(w) / static_size(o) for w, o in zip(wanted, old, strict=True)]
     scale = min(ratios) if policy == "not_larger" else max(ratios)
     return [scale] * len(old), [math.floor(scale * static_size(o) + 0.5) for o in old]

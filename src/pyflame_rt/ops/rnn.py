@@ -79,7 +79,7 @@ def _activations(
 ) -> list[Activation]:
     """The functions in order; each takes the next alpha and beta only if it has such a parameter."""
     left_a, left_b = list(alphas or ()), list(betas or ())
-    result = []
+    result: list[Activation] = []
     for name in names:
         known = _PARAMETERS.get(name.lower())
         if known is None:
@@ -169,17 +169,18 @@ def _run(
     functions: Sequence[Activation],
 ) -> tuple[Value, ...]:
     """All outputs of a layer: the first state at every step, then every state after the last."""
-    X, W, R, B = inputs
-    if X.rank != 3 or W.rank != 3 or R.rank != 3:
-        raise ShapeMismatchError(f"X, W and R must have three axes, got shapes {X.shape}, {W.shape} and {R.shape}")
+    x, W, R, B = inputs
+    if x.rank != 3 or W.rank != 3 or R.rank != 3:
+        raise ShapeMismatchError(f"X, W and R must have three axes, got shapes {x.shape}, {W.shape} and {R.shape}")
     if layout:
-        X = Transpose(X, perm=[1, 0, 2])
+        x = Transpose(x, perm=[1, 0, 2])
         initial = [None if s is None else Transpose(s, perm=[1, 0, 2]) for s in initial]
     backwards = _directions(direction)
     per = len(functions) // len(backwards)
-    outputs, ends = [], []
+    outputs: list[Value] = []
+    ends: list[list[Value]] = []
     for i, back in enumerate(backwards):
-        layer = _layer(X, W, R, B, peepholes, i, list(functions[i * per : (i + 1) * per]))
+        layer = _layer(x, W, R, B, peepholes, i, list(functions[i * per : (i + 1) * per]))
         starts = tuple(_start(layer, s, i) for s in initial)
         steps, last = _walk(step, layer, starts, lengths, backwards=back)
         outputs.append(Unsqueeze(steps, [1]))
@@ -271,7 +272,7 @@ def RNN(
     *,
     activation_alpha: list[float] | None = None,
     activation_beta: list[float] | None = None,
-    activations: list[str] = ("Tanh", "Tanh"),  # type: ignore[assignment]
+    activations: list[str] = ["Tanh", "Tanh"],  # noqa: B006 - nobody changes it
     clip: float | None = None,
     direction: str = "forward",
     hidden_size: int | None = None,

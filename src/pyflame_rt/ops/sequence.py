@@ -155,7 +155,7 @@ def SplitToSequence(ops: Any, input: Any, split: Any = None, /, *, axis: int = 0
         sizes = _chunks(length, int(given)) if given.ndim == 0 else given.tolist()
     if sum(sizes) != length or any(size < 0 for size in sizes):
         raise ShapeMismatchError(f"parts of sizes {sizes} do not add up to {length}, the size of axis {along}")
-    parts = ops.split(input, sizes, along) if sizes else []
+    parts: list[Any] = ops.split(input, sizes, along) if sizes else []
     return parts if keepdims or split is not None else [ops.squeeze(part, along) for part in parts]
 
 
@@ -207,12 +207,13 @@ def SequenceMap(
 ) -> tuple[list[Any], ...]:
     """A graph applied to each element of a sequence; other sequences are taken along in step."""
     given, captures = split_captures((input_sequence, *additional_inputs), captured)
-    lengths = {len(v) for v in given if isinstance(v, list)}
+    sequences: list[list[Any]] = [v for v in given if isinstance(v, list)]
+    lengths = {len(v) for v in sequences}
     if len(lengths) != 1:
         raise InputError(f"the sequences have different lengths: {sorted(lengths)}")
     results: tuple[list[Any], ...] = tuple([] for _ in body.outputs)
     for i in range(len(input_sequence)):
-        items = [v[i] if isinstance(v, list) else v for v in given]
+        items: list[Any] = [v[i] if isinstance(v, list) else v for v in given]
         for column, value in zip(results, interpreter.run(body, [*items, *captures]), strict=True):
             column.append(value)
     return results

@@ -18,7 +18,7 @@ from pyflame_rt.ops.arithmetic import runtime_shape, unbroadcast
 from pyflame_rt.ops.creation import Constant, ConstantOfShape, Dims, EyeLike, Range, Trilu
 from pyflame_rt.ops.registry import operator, primitive
 from pyflame_rt.ops.rules import broadcast_shapes, normalize_axes, tensor_like
-from pyflame_rt.ops.sizes import known_ints, product, size_values
+from pyflame_rt.ops.sizes import known_ints, product, size_values, vector_length
 from pyflame_rt.ops.slicing import CenterCropPad, Concat, Pad, ReverseSequence, Slice, Split, Tile
 from pyflame_rt.ops.upgrade import Upgrade, upgrade
 from pyflame_rt.ops.value import Value
@@ -68,7 +68,7 @@ def resolve_reshape(old: Sequence[DimLike] | None, sizes: Sequence[Any], allowze
     for i, size in enumerate(sizes):
         if size == 0 and not allowzero:
             if old is not None and i >= len(old):
-                raise ShapeMismatchError(f"size {i} of {list(sizes)} is to be copied, but the input has rank {len(old)}")
+                raise ShapeMismatchError(f"size {i} of {list(sizes)} is to be copied, but the rank is {len(old)}")
             result[i] = None if old is None else old[i]
             copied.add(i)
         elif isinstance(size, int) and size < 0:
@@ -115,10 +115,8 @@ def _reshape_type(data: Value, shape: Value, /, *, allowzero: int) -> TensorType
     sizes = known_ints(shape)
     if sizes is not None:
         return tensor_like(data, resolve_reshape(data.tensor_type.shape, sizes, allowzero))
-    length = shape.tensor_type.shape
-    if length is None or len(length) != 1 or not isinstance(length[0], int):
-        return tensor_like(data, None)
-    return tensor_like(data, [None] * length[0])
+    rank = vector_length(shape)
+    return tensor_like(data, None if rank is None else [None] * rank)
 
 
 @primitive(since=25, infer=_reshape_type, shape_math=True, vjp=_reshaped)
@@ -145,12 +143,12 @@ def _expand_type(input: Value, shape: Value, /) -> TensorType:
     sizes, old = known_ints(shape), input.tensor_type.shape
     if sizes is not None:
         return tensor_like(input, broadcast_shapes(old, Sizes(sizes)))
-    length = shape.tensor_type.shape
-    if old is None or length is None or len(length) != 1 or not isinstance(length[0], int):
+    rank = vector_length(shape)
+    if old is None or rank is None:
         return tensor_like(input, None)
     # A size other than 1 survives any broadcasting.
     own = [d if isinstance(d, int) and d != 1 else None for d in old]
-    return tensor_like(input, [*[None] * (length[0] - len(own)), *own])
+    return tensor_like(input, [*[None] * (rank - len(own)), *own])
 
 
 @primitive(since=13, infer=_expand_type, shape_math=True, vjp=_expand_vjp)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from pyflame_rt.graph import Dim, DimLike, DType, OptionalType, SequenceType, Shape, TensorType, ValueType, symbol
+from pyflame_rt.graph import Dim, DimLike, OptionalType, SequenceType, Shape, TensorType, ValueType, symbol
 from pyflame_rt.graph.types import AnyType
 from pyflame_rt.ops.value import Value
 
@@ -22,6 +22,7 @@ __all__ = [
     "size_values",
     "surely_not_negative",
     "total",
+    "vector_length",
 ]
 
 _ANONYMOUS = "?"
@@ -54,6 +55,13 @@ def _is_anonymous(size: Dim) -> bool:
 def known_ints(value: Value | None) -> list[Any] | None:
     """Contents as numbers and symbolic sizes, or None when they are not known."""
     return None if value is None or value.known is None else value.ints()
+
+
+def vector_length(value: Value) -> int | None:
+    """How many elements a vector has, or None when that is not known."""
+    dims = value.tensor_type.shape
+    length = dims[0] if dims is not None and len(dims) == 1 else None
+    return length if isinstance(length, int) else None
 
 
 def size_values(sizes: Sequence[DimLike]) -> np.ndarray[Any, Any]:
@@ -123,7 +131,7 @@ def join_types(a: ValueType | None, b: ValueType | None) -> ValueType | None:
         return None if inner is None else SequenceType(inner)
     if not isinstance(a, TensorType) or not isinstance(b, TensorType) or a.dtype is not b.dtype:
         return None
-    return TensorType(cast("DType", a.dtype), _join_shapes(a.shape, b.shape))
+    return TensorType(a.dtype, _join_shapes(a.shape, b.shape))
 
 
 def _join_shapes(a: Shape | None, b: Shape | None) -> Shape | None:

@@ -12,7 +12,7 @@ from pyflame_rt.graph.errors import DTypeMismatchError, InputError, ShapeMismatc
 from pyflame_rt.ops.arithmetic import zeros_like
 from pyflame_rt.ops.registry import operator, primitive
 from pyflame_rt.ops.rules import merge_dims, normalize_axes, normalize_axis, same, tensor_like
-from pyflame_rt.ops.sizes import ceil_divide, known_ints, product, surely_not_negative, total
+from pyflame_rt.ops.sizes import ceil_divide, known_ints, product, surely_not_negative, total, vector_length
 from pyflame_rt.ops.upgrade import Upgrade, upgrade
 from pyflame_rt.ops.value import Value, constant
 
@@ -29,7 +29,7 @@ def _ints(ops: Any, x: Any) -> list[Any]:
 def _concat_type(*inputs: Value, axis: int) -> TensorType:
     for v in inputs[1:]:
         if v.dtype is not inputs[0].dtype:
-            raise DTypeMismatchError(f"inputs have different element types: {inputs[0].dtype.label} and {v.dtype.label}")
+            raise DTypeMismatchError(f"element types differ: {inputs[0].dtype.label} and {v.dtype.label}")
     shapes = [v.tensor_type.shape for v in inputs]
     known = [s for s in shapes if s is not None]
     if not known:
@@ -93,8 +93,8 @@ def _split_type(
     along = None if dims is None else normalize_axis(axis, len(dims))
     sizes = known_ints(split)
     if sizes is None and split is not None:
-        length = split.shape[0]
-        if not isinstance(length, int):
+        length = vector_length(split)
+        if length is None:
             raise UndeterminedError("how many parts there are is only known when running")
         sizes = [None] * length
     if sizes is None:
@@ -107,9 +107,11 @@ def _split_type(
 
 
 def _split_vjp(
-    g: tuple[Value | None, ...], y: tuple[Value, ...], _x: Value, *rest: Value | None, axis: int, **_: Any
+    g: Any, y: Any, _x: Value, *rest: Value | None, axis: int, **_: Any
 ) -> tuple[Value | None, ...]:
-    grads, parts = (v if isinstance(v, tuple) else (v,) for v in (g, y))
+    # A node with one part has no tuples.
+    grads: list[Any] = [g] if isinstance(y, Value) else list(g)
+    parts: list[Any] = [y] if isinstance(y, Value) else list(y)
     whole = [zeros_like(part) if grad is None else grad for grad, part in zip(grads, parts, strict=True)]
     return (Concat(*whole, axis=axis), *[None] * len(rest))
 
@@ -143,7 +145,8 @@ def sizes_became_an_input(node: Node, up: Upgrade) -> Node:
     if not node.has_attr("split"):
         return node
     kept = {name: value for name, value in node.attributes.items() if name != "split"}
-    return node.replace(inputs=[node.inputs[0], up.constant(node.get_attr("split"), np.int64, "split")], attributes=kept)
+    sizes = up.constant(node.get_attr("split"), np.int64, "split")
+    return node.replace(inputs=[node.inputs[0], sizes], attributes=kept)
 
 
 # ---------------------------------------------------------------------- Slice
@@ -199,8 +202,8 @@ def _slice_type(
     dims: list[DimLike] = list(data.shape)
     low, high = known_ints(starts), known_ints(ends)
     count = next((len(v) for v in (low, high) if v is not None), None)
-    count = starts.shape[0] if count is None else count
-    if not isinstance(count, int) or (axes is not None and axes.known is None):
+    count = vector_length(starts) if count is None else count
+    if count is None or (axes is not None and axes.known is None):
         return tensor_like(data, [None] * len(dims))
     unknown = [None] * count
     places = range(count) if axes is None else normalize_axes(known_ints(axes) or [], len(dims))
@@ -323,7 +326,7 @@ def Pad(
     wider = [(max(0, before), max(0, after)) for before, after in pairs]
     if mode != "constant":
         return ops.pad(data, wider, mode)
-    fill = "" if ops.dtype(data) == object else 0
+    fill = "" if ops.dtype(data).kind == "O" else 0
     if constant_value is not None:
         fill = ops.to_numpy(constant_value).ravel()[0]
     return ops.pad(data, wider, "constant", fill)

@@ -25,10 +25,9 @@ def _text(value: Any) -> str:
 
 def _each(function: Callable[[str], Any], x: Strings, dtype: Any = object) -> Strings:
     """A function applied to every string; the result keeps the shape."""
-    made = np.empty(x.shape, dtype=dtype)
-    flat = made.reshape(-1)
-    flat[:] = [function(_text(v)) for v in x.ravel()]
-    return flat.reshape(x.shape)
+    made: Strings = np.empty(x.size, dtype=dtype)
+    made[:] = [function(_text(v)) for v in x.ravel()]
+    return made.reshape(x.shape)
 
 
 @primitive(since=20, infer=broadcast, host=True)
@@ -69,7 +68,7 @@ _TURKIC = ("tr", "az")
 _CASING: dict[str, Callable[[str], str]] = {"NONE": lambda s: s, "LOWER": str.lower, "UPPER": str.upper}
 _TURKIC_CASING: dict[str, Callable[[str], str]] = {
     "NONE": lambda s: s,
-    "LOWER": lambda s: s.replace("İ", "i").replace("I", "ı").lower(),
+    "LOWER": lambda s: s.replace("İ", "i").replace("I", "\u0131").lower(),
     "UPPER": lambda s: s.replace("i", "İ").upper(),
 }
 
@@ -186,7 +185,7 @@ def _pool(items: Sequence[Any] | None, starts: Sequence[int]) -> dict[tuple[Any,
 
 
 def _ngrams(tokens: Sequence[Any], lengths: Sequence[int], max_skip: int) -> list[tuple[Any, ...]]:
-    found = []
+    found: list[tuple[Any, ...]] = []
     for length in lengths:
         # A single word skips nothing: each is counted once.
         for skip in range(max_skip + 1 if length > 1 else 1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.ops.arithmetic import Pow
 from pyflame_rt.ops.cast import Cast
-from pyflame_rt.ops.logic import Equal, Where
+from pyflame_rt.ops.logic import Equal, Greater, Where
 from pyflame_rt.ops.math import Sqrt
 from pyflame_rt.ops.registry import operator
 from pyflame_rt.ops.value import Value, constant
@@ -36,7 +36,7 @@ def Adagrad(
     norm_coefficient: float = 0.0,
 ) -> tuple[Value, ...]:
     """Steps shrink by the root of all squared gradients so far."""
-    results = []
+    results: list[tuple[Value, ...]] = []
     for x, g, h in _groups(inputs, 3):
         rate = Cast(R, to=x.dtype) / (Cast(T, to=x.dtype) * decay_factor + 1.0)
         slope = x * norm_coefficient + g
@@ -58,14 +58,14 @@ def Adam(
     norm_coefficient_post: float = 0.0,
 ) -> tuple[Value, ...]:
     """Running means of gradients and their squares; corrected for their start at zero."""
-    results = []
+    results: list[tuple[Value, ...]] = []
     for x, g, v, h in _groups(inputs, 4):
         slope = x * norm_coefficient + g
         mean = v * alpha + slope * (1 - alpha)
         squares = h * beta + slope * slope * (1 - beta)
         step, rate = Cast(T, to=x.dtype), Cast(R, to=x.dtype)
         corrected = rate * Sqrt(1.0 - Pow(constant(beta, x), step)) / (1.0 - Pow(constant(alpha, x), step))
-        rate = Where(T > constant(0, T), corrected, rate)
+        rate = Where(Greater(T, constant(0, T)), corrected, rate)
         moved = x - rate * mean / (Sqrt(squares) + epsilon)
         results.append((moved * (1 - norm_coefficient_post), mean, squares))
     return _kind_by_kind(results)
@@ -78,7 +78,7 @@ def Momentum(
     """Gradient descent with momentum, standard or Nesterov's."""
     if mode not in ("standard", "nesterov"):
         raise InputError(f"mode is {mode!r}; known: standard, nesterov")
-    results = []
+    results: list[tuple[Value, ...]] = []
     for x, g, v in _groups(inputs, 3):
         slope = x * norm_coefficient + g
         share = Where(Equal(T, constant(0, T)), constant(1.0, x), constant(beta, x))

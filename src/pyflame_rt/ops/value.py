@@ -17,7 +17,7 @@ import numpy as np
 from pyflame_rt.graph import Attribute, DType, Shape, TensorType, ValueType
 from pyflame_rt.graph.errors import UndeterminedError
 
-__all__ = ["Scope", "Value", "active_scope", "constant", "lift", "scope"]
+__all__ = ["Scope", "Value", "active_scope", "constant", "lift", "scope", "wanted"]
 
 
 class Scope(Protocol):
@@ -149,6 +149,12 @@ def active_scope() -> Scope:
     if not stack:
         raise RuntimeError("operators are called inside a body being evaluated or traced; to run one, use pyflame_rt.ops.evaluate")
     return stack[-1]
+
+
+def wanted(output: int) -> bool:
+    """Whether an output of the operator whose body runs is read: False only when it surely is not."""
+    count = getattr(active_scope(), "outputs", None)
+    return count is None or output < count
 
 
 @contextmanager

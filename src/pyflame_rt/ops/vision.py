@@ -117,7 +117,7 @@ def _axis_taps(
         weights = [1.0 - r, r] if mode == "linear" else _cubic_weights(r)
         first = 0 if mode == "linear" else -1
         places = [(left + float(first + i), w) for i, w in enumerate(weights)]
-    taps = []
+    taps: list[tuple[Value, Value | None, Value | None]] = []
     for place, weight in places:
         mask = None
         if padding == "zeros":
@@ -139,7 +139,9 @@ def _cubic_weights(r: Value) -> list[Value]:
     return [far(r + 1.0), near(r), near(1.0 - r), far(2.0 - r)]
 
 
-def _weighted_pixels(pixels: Value, taps: Sequence[tuple[Value, Value | None, Value | None]], sizes: list[int]) -> Value:
+def _weighted_pixels(
+    pixels: Value, taps: Sequence[tuple[Value, Value | None, Value | None]], sizes: list[int]
+) -> Value:
     """One pixel for every point, times its weight; 0 where it is outside."""
     index: Value | None = None
     weight: Value | None = None
@@ -209,13 +211,14 @@ def _folded_type(input: Value, image_shape: Value, block_shape: Value, /, **_: A
     space: list[Any] | None = None
     if image_shape.known is not None:
         space = image_shape.ints()
-    elif image_shape.tensor_type.shape is not None and isinstance(image_shape.shape[0], int):
-        space = [None] * image_shape.shape[0]
+    elif image_shape.tensor_type.shape is not None and isinstance(rank := image_shape.shape[0], int):
+        space = [None] * rank
     if space is None:
         return TensorType(kind.dtype)
     channels = None
-    if kind.shape is not None and kind.shape[1] is not None and block_shape.known is not None:
-        channels = kind.shape[1] // math.prod(block_shape.ints())
+    columns = None if kind.shape is None else kind.shape[1]
+    if columns is not None and block_shape.known is not None:
+        channels = columns // math.prod(block_shape.ints())
     return TensorType(kind.dtype, Shape([None if kind.shape is None else kind.shape[0], channels, *space]))
 
 
@@ -243,7 +246,7 @@ def Col2Im(
         raise ShapeMismatchError(
             f"image {image} with blocks {block} has {places.size // math.prod(block)} patches, the input {columns}"
         )
-    batch, channels = input.shape[0], input.shape[1] // math.prod(block)
+    batch, channels = input.shape[0], static_size(input.shape[1]) // math.prod(block)
     updates = Reshape(input, [batch, channels, places.size])
     zeros = Expand(constant(0, input), [batch, channels, math.prod(padded)])
     index = Expand(constant(places.reshape(1, 1, -1)), [batch, channels, places.size])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyflame_rt.graph import DimLike
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError, UndeterminedError
 
-__all__ = ["Windows", "output_size", "same_padding", "windows"]
+__all__ = ["Windows", "output_size", "pad_pairs", "same_padding", "times", "window_shape", "windows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Windows:
 
     def reach(self, spatial: Sequence[int]) -> list[tuple[int, int]]:
         """Padding that gives exactly the windows of :meth:`output`: ``after`` may grow or be negative."""
-        pairs = []
+        pairs: list[tuple[int, int]] = []
         for n, out, k, s, d, (before, _) in zip(
             spatial, self.output(spatial), self.kernel, self.strides, self.dilations, self.padding, strict=True
         ):
@@ -105,6 +105,11 @@ def windows(
         case _:
             raise InputError(f"auto_pad {auto_pad!r} is none of NOTSET, SAME_UPPER, SAME_LOWER, VALID")
     return Windows(taps, steps, gaps, tuple(padding), bool(ceil_mode))
+
+
+def times(size: DimLike, factor: int) -> DimLike:
+    """A multiple of a size that may be unknown."""
+    return None if size is None else size * factor
 
 
 def pad_pairs(pads: Sequence[int] | None, rank: int) -> list[tuple[int, int]]:

@@ -39,7 +39,7 @@ class ExecutionOrder(Enum):
     MEMORY_EFFICIENT = 2
 
 
-_MODES = {ExecutionMode.ORT_SEQUENTIAL: "sequential", ExecutionMode.ORT_PARALLEL: "parallel"}
+_MODES: dict[Any, str] = {ExecutionMode.ORT_SEQUENTIAL: "sequential", ExecutionMode.ORT_PARALLEL: "parallel"}
 _MODE_SLOT: Any = _SessionOptions.__dict__["execution_mode"]
 
 
@@ -56,12 +56,10 @@ class SessionOptions(_SessionOptions):
     def __init__(self) -> None:
         self._severity = -1
         self.execution_order = ExecutionOrder.DEFAULT
-        super().__init__(
-            optimization_level=OptLevel.ALL, profile_file_prefix="onnxruntime_profile_"
-        )
+        super().__init__(optimization_level=OptLevel.ALL, profile_file_prefix="onnxruntime_profile_")
 
     @property
-    def execution_mode(self) -> ExecutionMode:  # type: ignore[override]
+    def execution_mode(self) -> ExecutionMode:
         """Sequential or parallel."""
         stored = _MODE_SLOT.__get__(self)
         return next(mode for mode, name in _MODES.items() if name == stored)

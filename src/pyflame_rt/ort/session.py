@@ -3,32 +3,51 @@
 from __future__ import annotations
 
 import functools
-import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from pyflame_rt.graph import AnyType, TensorInfo
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, PyFlameRTError, ShapeMismatchError
 from pyflame_rt.iobinding import OrtValue, ort_type_text
-from pyflame_rt.options import ModelMetadata
 from pyflame_rt.ort.capi.onnxruntime_pybind11_state import InvalidArgument, translate
 from pyflame_rt.ort.options import SessionOptions
 from pyflame_rt.providers import DEFAULT_PROVIDER, get_all_providers, get_available_providers
 from pyflame_rt.session import InferenceSession as _InferenceSession
 
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyflame_rt.options import ModelMetadata
+
 __all__ = ["ORT_PROVIDERS", "InferenceSession", "NodeArg"]
 
-ORT_PROVIDERS = (
-    "NvTensorRTRTXExecutionProvider TensorrtExecutionProvider CUDAExecutionProvider MIGraphXExecutionProvider "
-    "OpenVINOExecutionProvider DnnlExecutionProvider VitisAIExecutionProvider QNNExecutionProvider "
-    "NnapiExecutionProvider VSINPUExecutionProvider JsExecutionProvider CoreMLExecutionProvider ACLExecutionProvider "
-    "DmlExecutionProvider RknpuExecutionProvider WebNNExecutionProvider WebGpuExecutionProvider "
-    "XnnpackExecutionProvider CANNExecutionProvider AzureExecutionProvider ROCMExecutionProvider"
-).split()
+ORT_PROVIDERS = [
+    "NvTensorRTRTXExecutionProvider",
+    "TensorrtExecutionProvider",
+    "CUDAExecutionProvider",
+    "MIGraphXExecutionProvider",
+    "OpenVINOExecutionProvider",
+    "DnnlExecutionProvider",
+    "VitisAIExecutionProvider",
+    "QNNExecutionProvider",
+    "NnapiExecutionProvider",
+    "VSINPUExecutionProvider",
+    "JsExecutionProvider",
+    "CoreMLExecutionProvider",
+    "ACLExecutionProvider",
+    "DmlExecutionProvider",
+    "RknpuExecutionProvider",
+    "WebNNExecutionProvider",
+    "WebGpuExecutionProvider",
+    "XnnpackExecutionProvider",
+    "CANNExecutionProvider",
+    "AzureExecutionProvider",
+    "ROCMExecutionProvider",
+]
 """Providers of ONNX Runtime that programs name and that are not here."""
 
 _UNSET_VERSION = 2**63 - 1
@@ -130,9 +149,7 @@ class InferenceSession(_InferenceSession):
 
     def _validate_input(self, feed_input_names: list[str]) -> None:
         missing = [
-            arg.name
-            for arg in self._inputs
-            if arg.name not in feed_input_names and not arg.type.startswith("optional")
+            arg.name for arg in self._inputs if arg.name not in feed_input_names and not arg.type.startswith("optional")
         ]
         if missing:
             raise ValueError(f"Required inputs ({missing}) are missing from input feed ({feed_input_names}).")

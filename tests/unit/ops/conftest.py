@@ -36,7 +36,10 @@ def _by_onnxruntime(node: Node, arrays: Sequence[Any], kinds: Sequence[Any], ops
 def _check_inference(node: Node, arrays: Sequence[Any], results: Sequence[Any]) -> None:
     """Types inferred from types alone must not contradict what was computed."""
     op = get_op(node.op_type, node.domain)
-    given = [None if a is None else Value(f"x{i}", TensorType(DType.of(a.dtype), Shape(a.shape))) for i, a in enumerate(arrays)]
+    given = [
+        None if a is None else Value(f"x{i}", TensorType(DType.of(a.dtype), Shape(a.shape)))
+        for i, a in enumerate(arrays)
+    ]
     for inferred, result in zip(infer_outputs(op, given, bind_attributes(node, op)), results, strict=False):
         if not isinstance(inferred.type, TensorType) or result is None:
             continue
@@ -89,3 +92,41 @@ def _same(ours: np.ndarray, theirs: np.ndarray, atol: float, steps: int) -> None
         assert (away > 0).mean() < 0.1
         return
     np.testing.assert_allclose(ours.astype(np.float64), theirs.astype(np.float64), rtol=atol, atol=atol)
+
+
+@pytest.fixture
+def gradients_match() -> Callable[..., None]:
+    """Check the gradients of one node for all its float64 inputs against finite differences."""
+
+    def check(
+        op_type: str, arrays: Sequence[np.ndarray], attributes: dict[str, Any] | None = None, *, domain: str = ""
+    ) -> None:
+        from pyflame_rt.autodiff import gradient
+        from pyflame_rt.graph import Graph
+        from pyflame_rt.ops import Program
+
+        graph = Graph("g")
+        names = [f"x{i}" for i in range(len(arrays))]
+        for name, array in zip(names, arrays, strict=True):
+            graph.add_input(name, array.shape, DType.of(array.dtype))
+        graph.add_node("n", op_type, names, ["y"], attributes or {}, domain=domain)
+        graph.add_output("y", None, DType.Float64)
+        wrt = [n for n, a in zip(names, arrays, strict=True) if a.dtype == np.float64]
+        forward, backward = Program(graph), Program(gradient(graph, ["y"], wrt, seeded=True))
+        context = Context.of("numpy")
+        (y,) = forward.run(arrays, context)
+        seed = np.random.default_rng(5).normal(size=y.shape)
+        found = backward.run([*arrays, seed], context)[1:]
+        for name, got in zip(wrt, found, strict=True):
+            at = names.index(name)
+            expected = np.zeros_like(arrays[at])
+            for place in np.ndindex(expected.shape):
+                sides = []
+                for step in (1e-6, -1e-6):
+                    moved = [a.copy() for a in arrays]
+                    moved[at][place] += step
+                    sides.append(float((forward.run(moved, context)[0] * seed).sum()))
+                expected[place] = (sides[0] - sides[1]) / 2e-6
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+    return check

@@ -60,9 +60,7 @@ def model_of(op, arrays, opset, **attributes):
     infos = [oh.make_tensor_value_info(n, 1, a.shape) for n, a in zip(names, arrays, strict=True)]
     out = oh.make_tensor_value_info("o", 1, None)
     graph = oh.make_graph([oh.make_node(op, names, ["o"], **attributes)], "g", infos, [out])
-    return oh.make_model(
-        graph, opset_imports=[oh.make_opsetid("", opset)], ir_version=8
-    ).SerializeToString()
+    return oh.make_model(graph, opset_imports=[oh.make_opsetid("", opset)], ir_version=8).SerializeToString()
 
 
 def run_model(op, arrays, opset, **attributes):
@@ -89,9 +87,7 @@ def test_half_precision_is_rounded_once(op, dtype, library):
     result = run(op, x, library=library, **attributes)
     assert result.dtype == dtype
     step = float(ml_dtypes.finfo(dtype).eps)
-    np.testing.assert_allclose(
-        result.astype(np.float32), expected.astype(np.float32), rtol=step, atol=1e-6
-    )
+    np.testing.assert_allclose(result.astype(np.float32), expected.astype(np.float32), rtol=step, atol=1e-6)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

@@ -119,7 +119,7 @@ def test_unknown_rank_stays_unknown():
 
 
 def test_mod_refuses_other_flags():
-    with pytest.raises(PyFlameRTError, match="node 'n'.*fmod"):
+    with pytest.raises(PyFlameRTError, match=r"node 'n'.*fmod"):
         run("Mod", np.int32([1]), np.int32([1]), fmod=2)
 
 
@@ -131,9 +131,7 @@ def test_legacy_broadcast_lines_up_from_an_axis(op, opset):
     consumed = {"consumed_inputs": [0, 0]} if opset == 1 and op != "Pow" else {}
     expected = run(op, a, b[:, :, None])
     np.testing.assert_array_equal(run_model(op, [a, b], opset, axis=1, broadcast=1, **consumed), expected)
-    np.testing.assert_array_equal(
-        run_model(op, [a, b[0, :1]], opset, broadcast=1), run(op, a, b[0, :1])
-    )
+    np.testing.assert_array_equal(run_model(op, [a, b[0, :1]], opset, broadcast=1), run(op, a, b[0, :1]))
 
 
 @pytest.mark.parametrize("op", ["Max", "Min", "Sum", "Mean"])

@@ -78,7 +78,7 @@ def test_shift_of_unsigned_integers(library, dtype):
 
 
 def test_shift_needs_a_direction():
-    with pytest.raises(PyFlameRTError, match="node 'n'.*LEFT or RIGHT"):
+    with pytest.raises(PyFlameRTError, match=r"node 'n'.*LEFT or RIGHT"):
         run("BitShift", np.uint8([1]), np.uint8([1]), direction="UP")
 
 

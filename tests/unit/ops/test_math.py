@@ -41,9 +41,7 @@ def run(op, array, library="numpy", **attributes):
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("op", FUNCTIONS)
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(np.float32, 2e-6), (np.float16, 2e-3), (ml_dtypes.bfloat16, 2e-2)]
-)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 2e-6), (np.float16, 2e-3), (ml_dtypes.bfloat16, 2e-2)])
 def test_function(op, dtype, tolerance, library):
     x = (np.array([0.25, 0.5, 0.75]) + (op == "Acosh")).astype(dtype)
     result = run(op, x, library)

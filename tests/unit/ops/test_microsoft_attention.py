@@ -128,9 +128,18 @@ def test_multi_head_attention_scores(agrees_with_onnxruntime):
 def test_decoder_masked_attention(agrees_with_onnxruntime):
     past = 3
     arrays = [
-        f32(B, 1, D), f32(B, 1, D), f32(B, 1, D), None, None,
-        f32(B, N, 6, H), f32(B, N, 6, H), i32(past), None, None, f32(3 * D),
-    ]  # fmt: skip
+        f32(B, 1, D),
+        f32(B, 1, D),
+        f32(B, 1, D),
+        None,
+        None,
+        f32(B, N, 6, H),
+        f32(B, N, 6, H),
+        i32(past),
+        None,
+        None,
+        f32(3 * D),
+    ]
     attributes = {"num_heads": N, "past_present_share_buffer": 1}
     ours = evaluate(Node("n", "DecoderMaskedMultiHeadAttention", ["x"], ["y"], attributes, MS), arrays)
     whole = [*arrays[:3], arrays[10], None, None, arrays[5][:, :, :past], arrays[6][:, :, :past]]
@@ -155,6 +164,31 @@ def test_rotary_embedding_of_part_of_a_head(agrees_with_onnxruntime, interleaved
     arrays = [f32(B, S, D), np.array([1]), f32(12, 2), f32(12, 2)]
     attributes = {"num_heads": N, "rotary_embedding_dim": 4, "interleaved": interleaved}
     agrees_with_onnxruntime("RotaryEmbedding", arrays, attributes)
+
+
+def t5_bucket(distance, buckets, furthest, both):
+    """The bucket of one distance (key minus query), by the definition in T5's paper code."""
+    first = 0
+    if both:
+        buckets //= 2
+        first = buckets if distance > 0 else 0
+        distance = abs(distance)
+    else:
+        distance = max(-distance, 0)
+    exact = buckets // 2
+    if distance < exact:
+        return first + distance
+    far = exact + int(np.log(distance / exact) / np.log(furthest / exact) * (buckets - exact))
+    return first + min(far, buckets - 1)
+
+
+@pytest.mark.parametrize("both", [0, 1])
+def test_relative_position_bias(both):
+    table = f32(32, N)
+    attributes = {"max_distance": 50, "is_bidirectional": both}
+    (y,) = run("RelativePositionBias", [table, np.array([70]), np.array([65])], attributes)
+    buckets = np.array([[t5_bucket(k - q, 32, 50, both) for k in range(65)] for q in range(70)])
+    np.testing.assert_array_equal(y, table[buckets].transpose(2, 0, 1)[None])
 
 
 QN, KN, GH = 4, 2, 16
@@ -195,7 +229,13 @@ def test_group_query_attention_rows_of_different_length(agrees_with_onnxruntime)
 
 @pytest.mark.parametrize(
     "options",
-    [{"local_window_size": 2}, {"softcap": 5.0}, {"smooth_softmax": 1}, {"scale": 0.7}, {"local_window_size": 3, "softcap": 2.0}],
+    [
+        {"local_window_size": 2},
+        {"softcap": 5.0},
+        {"smooth_softmax": 1},
+        {"scale": 0.7},
+        {"local_window_size": 3, "softcap": 2.0},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize(("past", "new"), [(0, 4), (4, 1)])
@@ -208,8 +248,12 @@ def test_group_query_attention_options(agrees_with_onnxruntime, options, past, n
 def test_group_query_attention_sinks_bias_and_positions(agrees_with_onnxruntime):
     attributes = {"num_heads": QN, "kv_num_heads": KN}
     bias, sink = f32(1, QN, 4, 4), f32(QN)
-    agrees_with_onnxruntime("GroupQueryAttention", group_query(0, 4, 0, extra=[None, bias]), attributes, outputs=PRESENT)
-    agrees_with_onnxruntime("GroupQueryAttention", group_query(0, 4, 0, extra=[None, None, sink]), attributes, outputs=PRESENT)
+    agrees_with_onnxruntime(
+        "GroupQueryAttention", group_query(0, 4, 0, extra=[None, bias]), attributes, outputs=PRESENT
+    )
+    agrees_with_onnxruntime(
+        "GroupQueryAttention", group_query(0, 4, 0, extra=[None, None, sink]), attributes, outputs=PRESENT
+    )
     # ONNX Runtime reads only the first position of a prompt, and counts on from it.
     places = np.array([[4, 5, 6, 7], [4, 5, 6, 7]])
     turned = group_query(0, 4, 0, rotary=True, extra=[places])
@@ -227,7 +271,8 @@ def test_half_precision_is_computed_in_single():
     arrays = [a.astype(np.float16) for a in (f32(B, S, 6), f32(6, 3 * D), f32(3 * D))]
     y = evaluate(Node("n", "Attention", ["x"], ["y"], {"num_heads": N, "unidirectional": 1}, MS), arrays)[0]
     exact = evaluate(
-        Node("n", "Attention", ["x"], ["y"], {"num_heads": N, "unidirectional": 1}, MS), [a.astype(np.float32) for a in arrays]
+        Node("n", "Attention", ["x"], ["y"], {"num_heads": N, "unidirectional": 1}, MS),
+        [a.astype(np.float32) for a in arrays],
     )[0]
     assert y.dtype == np.float16
     np.testing.assert_allclose(y, exact, atol=2e-2)

@@ -43,7 +43,13 @@ def test_transpose_matmul(agrees_with_onnxruntime):
 
 @pytest.mark.parametrize(
     ("activation", "alpha", "beta"),
-    [("Relu", None, None), ("Tanh", None, None), ("Sigmoid", None, None), ("LeakyRelu", 0.2, None), ("HardSigmoid", 0.3, 0.4)],
+    [
+        ("Relu", None, None),
+        ("Tanh", None, None),
+        ("Sigmoid", None, None),
+        ("LeakyRelu", 0.2, None),
+        ("HardSigmoid", 0.3, 0.4),
+    ],
 )
 def test_fused_gemm(agrees_with_onnxruntime, activation, alpha, beta):
     attributes = {"activation": activation, "alpha": 0.5, "beta": 2.0, "transB": 1}
@@ -54,7 +60,14 @@ def test_fused_gemm(agrees_with_onnxruntime, activation, alpha, beta):
 
 @pytest.mark.parametrize(
     ("activation", "params"),
-    [("Relu", []), ("Tanh", []), ("Sigmoid", []), ("LeakyRelu", [0.3]), ("Clip", [-0.5, 0.8]), ("HardSigmoid", [0.2, 0.5])],
+    [
+        ("Relu", []),
+        ("Tanh", []),
+        ("Sigmoid", []),
+        ("LeakyRelu", [0.3]),
+        ("Clip", [-0.5, 0.8]),
+        ("HardSigmoid", [0.2, 0.5]),
+    ],
 )
 def test_fused_conv(agrees_with_onnxruntime, activation, params):
     attributes = {"activation": activation, "pads": [1, 1, 1, 1], "strides": [2, 2], "group": 2}
@@ -163,7 +176,9 @@ def test_group_norm_channels_last_and_first_agree():
     attributes = {"groups": 4, "activation": 1}
     (last,) = evaluate(Node("n", "GroupNorm", ["x"], ["y"], attributes, MS), [x, gamma, beta])
     turned = np.moveaxis(x, 3, 1)
-    (first,) = evaluate(Node("n", "GroupNorm", ["x"], ["y"], {**attributes, "channels_last": 0}, MS), [turned, gamma, beta])
+    (first,) = evaluate(
+        Node("n", "GroupNorm", ["x"], ["y"], {**attributes, "channels_last": 0}, MS), [turned, gamma, beta]
+    )
     np.testing.assert_allclose(np.moveaxis(first, 1, 3), last, rtol=1e-5, atol=1e-6)
     grouped = x.reshape(2, 30, 4, 2)
     normal = (grouped - grouped.mean((1, 3), keepdims=True)) / np.sqrt(grouped.var((1, 3), keepdims=True) + 1e-5)
@@ -172,7 +187,9 @@ def test_group_norm_channels_last_and_first_agree():
     skip, bias = f32(2, 8), f32(8)
     y, total = evaluate(Node("n", "SkipGroupNorm", ["x"], ["y", "s"], attributes, MS), [x, gamma, beta, skip, bias])
     np.testing.assert_allclose(total, x + skip[:, None, None] + bias, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(y, evaluate(Node("n", "GroupNorm", ["x"], ["y"], attributes, MS), [total, gamma, beta])[0], rtol=1e-5)
+    np.testing.assert_allclose(
+        y, evaluate(Node("n", "GroupNorm", ["x"], ["y"], attributes, MS), [total, gamma, beta])[0], rtol=1e-5
+    )
 
 
 def test_shapes_are_inferred_with_symbolic_sizes():
@@ -183,7 +200,10 @@ def test_shapes_are_inferred_with_symbolic_sizes():
     y, *_ = infer_outputs(op, [Value("a", kind), Value("b", kind), Value("c", vector)], bind_attributes(node, op))
     assert str(y.type) == "float32[B, S, 8]"
     ids = Value("ids", TensorType(DType.Int32, Shape(["B", "S"])))
-    tables = [Value("w", TensorType(DType.Float32, Shape([100, 8]))), Value("p", TensorType(DType.Float32, Shape([64, 8])))]
+    tables = [
+        Value("w", TensorType(DType.Float32, Shape([100, 8]))),
+        Value("p", TensorType(DType.Float32, Shape([64, 8]))),
+    ]
     op = get_op("EmbedLayerNormalization", MS)
     inputs = [ids, None, *tables, None, Value("g", vector), Value("h", vector)]
     y, lengths, _ = infer_outputs(op, inputs, op.signature.bind({}, "n"))

@@ -1,5 +1,6 @@
 """Elementwise functions with the common promotion rule."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from emberharmony.backends.mlx.base import (
     native,
     native_dtype,
     number,
+    plain_axes,
     to_numpy,
     widened,
 )
@@ -39,6 +41,20 @@ def _wide_unary(function: Callable[[Array], Array]) -> Callable[[ArrayLike], Arr
     def call(x: ArrayLike) -> Array:
         x = as_float(x)
         return function(widened(x)).astype(x.dtype)
+
+    return call
+
+
+def _exact(function: Callable[[Array], Array], on_host: Callable[[np.ndarray], Any]) -> Callable[[ArrayLike], Array]:
+    """A function that MLX computes in float32 even for float64, which goes to the host instead."""
+    wide = _wide_unary(function)
+
+    def call(x: ArrayLike) -> Array:
+        x = as_mlx(x)
+        if x.dtype != mx.float64:
+            return wide(x)
+        with np.errstate(all="ignore"):
+            return from_numpy(np.asarray(on_host(to_numpy(x))))
 
     return call
 
@@ -114,10 +130,12 @@ _UNARY = [
     "arcsinh",
     "arccosh",
     "arctanh",
-    "erf",
 ]
 NATIVE.update({name: _wide_unary(getattr(mx, name)) for name in _UNARY})
-NATIVE["sigmoid"] = _wide_unary(mx.sigmoid)
+NATIVE.update({name: _exact(getattr(mx, name), getattr(np, name)) for name in ("exp", "sin", "cos")})
+# MLX's erf has an absolute error of 1e-7 also where its values are smaller.
+NATIVE["erf"] = _exact(lambda x: mx.where(mx.abs(x) < 5e-4, x * (2 / math.sqrt(math.pi)), mx.erf(x)), special.erf)
+NATIVE["sigmoid"] = _exact(mx.sigmoid, lambda x: 1 / (1 + np.exp(-x)))
 _HOST = ["erfc", "erfinv", "lgamma", "digamma"]
 NATIVE.update({name: _host_unary(getattr(special, name)) for name in _HOST})
 NATIVE.update({n: _rounding(getattr(mx, n)) for n in ("floor", "ceil", "trunc")})
@@ -140,7 +158,7 @@ _BINARY = [
     "greater_equal",
 ]
 NATIVE.update({name: _binary(getattr(mx, name)) for name in _BINARY})
-NATIVE.update({n: _float_binary(getattr(mx, n)) for n in ("divide", "arctan2", "logaddexp")})
+NATIVE.update({n: _float_binary(getattr(mx, n)) for n in ("divide", "arctan2")})
 NATIVE["logical_and"] = _logical(mx.logical_and)
 NATIVE["logical_or"] = _logical(mx.logical_or)
 NATIVE["logical_xor"] = _logical(mx.not_equal)
@@ -190,7 +208,11 @@ def _safe(x2: Array) -> tuple[Array, Array]:
 
 def _floor(x1: Array, x2: Array) -> Array:
     if is_float(x1):
-        return mx.floor_divide(x1, x2)
+        # An infinity has no whole quotient, as in Python; MLX divides it.
+        nothing = mx.isinf(x1) & (x2 != 0)
+        whole = mx.where(nothing, mx.full(nothing.shape, mx.nan, x1.dtype), mx.floor_divide(x1, x2))
+        below = mx.isinf(x2) & mx.isfinite(x1) & (x1 != 0) & ((x1 < 0) != (x2 < 0))
+        return mx.where(below, mx.full(whole.shape, -1.0, whole.dtype), whole)
     minus, safe = _safe(x2)
     return mx.where(minus, mx.negative(x1), mx.floor_divide(x1, safe))
 
@@ -338,5 +360,9 @@ def stop_gradient(x: ArrayLike) -> Array:
 def softmax(x: ArrayLike, axis: Axis = -1) -> Array:
     """Exponentials divided by their sum."""
     x = as_float(x)
+    if x.dtype == mx.float64:
+        # MLX's own takes the exponential in float32.
+        raised = NATIVE["exp"](x - mx.max(x, axis=plain_axes(axis, x.ndim), keepdims=True))
+        return raised / mx.sum(raised, axis=plain_axes(axis, x.ndim), keepdims=True)
     axes = axis if axis is None or isinstance(axis, int) else list(axis)
     return mx.softmax(widened(x), axis=axes).astype(x.dtype)

@@ -141,9 +141,10 @@ def matmul(x1: ArrayLike, x2: ArrayLike) -> np.ndarray:
     """Matrix product; half precision is accumulated in float32."""
     x1, x2 = meet(x1, x2)
     answer, inner = x1.dtype, compute_dtype(x1.dtype)
-    if exact_in_float64(x1, x2):
-        inner = float64
     with np.errstate(all="ignore"):
+        if exact_in_float64(x1, x2):
+            # By way of int64: float64 to a narrower integer does not wrap.
+            return np.asarray(x1.astype(float64) @ x2.astype(float64)).astype(np.int64).astype(answer)
         out = np.matmul(x1.astype(inner, copy=False), x2.astype(inner, copy=False))
         return boxed(out, inner).astype(answer, copy=False)
 

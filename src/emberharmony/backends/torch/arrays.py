@@ -91,7 +91,8 @@ def index_put(x: ArrayLike, indices: ArrayLike, values: ArrayLike, mode: str | N
         return x.index_add(0, places, new)
     if mode not in _REDUCE:
         raise ValueError(f"mode is None, add, {', '.join(_REDUCE)}, received {mode!r}")
-    return x.index_reduce(0, places, new, _REDUCE[mode])
+    spread = places.reshape(-1, *(1,) * (x.ndim - 1)).expand(new.shape)
+    return x.scatter_reduce(0, spread, new, _REDUCE[mode])
 
 
 _BOOL = {"add": "max", "mul": "min"}

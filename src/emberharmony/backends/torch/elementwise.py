@@ -123,7 +123,7 @@ _BINARY = [
     "greater_equal",
 ]
 NATIVE.update({n: _binary(getattr(torch, "eq" if n == "equal" else n)) for n in _BINARY})
-NATIVE.update({n: _float_binary(getattr(torch, n)) for n in ("divide", "arctan2", "logaddexp")})
+NATIVE.update({n: _float_binary(getattr(torch, n)) for n in ("divide", "arctan2", "hypot", "logaddexp")})
 _LOGIC = ("logical_and", "logical_or", "logical_xor")
 
 
@@ -169,13 +169,15 @@ def _trunc(x1: Tensor, x2: Tensor) -> Tensor:
 
 def _fmod(x1: Tensor, x2: Tensor) -> Tensor:
     if x1.is_floating_point():
-        return torch.fmod(x1, x2)
+        # torch answers NaN for an infinite divisor.
+        return torch.where(torch.isinf(x2) & torch.isfinite(x1), x1, torch.fmod(x1, x2))
     return torch.fmod(x1, torch.where(x2 == -1, 1, x2))
 
 
 def _mod(x1: Tensor, x2: Tensor) -> Tensor:
     if x1.is_floating_point():
-        return torch.remainder(x1, x2)
+        endless = torch.where(((x1 < 0) == (x2 < 0)) | (x1 == 0), x1, x2)
+        return torch.where(torch.isinf(x2) & torch.isfinite(x1), endless, torch.remainder(x1, x2))
     return torch.remainder(x1, torch.where(x2 == -1, 1, x2))
 
 

@@ -44,7 +44,8 @@ def matmul(x1: ArrayLike, x2: ArrayLike) -> Tensor:
     if x1.dtype is torch.bool:
         return torch.matmul(x1.to(torch.int64), x2.to(torch.int64)) != 0
     if not x1.is_floating_point() and not x1.is_complex() and _exact_in_float64(x1, x2):
-        return torch.matmul(x1.to(torch.float64), x2.to(torch.float64)).to(x1.dtype)
+        # By way of int64: float64 to a narrower integer does not wrap.
+        return torch.matmul(x1.to(torch.float64), x2.to(torch.float64)).to(torch.int64).to(x1.dtype)
     return torch.matmul(x1, x2)
 
 
@@ -61,7 +62,8 @@ def _exact_in_float64(x1: Tensor, x2: Tensor) -> bool:
 @native
 def einsum(subscripts: str, *operands: ArrayLike) -> Tensor:
     """Sums of products."""
-    return torch.einsum(subscripts, *meet(*operands))
+    tensors = meet(*operands)
+    return torch.einsum(subscripts, *tensors).to(tensors[0].dtype)
 
 
 @native

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from emberharmony import library as find_library
 from pyflame_rt.backends.base import Placement, RunHooks
-from pyflame_rt.graph import Graph
 from pyflame_rt.ops.evaluate import Context, Program, to_host, to_library
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyflame_rt.graph import Graph
 
 __all__ = ["ReferenceBackend", "ReferenceExecutable"]
 
@@ -45,16 +48,12 @@ class ReferenceExecutable:
         self._subprograms: dict[int, Program] = {}
         self.host_steps: Counter[tuple[str, str]] = Counter()
 
-    def run(
-        self, feeds: Mapping[str, Any], output_names: Sequence[str], hooks: RunHooks
-    ) -> list[Any]:
+    def run(self, feeds: Mapping[str, Any], output_names: Sequence[str], hooks: RunHooks) -> list[Any]:
         """Outputs (then taps) as NumPy arrays."""
         wanted = (*output_names, *hooks.taps)
         program = self._plan(wanted, hooks.only_needed)
         lib = self._library
-        context = Context(
-            lib, check=hooks.check, observe=hooks.observe, programs=self._subprograms
-        )
+        context = Context(lib, check=hooks.check, observe=hooks.observe, programs=self._subprograms)
         inputs = [to_library(feeds.get(info.name), lib) for info in program.graph.inputs]
         values = program.run_values(inputs, context)
         if context.host_steps:
@@ -91,9 +90,7 @@ class ReferenceExecutable:
             if not reason and step.op.host and name != "numpy":
                 reason = "the algorithm runs on NumPy arrays"
             where = "numpy" if reason else name
-            rows.append(
-                Placement(node.name, node.full_name, where, reason, node.outputs, bool(reason))
-            )
+            rows.append(Placement(node.name, node.full_name, where, reason, node.outputs, bool(reason)))
         return rows
 
     def memory(self) -> dict[str, int]:

@@ -83,7 +83,7 @@ class EngineError(_OrtError):
     code, label = 5, "ENGINE_ERROR"
 
 
-class RuntimeException(_OrtError):  # noqa: N818 - ONNX Runtime's name
+class RuntimeException(_OrtError):
     """A node failed."""
 
     code, label = 6, "RUNTIME_EXCEPTION"

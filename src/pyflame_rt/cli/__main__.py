@@ -1,0 +1,5 @@
+"""``python -m pyflame_rt.cli``."""
+
+from pyflame_rt.cli import main
+
+main()

@@ -1,0 +1,73 @@
+"""Inputs given on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import typer
+
+from pyflame_rt.feeds import random_feed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame_rt.graph import Graph
+
+__all__ = ["build_feed", "parse_sizes"]
+
+
+def parse_sizes(texts: Sequence[str]) -> dict[str, int]:
+    """Sizes of symbolic dimensions from ``N=4``.
+
+    Example:
+        >>> parse_sizes(["N=4"])
+        {'N': 4}
+    """
+    sizes = {}
+    for text in texts:
+        name, equals, number = text.partition("=")
+        if not equals or not number.isdigit():
+            raise typer.BadParameter(f"{text!r} is not of the form NAME=NUMBER", param_hint="--size")
+        sizes[name] = int(number)
+    return sizes
+
+
+def build_feed(graph: Graph, files: Sequence[str], *, random: bool, seed: int, sizes: dict[str, int]) -> dict[str, Any]:
+    """A feed from files; what is missing is made up when ``random``."""
+    feed: dict[str, Any] = {}
+    for text in files:
+        feed.update(_read(text, graph))
+    if random:
+        made = random_feed([i for i in graph.required_inputs if i.name not in feed], seed=seed, sizes=sizes)
+        feed = {**made, **feed}
+    return feed
+
+
+def _read(text: str, graph: Graph) -> dict[str, Any]:
+    name, equals, rest = text.partition("=")
+    path = Path(rest if equals else text)
+    if not path.is_file():
+        raise typer.BadParameter(f"there is no file {str(path)!r}", param_hint="--input")
+    try:
+        loaded = np.load(path, allow_pickle=False)
+    except ValueError as error:
+        raise typer.BadParameter(f"{path.name}: {error}", param_hint="--input") from error
+    if isinstance(loaded, np.ndarray):
+        return {name if equals else _only_input(graph, path): loaded}
+    arrays = {key: loaded[key] for key in loaded.files}
+    if not equals:
+        return arrays
+    if name not in arrays and len(arrays) != 1:
+        raise typer.BadParameter(f"{path.name} holds {', '.join(arrays)}, not {name!r}", param_hint="--input")
+    return {name: arrays.get(name, next(iter(arrays.values())))}
+
+
+def _only_input(graph: Graph, path: Path) -> str:
+    names = [info.name for info in graph.required_inputs]
+    if len(names) != 1:
+        raise typer.BadParameter(
+            f"say which input {path.name} is for: NAME={path.name}. Inputs: {', '.join(names)}", param_hint="--input"
+        )
+    return names[0]

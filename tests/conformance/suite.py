@@ -1,0 +1,81 @@
+"""The conformance suite of the onnx package, one case at a time."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import onnx.backend.test.loader as loader
+from onnx import ModelProto
+from onnx.backend.test.runner import Runner
+
+import pyflame_rt
+
+KINDS = ("node", "real", "simple", "pytorch-converted", "pytorch-operator")
+PROVIDERS = ("ReferenceExecutionProvider", "TorchExecutionProvider", "MLXExecutionProvider")
+EXPECTED = Path(__file__).with_name("expected_failures.txt")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What running a case showed: how many of its nodes left the library for NumPy."""
+
+    host_steps: int
+
+
+@cache
+def expected_failures() -> dict[tuple[str, str], str]:
+    """(case, provider) -> reason; a listed case that passes fails the suite."""
+    rows = [line.split(maxsplit=2) for line in EXPECTED.read_text().splitlines() if line and line[0] != "#"]
+    return {(name, p): reason for name, only, reason in rows for p in PROVIDERS if only in ("*", p)}
+
+
+class _Session:
+    """The backend the onnx runner drives: our session, remembering the last one it made."""
+
+    def __init__(self, provider: str) -> None:
+        self.provider = provider
+        self.last: pyflame_rt.InferenceSession | None = None
+
+    def supports_device(self, device: str) -> bool:
+        return device == "CPU"
+
+    def is_compatible(self, model: ModelProto, device: str = "CPU", **_: object) -> bool:
+        return True
+
+    def prepare(self, model: ModelProto, device: str = "CPU", **_: object) -> _Session:
+        self.last = pyflame_rt.InferenceSession(model.SerializeToString(), providers=[self.provider])
+        return self
+
+    def run(self, inputs: list[object], **_: object) -> list[object]:
+        assert self.last is not None
+        names = [info.name for info in self.last.get_inputs()]
+        return self.last.run(None, dict(zip(names, inputs, strict=False)))
+
+
+@cache
+def case_names() -> tuple[str, ...]:
+    """Names of all cases."""
+    return tuple(case.name for kind in KINDS for case in loader.load_model_tests(kind=kind))
+
+
+@cache
+def _items(provider: str) -> tuple[_Session, dict[str, object]]:
+    os.environ.setdefault("ONNX_HOME", str(Path(tempfile.gettempdir()) / "onnx_home"))
+    session = _Session(provider)
+    runner = Runner(session, "conformance")  # type: ignore[arg-type]
+    items = {name: item for kind in runner._test_items.values() for name, item in kind.items()}
+    return session, items
+
+
+def run_case(name: str, provider: str) -> Outcome:
+    """Run one case with onnx's own inputs, outputs and tolerances; raises where it fails."""
+    session, items = _items(provider)
+    items[f"{name}_cpu"].func(None)  # type: ignore[attr-defined]
+    assert session.last is not None
+    return Outcome(session.last.explain().host_step_count)
+
+

@@ -1,0 +1,123 @@
+import json
+
+import numpy as np
+import pytest
+
+import pyflame_rt
+from pyflame_rt.cli import main
+from pyflame_rt.demo import model_path
+
+
+@pytest.fixture
+def cli(capsys):
+    """Run a command; gives exit code, output and errors."""
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main([str(a) for a in arguments])
+        captured = capsys.readouterr()
+        return ended.value.code or 0, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def digits():
+    return model_path()
+
+
+def test_info(cli, digits):
+    code, out, _ = cli("info", digits)
+    assert code == 0
+    assert "tensor(float32)" in out
+    assert "Conv" in out
+    facts = json.loads(cli("info", digits, "--json")[1])
+    assert facts["inputs"] == [{"name": "image", "type": "tensor(float32)", "shape": [None, 1, 8, 8]}]
+    assert facts["operators"]["Relu"] == 3
+    assert facts["opsets"] == {"ai.onnx": 17}
+    assert facts["parameter_count"] > 30_000
+
+
+def test_run_with_files_and_random_inputs(cli, digits, tmp_path):
+    image = np.zeros((2, 1, 8, 8), np.float32)
+    np.save(tmp_path / "image.npy", image)
+    np.savez(tmp_path / "feed.npz", image=image)
+    expected = pyflame_rt.InferenceSession(digits).run(None, {"image": image})
+    for given in (
+        f"image={tmp_path}/image.npy",
+        f"{tmp_path}/image.npy",
+        f"{tmp_path}/feed.npz",
+        f"image={tmp_path}/feed.npz",
+    ):
+        code, out, _ = cli("run", digits, "-i", given, "--json", "--save", tmp_path / "out.npz")
+        assert code == 0
+        assert json.loads(out)["outputs"][1]["values"] == expected[1].tolist()
+        np.testing.assert_array_equal(np.load(tmp_path / "out.npz")["probabilities"], expected[0])
+    code, out, _ = cli("run", digits, "--random", "--size", "N=3", "--repeat", 2)
+    assert code == 0
+    assert "[3, 10]" in out
+
+
+def test_convert_there_and_back(cli, digits, tmp_path):
+    assert cli("convert", digits, tmp_path / "d.pfm")[0] == 0
+    code, out, _ = cli("convert", tmp_path / "d.pfm", tmp_path / "d.onnx", "--json")
+    assert code == 0
+    assert json.loads(out)["nodes"] == 13
+    feed = {"image": np.ones((1, 1, 8, 8), np.float32)}
+    a, b = (pyflame_rt.InferenceSession(p).run(None, feed)[0] for p in (digits, tmp_path / "d.onnx"))
+    np.testing.assert_array_equal(a, b)
+    code, _, err = cli("convert", digits, tmp_path / "d.txt")
+    assert code == 1
+    assert ".pfm or .onnx" in err
+
+
+def test_verify(cli, digits, tmp_path, monkeypatch):
+    code, out, _ = cli("verify", digits, "--size", "N=4", "--json")
+    assert code == 0
+    assert json.loads(out)["agree"]
+    cli("convert", digits, tmp_path / "d.pfm")
+    assert "agrees" in cli("verify", tmp_path / "d.pfm")[1]
+    import pyflame_rt.cli.oracle as oracle
+
+    monkeypatch.setattr(oracle.importlib.util, "find_spec", lambda name: None)
+    assert "onnx.reference" in cli("verify", digits)[1]
+    wrong = lambda graph, path, feed: ("wrong", [np.zeros((1, 10), np.float32), np.zeros(1, np.int64)])  # noqa: E731
+    monkeypatch.setattr("pyflame_rt.cli.commands.run_oracle", wrong)
+    code, out, _ = cli("verify", digits)
+    assert code == 1
+    assert "DIFFERS" in out
+
+
+def test_explain_and_diff(cli, digits):
+    assert "reference interpreter" in cli("explain", digits)[1]
+    assert json.loads(cli("explain", digits, "--json")[1])["rows"][1]["op_type"] == "Conv"
+    assert "agree" in cli("diff", digits)[1]
+    assert json.loads(cli("diff", digits, "--json")[1])["equal"]
+
+
+@pytest.mark.parametrize("command", ["info", "run", "verify", "explain", "diff"])
+def test_errors_are_one_line(cli, command):
+    code, out, err = cli(command, "missing.onnx")
+    assert (code, out) == (1, "")
+    assert err.strip().splitlines() == ["error: there is no file 'missing.onnx'"]
+
+
+def test_errors_of_runs_and_usage(cli, digits):
+    code, _, err = cli("run", digits)
+    assert code == 1
+    assert "'image' is missing" in err
+    assert cli("run", digits, "--random", "-p", "Nope")[0] == 1
+    assert cli("run", digits, "-i", "image=missing.npy")[0] == 2
+    assert cli("run", digits, "--random", "--size", "N")[0] == 2
+    assert cli("nonsense")[0] == 2
+    assert cli("--version")[1].strip() == pyflame_rt.__version__
+
+
+def test_demo(capsys):
+    from pyflame_rt import demo
+
+    demo.main()
+    out = capsys.readouterr().out
+    for name in pyflame_rt.get_available_providers():
+        assert name in out
+    assert out.count("99.33%") == len(pyflame_rt.get_available_providers())
