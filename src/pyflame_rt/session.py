@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import threading
 import time
@@ -24,14 +25,14 @@ from pyflame_rt.inspection import NaNFound, first_bad, nan_watcher
 from pyflame_rt.iobinding import IOBinding, OrtValue
 from pyflame_rt.loading import load_graph, metadata_of, prepare_graph
 from pyflame_rt.logs import SessionLog
-from pyflame_rt.options import CompileOptions, ModelMetadata, RunOptions, SessionOptions
+from pyflame_rt.options import ModelMetadata, RunOptions, SessionOptions
 from pyflame_rt.profiling import Profiler
 from pyflame_rt.providers import DEFAULT_PROVIDER, find_provider, normalize_providers
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["InferenceSession", "create_session", "from_onnx"]
+__all__ = ["InferenceSession"]
 
 _ASYNC_THREADS = 4
 _DEVICE_PROVIDERS = {"wse": "WSEExecutionProvider", "wse2": "WSEExecutionProvider", "wse3": "WSEExecutionProvider"}
@@ -231,14 +232,8 @@ class InferenceSession:
         stop: threading.Event | None = None,
     ) -> list[Any]:
         compiled = self._compile(overrides=not self._default_names.isdisjoint(feeds))
-        log = self._run_log(options)
-        if (
-            options is None
-            and stop is None
-            and self._profiler is None
-            and log is None
-            and not self._options.memory_limit
-        ):
+        plain = options is None and stop is None and self._profiler is None and not self._options.memory_limit
+        if plain and not self._log.enabled(logging.DEBUG):
             hooks.check = self._check_closed
             return self._own(compiled.executable.run(feeds, names, hooks), feeds)
         return self._own(self._execute_watched(compiled, names, feeds, options, hooks, stop), feeds)
@@ -277,7 +272,7 @@ class InferenceSession:
 
     def _run_log(self, options: RunOptions | None) -> SessionLog | None:
         if options is None or options.log_level is None:
-            return self._log if self._log.enabled(10) else None
+            return self._log if self._log.enabled(logging.DEBUG) else None
         return SessionLog(options.log_level, options.logid)
 
     def _own(self, results: list[Any], feeds: dict[str, Any]) -> list[Any]:
@@ -527,50 +522,6 @@ class InferenceSession:
     def __repr__(self) -> str:
         state = "closed" if self._closed.is_set() else ", ".join(self.get_providers())
         return f"InferenceSession({self._graph.name!r}, {state})"
-
-
-def create_session(
-    model: Any, options: SessionOptions | CompileOptions | None = None, providers: Any = ()
-) -> InferenceSession:
-    """A session from a model; takes CompileOptions, too.
-
-    Example:
-        >>> g = Graph("g")
-        >>> _ = g.add_input("x", [1]), g.add_node("n", "Neg", ["x"], ["y"]), g.add_output("y", [1])
-        >>> session = create_session(g, CompileOptions(dynamic_batch=True))
-        >>> session.run(None, {"x": [1, 2]})
-        [array([-1., -2.], dtype=float32)]
-    """
-    if not isinstance(options, CompileOptions):
-        return InferenceSession(model, options, providers)
-    if options.dynamic_batch:
-        model, _ = load_graph(model)
-        for info in (*model.inputs, *model.outputs):
-            if info.shape:
-                info.shape = ["batch", *info.shape[1:]]
-        model.types = {}
-    return InferenceSession(model, options.session_options(), providers)
-
-
-def from_onnx(
-    path: Any, options: Any = None, *, session_options: SessionOptions | None = None, providers: Any = ()
-) -> InferenceSession:
-    """A session from an ONNX file; raises typed errors.
-
-    Args:
-        path: the file (or its bytes).
-        options: ImportOptions.
-        session_options: options of the session.
-        providers: as for InferenceSession.
-
-    Example:
-        >>> from_onnx("missing.onnx")
-        Traceback (most recent call last):
-        pyflame_rt.graph.errors.ModelNotFoundError: there is no file 'missing.onnx'
-    """
-    from pyflame_rt.importers.onnx_importer import ONNXImporter
-
-    return InferenceSession(ONNXImporter().import_model(path, options).unwrap(), session_options, providers)
 
 
 def _restore(kind: type[InferenceSession], source: Any, options: SessionOptions, providers: Any) -> InferenceSession:

@@ -77,5 +77,3 @@ def run_case(name: str, provider: str) -> Outcome:
     items[f"{name}_cpu"].func(None)  # type: ignore[attr-defined]
     assert session.last is not None
     return Outcome(session.last.explain().host_step_count)
-
-

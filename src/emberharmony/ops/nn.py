@@ -200,7 +200,8 @@ def reduce_window(  # noqa: D417
     for i, width in enumerate(window):
         axis = len(x.shape) - count + i
         fit = _steps(x.shape[axis], width, by[i], apart[i])
-        taps = [_tap(x, axis, t * apart[i], by[i], fit) for t in range(width)]
+        # A window that fits nowhere gives nothing, however wide it is.
+        taps = [_tap(x, axis, t * apart[i], by[i], fit) for t in range(width if fit > 0 else 1)]
         x = taps[0]
         for other in taps[1:]:
             x = fold(x, other)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import onnx
 from onnx import helper
 
-from pyflame_rt.exporters.onnx_inline import inline_own_operators
-from pyflame_rt.exporters.onnx_opset import choose_opsets, fitted_attributes
-from pyflame_rt.exporters.onnx_proto import attribute_to_proto, info_to_proto, tensor_to_proto
-from pyflame_rt.graph import AnyType, Graph, Node, TensorInfo, verify
+from pyflame_rt.exporters.onnx_data import DataFile
+from pyflame_rt.exporters.onnx_graph import GraphWriter
+from pyflame_rt.exporters.onnx_inline import inline_own_operators, typed_copy
+from pyflame_rt.exporters.onnx_opset import choose_opsets, ir_version_for
+from pyflame_rt.graph import Graph, verify
 from pyflame_rt.graph.errors import UnsupportedFormatError
 
 __all__ = ["export_onnx", "onnx_model"]
 
 # Protobuf cannot hold 2 GiB; weights go to a file of their own well before.
 _MAX_INLINE = 1 << 30
+_OWN_KEYS = {"producer_name", "producer_version", "domain", "description", "version", "ir_version"}
 
 
 def export_onnx(
@@ -32,6 +33,10 @@ def export_onnx(
         opset: version of ai.onnx; the lowest that holds every node unless given.
         external_data: keep weights in ``<name>.data`` beside the file; from 1 GiB on unless told.
 
+    Raises:
+        UnsupportedFormatError: ONNX, or the asked-for opset, cannot hold the graph.
+        UnsupportedOperatorError: an operator of our own has no form in ONNX operators.
+
     Example:
         >>> import tempfile
         >>> g = Graph("g")
@@ -42,80 +47,53 @@ def export_onnx(
         'Relu'
     """
     target = Path(path)
-    model = onnx_model(graph, opset=opset)
     total = sum(tensor.size_bytes for tensor in graph.initializers.values())
-    if external_data or (external_data is None and total > _MAX_INLINE):
-        onnx.save_model(model, str(target), save_as_external_data=True, location=f"{target.name}.data")
-        return
+    if external_data is None:
+        external_data = total > _MAX_INLINE
+    data = DataFile(f"{target.name}.data") if external_data else None
+    model = _model(graph, opset, data)
     try:
-        data = model.SerializeToString()
-    except ValueError as error:
+        serialized = model.SerializeToString()
+    except (ValueError, onnx.checker.ValidationError) as error:
         raise UnsupportedFormatError(f"{target.name}: too large for one file; use external_data=True") from error
+    if data is not None:
+        data.write(target.parent)
     scratch = target.with_name(f".{target.name}.{os.getpid()}")
-    scratch.write_bytes(data)
+    scratch.write_bytes(serialized)
     os.replace(scratch, target)
 
 
 def onnx_model(graph: Graph, *, opset: int | None = None) -> onnx.ModelProto:
-    """A graph as a ModelProto."""
+    """A graph as a ModelProto.
+
+    Example:
+        >>> g = Graph("g")
+        >>> _ = g.add_input("x", [2]), g.add_node("n", "Relu", ["x"], ["y"]), g.add_output("y", [2])
+        >>> onnx_model(g).opset_import[0].version
+        13
+    """
+    return _model(graph, opset, None)
+
+
+def _model(graph: Graph, opset: int | None, data: DataFile | None) -> onnx.ModelProto:
     verify(graph)
     ready = inline_own_operators(graph)
-    opsets = choose_opsets(ready, opset)
+    typed = typed_copy(ready)
+    opsets = choose_opsets(typed, opset)
     imports = [helper.make_opsetid(domain, version) for domain, version in sorted(opsets.items())]
-    meta = graph.metadata
-    model = helper.make_model(
-        _graph_proto(ready, opsets, 0),
-        opset_imports=imports,
-        producer_name=meta.get("producer_name") or "pyflame",
-        producer_version=meta.get("producer_version", ""),
-        domain=meta.get("domain", ""),
-        doc_string=meta.get("description", ""),
-    )
-    model.model_version = int(meta.get("version") or 0)
-    model.ir_version = helper.find_min_ir_version_for(imports, ignore_unknown=True)
-    custom = {key.removeprefix("custom."): value for key, value in meta.items() if key.startswith("custom.")}
-    helper.set_model_props(model, custom)
+    model = onnx.ModelProto(ir_version=ir_version_for(imports, typed))
+    model.opset_import.extend(imports)
+    model.graph.CopyFrom(GraphWriter(ready, opsets, data).write(typed.types))
+    _write_metadata(model, graph.metadata)
     return model
 
 
-def _graph_proto(graph: Graph, opsets: dict[str, int], captured: int) -> onnx.GraphProto:
-    """The graph; ``captured`` inputs at the end are read from outside by name, as ONNX has it."""
-    inputs = graph.inputs[: len(graph.inputs) - captured]
-    proto = helper.make_graph(
-        [_node_proto(node, opsets) for node in graph.topological_sort()],
-        graph.name or "graph",
-        [info_to_proto(_typed(info, graph)) for info in inputs],
-        [info_to_proto(_typed(info, graph)) for info in graph.outputs],
-        doc_string=graph.doc,
-    )
-    for name, tensor in graph.initializers.items():
-        proto.initializer.append(tensor_to_proto(name, tensor))
-    declared = {info.name for info in (*graph.inputs, *graph.outputs)}
-    for name, kind in graph.types.items():
-        if name not in declared and name not in graph.initializers and not isinstance(kind, AnyType):
-            proto.value_info.append(info_to_proto(TensorInfo(name, type=kind)))
-    return proto
-
-
-def _typed(info: TensorInfo, graph: Graph) -> TensorInfo:
-    if isinstance(info.type, AnyType) and info.name in graph.types:
-        return TensorInfo(info.name, type=graph.types[info.name])
-    return info
-
-
-def _node_proto(node: Node, opsets: dict[str, int]) -> onnx.NodeProto:
-    captured = int(node.get_attr("captured", 0))
-    proto = onnx.NodeProto(op_type=node.op_type, name=node.name, domain=node.domain)
-    proto.input.extend(node.inputs[: len(node.inputs) - captured])
-    proto.output.extend(node.outputs)
-    for name, value in fitted_attributes(node, opsets).items():
-        proto.attribute.append(_attribute(name, value, opsets, captured))
-    return proto
-
-
-def _attribute(name: str, value: Any, opsets: dict[str, int], captured: int) -> onnx.AttributeProto:
-    if isinstance(value, Graph):
-        return helper.make_attribute(name, _graph_proto(value, opsets, captured))
-    if isinstance(value, list) and value and isinstance(value[0], Graph):
-        return helper.make_attribute(name, [_graph_proto(g, opsets, captured) for g in value])
-    return attribute_to_proto(name, value)
+def _write_metadata(model: onnx.ModelProto, meta: dict[str, str]) -> None:
+    model.producer_name = meta.get("producer_name", "pyflame")
+    model.producer_version = meta.get("producer_version", "")
+    model.domain = meta.get("domain", "")
+    model.doc_string = meta.get("description", "")
+    version = meta.get("version", "0")
+    model.model_version = int(version) if version.lstrip("-").isdigit() else 0
+    custom = {key.removeprefix("custom."): value for key, value in meta.items() if key not in _OWN_KEYS}
+    helper.set_model_props(model, custom)

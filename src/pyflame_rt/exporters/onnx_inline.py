@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
 from pyflame_rt.graph import Graph, Node
-from pyflame_rt.graph.errors import UnsupportedOperatorError
+from pyflame_rt.graph.errors import UndeterminedError, UnsupportedOperatorError
 from pyflame_rt.graph.graph import node_subgraphs
 from pyflame_rt.ops.evaluate import bind_attributes, where
 from pyflame_rt.ops.inference import infer_types
@@ -11,62 +15,118 @@ from pyflame_rt.ops.registry import find_op
 from pyflame_rt.ops.trace import trace
 from pyflame_rt.ops.value import Value
 
-__all__ = ["inline_own_operators"]
+__all__ = ["inline_own_operators", "typed_copy"]
 
 OWN_DOMAIN = "pyflame"
+
+
+def typed_copy(graph: Graph) -> Graph:
+    """A copy, subgraphs included, in which every value that can be typed is."""
+    twin = _deep_copy(graph)
+    infer_types(twin)
+    return twin
 
 
 def inline_own_operators(graph: Graph) -> Graph:
     """A graph without operators of the domain ``pyflame``; the given one when it has none."""
     if not any(node.domain == OWN_DOMAIN for node in _walk(graph)):
         return graph
-    result = graph.copy()
-    infer_types(result)
-    pending = list(result.nodes)
-    result.nodes = []
-    while pending:
-        node = pending.pop(0)
-        if node.domain == OWN_DOMAIN:
-            pending[:0] = _body(result, node)
-        else:
-            result.nodes.append(node)
+    result = typed_copy(graph)
+    _inline(result, {name for node in _walk(result) for name in (*node.inputs, *node.outputs)})
     return result
 
 
-def _walk(graph: Graph) -> list[Node]:
-    nodes, pending = [], [graph]
+def _inline(graph: Graph, used: set[str]) -> None:
+    pending, done = deque(graph.nodes), []
+    while pending:
+        node = pending.popleft()
+        if node.domain == OWN_DOMAIN:
+            pending.extendleft(reversed(_body(graph, node, used)))
+            continue
+        for body in node_subgraphs(node):
+            _inline(body, used)
+        done.append(node)
+    graph.nodes = done
+
+
+def _walk(graph: Graph) -> Iterator[Node]:
+    pending = [graph]
     while pending:
         current = pending.pop()
-        nodes += current.nodes
-        for node in current.nodes:
-            pending.extend(node_subgraphs(node))
-    return nodes
+        yield from current.nodes
+        pending.extend(current.subgraphs())
 
 
-def _body(graph: Graph, node: Node) -> list[Node]:
+def _deep_copy(graph: Graph) -> Graph:
+    twin = graph.copy()
+    twin.nodes = [_deep_node(node) if any(True for _ in node_subgraphs(node)) else node for node in twin.nodes]
+    return twin
+
+
+def _deep_node(node: Node) -> Node:
+    return node.replace(attributes={name: _deep_value(value) for name, value in node.attributes.items()})
+
+
+def _deep_value(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_deep_value(item) for item in value]
+    return _deep_copy(value) if isinstance(value, Graph) else value
+
+
+def _body(graph: Graph, node: Node, used: set[str]) -> list[Node]:
+    """The nodes that stand for a node, their constants and types put into the graph."""
+    body, outputs = _traced(graph, node)
+    names = {f"in_{i}": name for i, name in enumerate(node.inputs)} | {"": ""}
+    placed: list[Node] = []
+    for value, out in zip(outputs, node.outputs, strict=False):
+        if value is None or not out:
+            continue
+        if value.ref in names or value.ref in body.initializers:
+            # Handed on as it came in, given out twice, or a constant.
+            placed.append(Node(out, "Identity", [value.ref], [out]))
+        else:
+            names[value.ref] = out
+
+    def place(name: str) -> str:
+        if name not in names:
+            names[name] = _fresh(f"{node.outputs[0]}/{name}", used)
+        return names[name]
+
+    for name, tensor in body.initializers.items():
+        graph.initializers[place(name)] = tensor
+    for name, kind in body.types.items():
+        graph.types.setdefault(place(name), kind)
+    copies = [n.replace(inputs=[place(n.inputs[0])]) for n in placed]
+    inner = [
+        n.replace(name=f"{node.name or node.outputs[0]}/{n.name}", inputs=map(place, n.inputs), outputs=map(place, n.outputs))
+        for n in body.topological_sort()
+    ]
+    return [*inner, *copies]
+
+
+def _traced(graph: Graph, node: Node) -> tuple[Graph, list[Value | None]]:
     op = find_op(node.op_type, node.domain)
     if op is None or not op.composite:
-        raise UnsupportedOperatorError(f"{where(node)} has no form in ONNX operators, so the graph cannot be exported")
+        raise _refusal(node, "it has no form in ONNX operators")
     values = []
     for name in node.inputs:
-        kind = graph.value_type(name) if name else None
         tensor = graph.initializers.get(name)
-        values.append(Value(name, kind, None if tensor is None else tensor.raw()) if name else None)
-    body, outputs = trace(op, values, bind_attributes(node, op))
-    prefix = node.outputs[0]
-    names = {f"in_{i}": name for i, name in enumerate(node.inputs)}
-    names |= {value.ref: out for value, out in zip(outputs, node.outputs, strict=False) if value is not None and out}
-    for name, tensor in body.initializers.items():
-        graph.initializers[names.setdefault(name, f"{prefix}/{name}")] = tensor
-    placed = []
-    for inner in body.topological_sort():
-        fresh = [names.setdefault(o, f"{prefix}/{o}") if o else "" for o in inner.outputs]
-        inputs = [names.get(i, i) for i in inner.inputs]
-        placed.append(inner.replace(name=f"{prefix}/{inner.name}", inputs=inputs, outputs=fresh))
-    inverse = {new: old for old, new in names.items()}
-    for inner in placed:
-        for out in inner.outputs:
-            kind = body.types.get(inverse.get(out, out))
-            if kind is not None:
-                graph.types.setdefault(out, kind)
-    return placed
+        known = None if tensor is None else tensor.raw()
+        values.append(Value(name, graph.value_type(name), known) if name else None)
+    try:
+        return trace(op, values, bind_attributes(node, op))
+    except UndeterminedError as error:
+        raise _refusal(node, f"{error}") from error
+
+
+def _refusal(node: Node, reason: str) -> UnsupportedOperatorError:
+    return UnsupportedOperatorError(f"{where(node)} cannot be exported to ONNX: {reason}")
+
+
+def _fresh(name: str, used: set[str]) -> str:
+    result, count = name, 1
+    while result in used:
+        count += 1
+        result = f"{name}_{count}"
+    used.add(result)
+    return result

@@ -5,10 +5,10 @@ A leaf: nothing here imports another part of the runtime.
 
 from pyflame_rt.graph.dim import Dim, DimLike, symbol
 from pyflame_rt.graph.dtype import DType
+from pyflame_rt.graph.fingerprint import fingerprint
 from pyflame_rt.graph.graph import Graph
 from pyflame_rt.graph.info import NodeArg, TensorInfo, Value
 from pyflame_rt.graph.node import Attribute, Node
-from pyflame_rt.graph.fingerprint import fingerprint
 from pyflame_rt.graph.parse import parse_graph
 from pyflame_rt.graph.tensor import Tensor, from_numpy, to_numpy
 from pyflame_rt.graph.text import print_graph

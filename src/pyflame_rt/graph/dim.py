@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pyflame_rt.graph.errors import UndeterminedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 __all__ = ["Dim", "DimLike", "dim_from_text", "symbol"]
 
@@ -66,12 +68,16 @@ class Dim:
         return _simplify({monomial: -c for monomial, c in self.terms})
 
     def __sub__(self, other: object) -> int | Dim:
-        if _terms(other) is None:
+        terms = _terms(other)
+        if terms is None:
             return NotImplemented
-        return self + (-other)  # type: ignore[operator]
+        return self + _simplify({monomial: -c for monomial, c in terms})
 
     def __rsub__(self, other: object) -> int | Dim:
-        return (-self) + other
+        terms = _terms(other)
+        if terms is None:
+            return NotImplemented
+        return _simplify(dict(terms)) + (-self)
 
     def __mul__(self, other: object) -> int | Dim:
         terms = _terms(other)
@@ -102,7 +108,9 @@ class Dim:
     __truediv__ = __floordiv__
 
     def __mod__(self, other: object) -> int | Dim:
-        quotient = self // other  # type: ignore[operator]
+        if _terms(other) is None:
+            return NotImplemented
+        quotient = self // other
         return self - quotient * other  # type: ignore[operator]
 
     def __eq__(self, other: object) -> bool:
@@ -110,6 +118,10 @@ class Dim:
 
     def __hash__(self) -> int:
         return self._hash
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # The hash of a text differs between processes, so it must not travel.
+        return (Dim, (dict(self.terms),))
 
     def __repr__(self) -> str:
         parts = [_term_text(m, c) for m, c in sorted(self.terms, key=lambda t: (-len(t[0]), t[0]))]
@@ -207,7 +219,8 @@ def _simplify(terms: Mapping[_Monomial, int]) -> int | Dim:
 def _divide_by_dim(dividend: Dim, divisor: Dim) -> int | Dim:
     """Exact division by a single monomial where it goes in; an opaque floor otherwise."""
     if len(divisor.terms) == 1:
-        (monomial, coefficient), quotient = divisor.terms[0], {}
+        monomial, coefficient = divisor.terms[0]
+        quotient: dict[_Monomial, int] = {}
         for m, c in dividend.terms:
             rest = list(m)
             if c % coefficient or any(rest.count(s) < monomial.count(s) for s in monomial):

@@ -130,7 +130,7 @@ class DType(Enum):
         try:
             if dtype is None:  # NumPy would read it as float64
                 raise TypeError("no element type")
-            return _of(dtype)  # type: ignore[arg-type]
+            return _of(dtype)
         except (TypeError, KeyError) as error:
             raise DTypeMismatchError(
                 f"element type {dtype!r} is not supported. Supported: {', '.join(d.label for d in cls)}"

@@ -18,7 +18,10 @@ PyFlameRTError (RuntimeError)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = [
     "BackendError",
@@ -117,5 +120,5 @@ class UndeterminedError(PyFlameRTError):
     """Shape inference asked for a size or value that is only known when running."""
 
 
-class MissingExtra(PyFlameRTError, ImportError):  # noqa: N818 - named after what is missing
+class MissingExtra(PyFlameRTError, ImportError):
     """An optional library is needed for this and is not installed."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyflame_rt.graph.dtype import DType
 from pyflame_rt.graph.graph import Graph
 from pyflame_rt.graph.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["fingerprint"]
 
@@ -85,5 +88,5 @@ def _attribute_text(value: Any, weights: bool) -> str:
         # Attribute tensors are parameters of the operator, not weights: always counted.
         return " ".join([value.dtype.label, str(value.shape), _data_digest(value)])
     if isinstance(value, (list, tuple)):
-        return "[" + ",".join(_attribute_text(v, weights) for v in value) + "]"
+        return "[" + ",".join(_attribute_text(v, weights) for v in cast("Sequence[Any]", value)) + "]"
     return f"{type(value).__name__}:{value!r}"

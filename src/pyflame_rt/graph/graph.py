@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -14,6 +13,9 @@ from pyflame_rt.graph.info import TensorInfo
 from pyflame_rt.graph.node import Attribute, Node
 from pyflame_rt.graph.tensor import Tensor
 from pyflame_rt.graph.types import TensorType, ValueType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 __all__ = ["Graph"]
 
@@ -48,13 +50,17 @@ class Graph:
 
     # ------------------------------------------------------------------ building
 
-    def add_input(self, name: str | TensorInfo, shape: Iterable[object] | None = (), dtype: DType = DType.Float32) -> TensorInfo:
+    def add_input(
+        self, name: str | TensorInfo, shape: Iterable[object] | None = (), dtype: DType = DType.Float32
+    ) -> TensorInfo:
         """Add an input and return its description."""
         info = name if isinstance(name, TensorInfo) else TensorInfo(name, shape, dtype)
         self.inputs.append(info)
         return info
 
-    def add_output(self, name: str | TensorInfo, shape: Iterable[object] | None = (), dtype: DType = DType.Float32) -> TensorInfo:
+    def add_output(
+        self, name: str | TensorInfo, shape: Iterable[object] | None = (), dtype: DType = DType.Float32
+    ) -> TensorInfo:
         """Add an output and return its description."""
         info = name if isinstance(name, TensorInfo) else TensorInfo(name, shape, dtype)
         self.outputs.append(info)
@@ -107,7 +113,9 @@ class Graph:
         try:
             return self.initializers[name]
         except KeyError:
-            raise InputError(f"graph {self.name!r} has no initializer {name!r}. It has {_some(self.initializers)}") from None
+            raise InputError(
+                f"graph {self.name!r} has no initializer {name!r}. It has {_some(self.initializers)}"
+            ) from None
 
     def get_node(self, name: str) -> Node | None:
         """The node called ``name``, or None."""
@@ -167,7 +175,9 @@ class Graph:
         order = sort_nodes(self.nodes)
         if len(order) != len(self.nodes):
             stuck = [n for n in self.nodes if n not in set(order)]
-            raise InvalidModelError(f"graph {self.name!r} has a cycle through {_some([n.name or n.op_type for n in stuck])}")
+            raise InvalidModelError(
+                f"graph {self.name!r} has a cycle through {_some([n.name or n.op_type for n in stuck])}"
+            )
         return order
 
     def copy(self) -> Graph:
@@ -204,7 +214,7 @@ def node_subgraphs(node: Node) -> Iterator[Graph]:
         if isinstance(value, Graph):
             yield value
         elif isinstance(value, (list, tuple)):
-            yield from (item for item in value if isinstance(item, Graph))
+            yield from (item for item in cast("Sequence[Any]", value) if isinstance(item, Graph))
 
 
 def sort_nodes(nodes: list[Node]) -> list[Node]:
@@ -216,7 +226,8 @@ def sort_nodes(nodes: list[Node]) -> list[Node]:
         for source in {producer[name] for name in node.inputs if name in producer}:
             waiting[i] += 1
             readers.setdefault(source, []).append(i)
-    ready, order = deque(i for i, count in enumerate(waiting) if count == 0), []
+    ready = deque(i for i, count in enumerate(waiting) if count == 0)
+    order: list[int] = []
     while ready:
         i = ready.popleft()
         order.append(i)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pyflame_rt.graph.dtype import DType
 from pyflame_rt.graph.errors import UndeterminedError
 from pyflame_rt.graph.types import AnyType, MapType, OptionalType, SequenceType, Shape, TensorType, ValueType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["NodeArg", "TensorInfo", "Value"]
 

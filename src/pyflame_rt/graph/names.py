@@ -18,13 +18,9 @@ def _spellings(name: str) -> set[str]:
 class _AliasMeta(EnumMeta):
     def __getattr__(cls, name: str) -> Any:
         for member in cls.__members__.values():
-            if name in _spellings(member.name) or (
-                name == "None_" and member.name.upper() == "NONE"
-            ):
+            if name in _spellings(member.name) or (name == "None_" and member.name.upper() == "NONE"):
                 return member
-        raise AttributeError(
-            f"{cls.__name__} has no member {name!r}. Members: {', '.join(cls.__members__)}"
-        )
+        raise AttributeError(f"{cls.__name__} has no member {name!r}. Members: {', '.join(cls.__members__)}")
 
 
 class AliasedEnum(Enum, metaclass=_AliasMeta):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +16,9 @@ from pyflame_rt.graph.info import TensorInfo
 from pyflame_rt.graph.node import Node
 from pyflame_rt.graph.tensor import Tensor
 from pyflame_rt.graph.types import AnyType, MapType, OptionalType, SequenceType, Shape, TensorType, ValueType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["parse_graph"]
 
@@ -164,7 +166,7 @@ class _Parser:
                 attributes[key] = self.attribute(depth)
                 self.take(",")
         self.need("(")
-        inputs = []
+        inputs: list[str] = []
         while not self.take(")"):
             inputs.append(self.name())
             self.take(",")
@@ -267,7 +269,7 @@ class _Parser:
             self.need(")")
             return kind
         if self.take("list("):
-            items = []
+            items: list[Any] = []
             while not self.take(")"):
                 items.append(self.attribute(depth))
                 self.take(",")

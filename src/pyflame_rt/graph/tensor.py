@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -25,13 +25,14 @@ class Tensor:
 
     __slots__ = ("_array", "_dtype")
 
-    def __init__(self, data: object, dtype: DType | None = None) -> None:
+    def __init__(self, data: Any, dtype: DType | None = None) -> None:
+        self._array: np.ndarray[Any, Any]
         if isinstance(data, np.ndarray):
-            if dtype is not None and DType.of(data.dtype) is not dtype:
-                raise DTypeMismatchError(f"array holds {data.dtype}, not {dtype.label}; cast it first")
             self._array = data
+            if dtype is not None and DType.of(self._array.dtype) is not dtype:
+                raise DTypeMismatchError(f"array holds {self._array.dtype}, not {dtype.label}; cast it first")
         elif isinstance(data, Iterable):
-            self._array = _zeros(data, DType.Float32 if dtype is None else dtype)
+            self._array = _zeros(cast("Iterable[object]", data), DType.Float32 if dtype is None else dtype)
         else:
             raise TypeError(f"Tensor takes a shape or a NumPy array, got {type(data).__name__}")
         self._dtype = DType.of(self._array.dtype)
@@ -91,7 +92,8 @@ class Tensor:
 
     def reshape(self, *shape: Any) -> Tensor:
         """The same elements in another shape; one dimension may be -1."""
-        dims = list(shape[0]) if len(shape) == 1 and isinstance(shape[0], Iterable) else list(shape)
+        listed = len(shape) == 1 and isinstance(shape[0], Iterable)
+        dims: list[Any] = list(shape[0]) if listed else list(shape)
         try:
             return Tensor(self._array.reshape(dims).copy())
         except ValueError as error:

@@ -16,15 +16,18 @@ from ``weights`` when parsing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyflame_rt.graph.dtype import DType
 from pyflame_rt.graph.graph import Graph
-from pyflame_rt.graph.info import TensorInfo
-from pyflame_rt.graph.node import Node
 from pyflame_rt.graph.tensor import Tensor
-from pyflame_rt.graph.types import ValueType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyflame_rt.graph.info import TensorInfo
+    from pyflame_rt.graph.node import Node
+    from pyflame_rt.graph.types import ValueType
 
 __all__ = ["print_graph"]
 
@@ -126,9 +129,10 @@ def attribute_text(value: Any, limit: int = INLINE) -> str:
     if isinstance(value, Tensor):
         return f"tensor({value.dtype.label}{value.shape} = {values_text(value)})"
     if isinstance(value, (list, tuple)):
-        if any(isinstance(v, (Graph, Tensor)) for v in value):
-            return "list(" + ", ".join(attribute_text(v, limit) for v in value) + ")"
-        return json.dumps(list(value))
+        items = list(cast("Sequence[Any]", value))
+        if any(isinstance(v, (Graph, Tensor)) for v in items):
+            return "list(" + ", ".join(attribute_text(v, limit) for v in items) + ")"
+        return json.dumps(items)
     if isinstance(value, bool):
         return str(int(value))
     if isinstance(value, (int, float, str)):

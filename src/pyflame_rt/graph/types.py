@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from pyflame_rt.graph.dim import Dim, DimLike, dim_from_text
-from pyflame_rt.graph.dtype import DType
 from pyflame_rt.graph.errors import ShapeMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyflame_rt.graph.dtype import DType
 
 __all__ = [
     "MapType",
@@ -51,6 +54,7 @@ class Shape(tuple[DimLike, ...]):
     __slots__ = ()
 
     def __new__(cls, dims: Iterable[object] = ()) -> Shape:
+        """Dimensions from what users write: ints, names, None."""
         return super().__new__(cls, tuple(make_dim(d) for d in dims))
 
     @property
@@ -69,16 +73,16 @@ class Shape(tuple[DimLike, ...]):
         return total
 
     def __eq__(self, other: object) -> bool:
-        return (
-            tuple.__eq__(self, tuple(other)) if isinstance(other, (tuple, list)) else NotImplemented
-        )
+        if not isinstance(other, (tuple, list)):
+            return NotImplemented
+        return super().__eq__(tuple(cast("Sequence[object]", other)))
 
     def __ne__(self, other: object) -> bool:
         result = self.__eq__(other)
         return result if result is NotImplemented else not result
 
     def __hash__(self) -> int:
-        return tuple.__hash__(self)
+        return super().__hash__()
 
     def __repr__(self) -> str:
         return "[" + ", ".join(str(d) for d in self) + "]"

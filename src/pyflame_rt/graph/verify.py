@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from pyflame_rt.graph.errors import ValidationError
 from pyflame_rt.graph.graph import Graph, node_subgraphs, sort_nodes
-from pyflame_rt.graph.node import Node
 from pyflame_rt.graph.types import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyflame_rt.graph.node import Node
 
 __all__ = ["find_errors", "verify"]
 
@@ -144,4 +148,6 @@ def _duplicates(names: Iterator[str], what: str) -> Iterator[str]:
 
 
 def _where(node: Node) -> str:
-    return f"node {node.name!r} ({node.full_name})" if node.name else f"node {node.full_name} -> {', '.join(node.outputs)}"
+    return (
+        f"node {node.name!r} ({node.full_name})" if node.name else f"node {node.full_name} -> {', '.join(node.outputs)}"
+    )

@@ -14,7 +14,7 @@ from pyflame_rt.graph.errors import InvalidModelError
 from pyflame_rt.graph.graph import node_subgraphs
 from pyflame_rt.importers.onnx_gradient import expand_gradient, is_gradient
 from pyflame_rt.importers.onnx_tensor import dense_from_sparse, tensor_from_proto
-from pyflame_rt.importers.onnx_types import info_from_proto, type_from_proto
+from pyflame_rt.importers.onnx_types import info_from_proto, text_of, type_from_proto
 from pyflame_rt.ops.registry import find_op
 from pyflame_rt.ops.upgrade import Upgrade, upgrade_node
 
@@ -28,8 +28,9 @@ class GraphReader:
 
     def __init__(self, model: onnx.ModelProto, base_dir: Path | None = None) -> None:
         self.opsets = {_domain(o.domain): o.version for o in model.opset_import} or {"": 1}
-        self.functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
+        self.functions = {(_domain(f.domain), text_of(f.name), text_of(f.overload)): f for f in model.functions}
         self.base_dir = base_dir
+        self._weights: Mapping[int, memoryview] = {}
         self._used: set[str] = set()
         self._count = 0
         self._collect_names(model)
@@ -38,9 +39,9 @@ class GraphReader:
         stack = [model.graph]
         while stack:
             graph = stack.pop()
-            self._used.update(v.name for v in (*graph.input, *graph.initializer))
+            self._used.update(text_of(v.name) for v in (*graph.input, *graph.initializer))
             for node in graph.node:
-                self._used.update(node.output)
+                self._used.update(map(text_of, node.output))
                 stack.extend(a.g for a in node.attribute if a.HasField("g"))
                 stack.extend(g for a in node.attribute for g in a.graphs)
 
@@ -53,8 +54,14 @@ class GraphReader:
                 self._used.add(name)
                 return name
 
-    def read(self, proto: onnx.GraphProto) -> Graph:
-        """The whole graph."""
+    def read(self, proto: onnx.GraphProto, weights: Mapping[int, memoryview] | None = None) -> Graph:
+        """The whole graph.
+
+        Args:
+            proto: the graph.
+            weights: raw data that was left out of its initializers, by their position.
+        """
+        self._weights = weights or {}
         return self._graph(proto, self.opsets, {}, {}, 0)
 
     def _graph(
@@ -67,15 +74,18 @@ class GraphReader:
     ) -> Graph:
         if depth > _MAX_DEPTH:
             raise InvalidModelError(f"subgraphs or functions are nested more than {_MAX_DEPTH} deep")
-        graph = Graph(proto.name)
-        graph.doc = proto.doc_string
+        graph = Graph(text_of(proto.name))
+        graph.doc = text_of(proto.doc_string)
         local = dict(rename)
         if depth and rename:
             self._rename_locals(proto, local)
-        for init in proto.initializer:
-            graph.initializers[local.get(init.name, init.name)] = tensor_from_proto(init, self.base_dir)
+        for i, init in enumerate(proto.initializer):
+            raw = self._weights.get(i) if depth == 0 else None
+            name = text_of(init.name)
+            graph.initializers[local.get(name, name)] = tensor_from_proto(init, self.base_dir, raw)
         for sparse in proto.sparse_initializer:
-            graph.initializers[local.get(sparse.values.name, sparse.values.name)] = dense_from_sparse(sparse)
+            name = text_of(sparse.values.name)
+            graph.initializers[local.get(name, name)] = dense_from_sparse(sparse)
         graph.inputs = [_renamed(info_from_proto(v), local) for v in proto.input]
         graph.outputs = [_renamed(info_from_proto(v), local) for v in proto.output]
         for info in map(info_from_proto, proto.value_info):
@@ -88,7 +98,7 @@ class GraphReader:
     def _rename_locals(self, proto: onnx.GraphProto, local: dict[str, str]) -> None:
         """Inside an inlined function even subgraph-local names must stay unique."""
         made = [v.name for v in (*proto.input, *proto.initializer)] + [o for n in proto.node for o in n.output if o]
-        for name in made:
+        for name in map(text_of, made):
             local[name] = self.fresh(name)
 
     def _node(
@@ -101,17 +111,17 @@ class GraphReader:
         depth: int,
     ) -> None:
         domain = _domain(proto.domain)
-        function = self.functions.get((domain, proto.op_type, proto.overload))
+        function = self.functions.get((domain, text_of(proto.op_type), text_of(proto.overload)))
         if function is not None:
             self._inline(graph, proto, function, rename, refs, depth)
             return
         attributes = self._attributes(proto, opsets, rename, refs, depth)
-        inputs = [rename.get(name, name) for name in proto.input]
-        outputs = [rename.get(name, name) for name in proto.output]
+        inputs = [rename.get(name, name) for name in map(text_of, proto.input)]
+        outputs = [rename.get(name, name) for name in map(text_of, proto.output)]
         # Nodes with subgraphs keep their places: captures are appended after the formal inputs.
         while inputs and not inputs[-1] and not any(a.HasField("g") for a in proto.attribute):
             inputs.pop()
-        node = Node(proto.name, proto.op_type, inputs, outputs, attributes, domain)
+        node = Node(text_of(proto.name), text_of(proto.op_type), inputs, outputs, attributes, domain)
         if domain not in opsets and domain == "":
             raise InvalidModelError(f"node {proto.name!r} ({proto.op_type}): the model imports no opset for its operators")
         for current in self._upgraded(graph, node, opsets.get(domain, 1)):
@@ -125,10 +135,16 @@ class GraphReader:
             return None if tensor is None else tensor.raw()
 
         up = Upgrade(version, self.fresh, lambda name, array: graph.initializers.__setitem__(name, Tensor(array)), find)
-        return upgrade_node(node, version, up)
+        try:
+            return upgrade_node(node, version, up)
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+            # Upgrades take for granted what the operator's old schema says of inputs and attributes.
+            raise InvalidModelError(
+                f"node {node.name!r} ({node.full_name}) is no {node.op_type} of opset {version}: {error}"
+            ) from error
 
     def _place(self, graph: Graph, node: Node) -> None:
-        if node.op_type == "Constant" and not node.domain:
+        if node.op_type == "Constant" and not node.domain and node.outputs:
             graph.initializers[node.outputs[0]] = constant_tensor(node)
             return
         if node.op_type == "Split" and not node.domain and len(node.inputs) < 2 and not node.has_attr("num_outputs"):
@@ -155,7 +171,7 @@ class GraphReader:
                 if attribute.ref_attr_name not in refs:
                     continue
                 source = refs[attribute.ref_attr_name]
-            result[attribute.name] = self._attribute(source, opsets, rename, refs, depth)
+            result[text_of(attribute.name)] = self._attribute(source, opsets, rename, refs, depth)
         return result
 
     def _attribute(
@@ -208,13 +224,13 @@ class GraphReader:
     ) -> None:
         if depth > _MAX_DEPTH:
             raise InvalidModelError(f"function {function.name!r} is nested more than {_MAX_DEPTH} deep")
-        given = [rename.get(name, name) for name in call.input]
-        inner = dict(zip(function.input, [*given, *[""] * len(function.input)], strict=False))
-        for formal, actual in zip(function.output, call.output, strict=False):
+        given = [rename.get(name, name) for name in map(text_of, call.input)]
+        inner = dict(zip(map(text_of, function.input), [*given, *[""] * len(function.input)], strict=False))
+        for formal, actual in zip(map(text_of, function.output), map(text_of, call.output), strict=False):
             if actual:
                 inner[formal] = rename.get(actual, actual)
         for node in function.node:
-            for name in node.output:
+            for name in map(text_of, node.output):
                 if name and name not in inner:
                     inner[name] = self.fresh(name)
         bound = {a.name: a for a in function.attribute_proto}
@@ -273,5 +289,6 @@ def _renamed(info: TensorInfo, rename: Mapping[str, str]) -> TensorInfo:
     return info
 
 
-def _domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
+def _domain(domain: str | bytes) -> str:
+    name = text_of(domain)
+    return "" if name == "ai.onnx" else name

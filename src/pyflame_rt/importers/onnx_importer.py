@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
-from google.protobuf.message import DecodeError
 
 from pyflame_rt.graph.errors import InvalidModelError, ModelNotFoundError
 from pyflame_rt.importers.base import Importer, ImportOptions
 from pyflame_rt.importers.onnx_graph import GraphReader
+from pyflame_rt.importers.onnx_scan import ScannedModel, read_model
+from pyflame_rt.importers.onnx_types import text_of
 
 if TYPE_CHECKING:
     from pyflame_rt.graph import Graph
@@ -49,7 +50,7 @@ class ONNXImporter(Importer):
         """The graph of a file, bytes or a ModelProto."""
         model, base_dir = _model(source)
         if options.opset_version is not None:
-            model = _as_of(model, options.opset_version)
+            model = ScannedModel(_as_of(model.proto, options.opset_version), model.weights)
         return _named(source, model, base_dir)
 
     def check_source(self, source: Any) -> list[str]:
@@ -77,7 +78,7 @@ class ONNXImporter(Importer):
 def get_opset_version(source: Any) -> int:
     """The version of the default operator set a model (path, bytes or ModelProto) imports."""
     model, _ = _model(source)
-    return next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+    return next((o.version for o in model.proto.opset_import if o.domain in ("", "ai.onnx")), 1)
 
 
 def is_opset_supported(version: int) -> bool:
@@ -98,57 +99,53 @@ def graph_from_file(path: str | os.PathLike[str]) -> Graph:
 
 def graph_from_bytes(data: bytes, base_dir: Path | None = None) -> Graph:
     """Read a serialized ModelProto."""
-    return graph_from_proto(_parse(data), base_dir)
+    return _graph(read_model(data), base_dir)
 
 
 def graph_from_proto(model: onnx.ModelProto, base_dir: Path | None = None) -> Graph:
     """Bring a ModelProto into graph form, every operator in its newest version."""
+    return _graph(ScannedModel(model), base_dir)
+
+
+def _graph(scanned: ScannedModel, base_dir: Path | None) -> Graph:
+    model = scanned.proto
     if not model.HasField("graph"):
         raise InvalidModelError("not an ONNX model: it holds no graph")
     reader = GraphReader(model, base_dir)
-    graph = reader.read(model.graph)
+    graph = reader.read(model.graph, scanned.weights)
     if model.ir_version < _DEFAULTS_SINCE_IR:
         graph.inputs = graph.required_inputs
     graph.opsets = dict(reader.opsets)
     graph.metadata = {
-        "producer_name": model.producer_name,
-        "producer_version": model.producer_version,
-        "domain": model.domain,
-        "description": model.doc_string,
+        "producer_name": text_of(model.producer_name),
+        "producer_version": text_of(model.producer_version),
+        "domain": text_of(model.domain),
+        "description": text_of(model.doc_string),
         "version": str(model.model_version),
         "ir_version": str(model.ir_version),
-        **{f"custom.{entry.key}": entry.value for entry in model.metadata_props},
+        **{f"custom.{text_of(entry.key)}": text_of(entry.value) for entry in model.metadata_props},
     }
     return graph
 
 
-def _model(source: Any) -> tuple[onnx.ModelProto, Path | None]:
+def _model(source: Any) -> tuple[ScannedModel, Path | None]:
     if isinstance(source, onnx.ModelProto):
-        return source, None
+        return ScannedModel(source), None
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return _parse(bytes(source)), None
+        return read_model(bytes(source)), None
     file = Path(source)
     if not file.is_file():
         raise ModelNotFoundError(f"there is no file {str(file)!r}")
     try:
-        return _parse(file.read_bytes()), file.parent
+        return read_model(file), file.parent
     except InvalidModelError as error:
         raise InvalidModelError(f"{str(file)!r}: {error}") from error
 
 
-def _parse(data: bytes) -> onnx.ModelProto:
-    model = onnx.ModelProto()
-    try:
-        model.ParseFromString(data)
-    except DecodeError as error:
-        raise InvalidModelError(f"not an ONNX model: {error}") from error
-    return model
-
-
-def _named(source: Any, model: onnx.ModelProto, base_dir: Path | None) -> Graph:
+def _named(source: Any, model: ScannedModel, base_dir: Path | None) -> Graph:
     """The graph; errors say which file."""
     try:
-        return graph_from_proto(model, base_dir)
+        return _graph(model, base_dir)
     except InvalidModelError as error:
         if isinstance(source, (str, os.PathLike)):
             raise InvalidModelError(f"{os.fspath(source)!r}: {error}") from error

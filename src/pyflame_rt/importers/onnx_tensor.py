@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +13,64 @@ from onnx import numpy_helper
 
 from pyflame_rt.graph import DType, Tensor
 from pyflame_rt.graph.errors import InvalidModelError
+from pyflame_rt.importers.onnx_types import text_of
 
 __all__ = ["dense_from_sparse", "tensor_from_proto"]
 
 
-def tensor_from_proto(proto: onnx.TensorProto, base_dir: Path | None = None) -> Tensor:
-    """A tensor from its protobuf form; raw data is viewed, not copied."""
+def tensor_from_proto(
+    proto: onnx.TensorProto, base_dir: Path | None = None, raw: memoryview | None = None
+) -> Tensor:
+    """A tensor from its protobuf form.
+
+    Args:
+        proto: the tensor.
+        base_dir: where files it may name are.
+        raw: its raw data, when that was left in the file; viewed where its alignment allows.
+    """
     try:
-        return Tensor(_array(proto, base_dir))
+        return Tensor(_array(proto, base_dir) if raw is None else _from_view(proto, raw, base_dir))
     except InvalidModelError:
         raise
     except (ValueError, TypeError, KeyError, OSError, OverflowError, MemoryError, IndexError) as error:
         raise InvalidModelError(f"tensor {proto.name!r} is malformed: {error}") from error
 
 
-def _array(proto: onnx.TensorProto, base_dir: Path | None) -> np.ndarray[Any, Any]:
-    dtype = DType.from_onnx(proto.data_type)
-    shape = tuple(proto.dims)
+def _from_view(proto: onnx.TensorProto, raw: memoryview, base_dir: Path | None) -> np.ndarray[Any, Any]:
+    dtype, shape = _header(proto)
+    if dtype is DType.String or dtype.bits < 8 or proto.data_location == onnx.TensorProto.EXTERNAL:
+        proto.raw_data = bytes(raw)
+        return _array(proto, base_dir)
+    array = np.frombuffer(raw, dtype=dtype.numpy).reshape(shape)
+    if array.flags.aligned:
+        return array
+    array = array.copy()
+    release_pages(raw)
+    return array
+
+
+def release_pages(view: memoryview) -> None:
+    """Give the memory of a part of a mapped file back; it is read again when needed."""
+    if not isinstance(view.obj, mmap.mmap) or not hasattr(view.obj, "madvise"):
+        return
+    whole = np.frombuffer(view.obj, dtype=np.uint8).ctypes.data
+    start = np.frombuffer(view, dtype=np.uint8).ctypes.data - whole
+    # Only pages that lie inside: the neighbours may be in use.
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    count = (start + len(view)) // mmap.PAGESIZE * mmap.PAGESIZE - first
+    if count > 0:
+        view.obj.madvise(mmap.MADV_DONTNEED, first, count)
+
+
+def _header(proto: onnx.TensorProto) -> tuple[DType, tuple[int, ...]]:
+    dtype, shape = DType.from_onnx(proto.data_type), tuple(proto.dims)
     if any(d < 0 for d in shape):
         raise InvalidModelError(f"tensor {proto.name!r} has a negative dimension: {list(shape)}")
+    return dtype, shape
+
+
+def _array(proto: onnx.TensorProto, base_dir: Path | None) -> np.ndarray[Any, Any]:
+    dtype, shape = _header(proto)
     if dtype is DType.String:
         text = [s.decode("utf-8", "surrogateescape") for s in proto.string_data]
         out = np.empty(len(text), dtype=object)
@@ -50,13 +91,13 @@ def _external(
 ) -> np.ndarray[Any, Any]:
     if base_dir is None:
         raise InvalidModelError(f"tensor {proto.name!r} keeps its data in another file; load the model from its path")
-    fields = {entry.key: entry.value for entry in proto.external_data}
+    fields = {text_of(entry.key): text_of(entry.value) for entry in proto.external_data}
     base = base_dir.resolve()
     path = (base / fields.get("location", "")).resolve()
     if not path.is_relative_to(base) or not path.is_file():
         raise InvalidModelError(f"tensor {proto.name!r}: no data file {fields.get('location')!r} beside the model")
     offset = int(fields.get("offset", 0))
-    count = int(np.prod(shape, dtype=np.int64))
+    count = math.prod(shape)
     length = int(fields.get("length", 0)) or (count * dtype.bits + 7) // 8
     if offset < 0 or length < 0 or offset + length > path.stat().st_size:
         raise InvalidModelError(f"tensor {proto.name!r}: bytes {offset}..{offset + length} lie outside {path.name}")

@@ -6,7 +6,17 @@ import onnx
 
 from pyflame_rt.graph import AnyType, DType, MapType, OptionalType, SequenceType, Shape, TensorInfo, TensorType, ValueType
 
-__all__ = ["info_from_proto", "type_from_proto"]
+__all__ = ["info_from_proto", "text_of", "type_from_proto"]
+
+
+def text_of(name: str | bytes) -> str:
+    """A name; protobuf hands out bytes where one is not the UTF-8 it should be.
+
+    Example:
+        >>> text_of("x"), text_of(b"caf\\xe9")
+        ('x', 'caf\\\\xe9')
+    """
+    return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
 
 
 def type_from_proto(proto: onnx.TypeProto) -> ValueType:
@@ -31,11 +41,11 @@ def _tensor_type(proto: onnx.TypeProto.Tensor | onnx.TypeProto.SparseTensor) -> 
         return AnyType()
     if not proto.HasField("shape"):
         return TensorType(DType.from_onnx(proto.elem_type), None)
-    dims = [d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in proto.shape.dim]
+    dims = [d.dim_value if d.HasField("dim_value") else (text_of(d.dim_param) or None) for d in proto.shape.dim]
     # Some exporters write -1 or 0-sized placeholders for "unknown"; only -1 is certain.
     return TensorType(DType.from_onnx(proto.elem_type), Shape(None if d == -1 else d for d in dims))
 
 
 def info_from_proto(proto: onnx.ValueInfoProto) -> TensorInfo:
     """Description of one declared value."""
-    return TensorInfo(proto.name, type=type_from_proto(proto.type))
+    return TensorInfo(text_of(proto.name), type=type_from_proto(proto.type))

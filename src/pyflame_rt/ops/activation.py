@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DType, Node, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
@@ -23,7 +22,11 @@ from pyflame_rt.ops.reduce import CumSum, ReduceMax, ReduceSum
 from pyflame_rt.ops.registry import operator, primitive
 from pyflame_rt.ops.rules import broadcast_shapes, normalize_axis, same
 from pyflame_rt.ops.upgrade import Upgrade, upgrade
-from pyflame_rt.ops.value import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyflame_rt.ops.value import Value
 
 _HALF = (DType.Float16, DType.BFloat16)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +22,9 @@ from pyflame_rt.ops.shape import Expand, Reshape, Squeeze, Transpose, Unsqueeze
 from pyflame_rt.ops.shape import Shape as ShapeOf
 from pyflame_rt.ops.slicing import Concat, Pad, Slice, Split
 from pyflame_rt.ops.value import Value, constant
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def _number(dim: DimLike, what: str) -> int:

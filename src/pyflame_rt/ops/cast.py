@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,7 +11,9 @@ from pyflame_rt.graph import Dim, DType, Node, TensorType, ValueType
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, UndeterminedError
 from pyflame_rt.ops.registry import operator, primitive
 from pyflame_rt.ops.upgrade import Upgrade, upgrade
-from pyflame_rt.ops.value import Value
+
+if TYPE_CHECKING:
+    from pyflame_rt.ops.value import Value
 
 _FLOAT8 = {
     DType.Float8E4M3FN: 448.0,

@@ -6,8 +6,7 @@ node, which are also the last inputs of every subgraph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +19,9 @@ from pyflame_rt.ops.rules import normalize_axis
 from pyflame_rt.ops.sizes import join_types
 from pyflame_rt.ops.upgrade import Upgrade, upgrade
 from pyflame_rt.ops.value import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["BatchedScan", "If", "Loop", "Scan", "infer_body", "split_captures"]
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DimLike, DType, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
@@ -16,8 +13,14 @@ from pyflame_rt.ops.registry import operator, primitive
 from pyflame_rt.ops.rules import merge_dims, tensor_like
 from pyflame_rt.ops.shape import Reshape, Transpose
 from pyflame_rt.ops.slicing import Concat, Pad, Slice
-from pyflame_rt.ops.value import Value
 from pyflame_rt.ops.windows import Windows, pad_pairs, times, window_shape, windows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame_rt.ops.value import Value
+
+_TO_THE_END = 2**63 - 1  # Slice's "until the last"
 
 
 def _kernel(weight: Sequence[DimLike], kernel_shape: Sequence[int] | None) -> list[int | None]:
@@ -363,5 +366,5 @@ def CausalConvWithState(
     if activation != "none":
         wide = Cast(y, to=DType.Float32)
         y = Cast(wide * Sigmoid(wide), to=input.dtype)
-    start = [-memory] if memory else [np.iinfo(np.int64).max]
-    return y, Slice(whole, start, [np.iinfo(np.int64).max], [2])
+    start = [-memory] if memory else [_TO_THE_END]
+    return y, Slice(whole, start, [_TO_THE_END], [2])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +18,11 @@ from pyflame_rt.ops.matmul import MatMul
 from pyflame_rt.ops.registry import operator
 from pyflame_rt.ops.shape import Expand, Reshape
 from pyflame_rt.ops.value import Value, constant
-from pyflame_rt.ops.windows import Windows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame_rt.ops.windows import Windows
 
 
 def _deform_type(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +13,11 @@ from pyflame_rt.graph.errors import InputError, MissingExtra
 from pyflame_rt.ops.registry import primitive
 from pyflame_rt.ops.rules import merge_dims
 from pyflame_rt.ops.upgrade import Upgrade, upgrade
-from pyflame_rt.ops.value import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyflame_rt.ops.value import Value
 
 # ---------------------------------------------------------------------- RoiAlign
 

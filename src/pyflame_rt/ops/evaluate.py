@@ -7,9 +7,8 @@ steps between native segments and the reference backend all come here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +25,9 @@ from pyflame_rt.graph import (
 from pyflame_rt.graph.errors import BackendError, PyFlameRTError, UndeterminedError
 from pyflame_rt.ops.registry import Op, get_op, plain_attribute
 from pyflame_rt.ops.value import Value, scope
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 __all__ = ["Context", "Interpreter", "Program", "describe", "evaluate", "run_op"]
 
@@ -109,11 +111,11 @@ class _EagerValue(Value):
         self._library = lib
 
     @property
-    def type(self) -> ValueType | None:  # type: ignore[override]
+    def type(self) -> ValueType | None:
         return describe(self.ref, self._library)
 
     @property
-    def known(self) -> np.ndarray[Any, Any] | None:  # type: ignore[override]
+    def known(self) -> np.ndarray[Any, Any] | None:
         return None if isinstance(self.ref, list) else to_host(self.ref, self._library)
 
     @property
@@ -220,21 +222,28 @@ def evaluate(node: Node, arrays: Sequence[Array], context: Context | str = "nump
     """
     ctx = Context.of(context) if isinstance(context, str) else context
     op = get_op(node.op_type, node.domain)
-    return _run_node(node, op, bind_attributes(node, op), arrays, ctx)
+    return run_node(node, op, bind_attributes(node, op), arrays, ctx)
 
 
 def bind_attributes(node: Node, op: Op) -> dict[str, Any]:
-    """Attributes of a node with the operator's defaults."""
+    """Attributes of a node with the operator's defaults; a node that has not the operator's form is refused."""
     plain = {name: plain_attribute(value) for name, value in node.attributes.items()}
-    return op.signature.bind(plain, where(node))
+    bound = op.signature.bind(plain, where(node))
+    op.signature.check_kinds(plain, where(node))
+    op.signature.check_given(node.inputs, where(node))
+    return bound
 
 
 def where(node: Node) -> str:
     """How errors name a node."""
-    return f"node {node.name!r} ({node.full_name})" if node.name else f"node {node.full_name} making {node.outputs[0] if node.outputs else '?'!r}"
+    return (
+        f"node {node.name!r} ({node.full_name})"
+        if node.name
+        else f"node {node.full_name} making {node.outputs[0] if node.outputs else '?'!r}"
+    )
 
 
-def _run_node(node: Node, op: Op, attributes: dict[str, Any], arrays: Sequence[Array], context: Context) -> list[Array]:
+def run_node(node: Node, op: Op, attributes: dict[str, Any], arrays: Sequence[Array], context: Context) -> list[Array]:
     try:
         return run_op(op, arrays, attributes, context, len(node.outputs))
     except UndeterminedError as error:
@@ -243,7 +252,17 @@ def _run_node(node: Node, op: Op, attributes: dict[str, Any], arrays: Sequence[A
         if str(error).startswith("node "):
             raise
         raise type(error)(f"{where(node)}: {error}") from error
-    except (ValueError, TypeError, IndexError, KeyError, ArithmeticError, RuntimeError, NotImplementedError, MemoryError) as error:
+    except (
+        ValueError,
+        TypeError,
+        IndexError,
+        KeyError,
+        AttributeError,  # a sequence where an operator takes a tensor
+        ArithmeticError,
+        RuntimeError,
+        NotImplementedError,
+        MemoryError,
+    ) as error:
         shapes = ", ".join(str(describe(a, context.library)) for a in arrays)
         raise BackendError(f"{where(node)} failed on ({shapes}): {error}") from error
 
@@ -324,7 +343,7 @@ class Program:
 
 def _run_step(step: _Step, values: list[Array], context: Context) -> None:
     arrays = [None if slot < 0 else values[slot] for slot in step.inputs]
-    results = _run_node(step.node, step.op, step.attributes, arrays, context)
+    results = run_node(step.node, step.op, step.attributes, arrays, context)
     if len(results) < len(step.outputs):
         missing = step.outputs[len(results) :]
         if any(slot >= 0 for slot in missing):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +14,9 @@ from pyflame_rt.ops.rules import normalize_axis, same, tensor_like
 from pyflame_rt.ops.sizes import known_ints
 from pyflame_rt.ops.upgrade import Upgrade, upgrade
 from pyflame_rt.ops.value import Value, constant
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = [
     "Compress",
@@ -248,6 +250,12 @@ def OneHot(indices: Value, depth: Value, values: Value, /, *, axis: int = -1) ->
     column = Reshape(numbers, [-1, *[1] * (indices.rank - place)])
     off, on = (Gather(values, constant(i, DType.Int64)) for i in (0, 1))
     return Where(Equal(Unsqueeze(index, [place]), column), on, off)
+
+
+@upgrade("Scatter", to=11)
+def scatter_was_renamed(node: Node, up: Upgrade) -> Node:
+    """Version 11 gave Scatter the name ScatterElements."""
+    return node.replace(op_type="ScatterElements")
 
 
 @upgrade("OneHot", to=11)

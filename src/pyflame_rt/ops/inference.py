@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pyflame_rt.graph import AnyType, Graph, TensorType, ValueType
 from pyflame_rt.graph.errors import PyFlameRTError
@@ -11,6 +11,9 @@ from pyflame_rt.ops.registry import find_op
 from pyflame_rt.ops.sizes import public_type
 from pyflame_rt.ops.trace import MAX_KNOWN, infer_outputs
 from pyflame_rt.ops.value import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["infer_graph", "infer_types", "merge_types"]
 

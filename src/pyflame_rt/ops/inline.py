@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyflame_rt.graph import Node, Tensor, ValueType
 from pyflame_rt.ops.evaluate import bind_attributes
-from pyflame_rt.ops.registry import Op
 from pyflame_rt.ops.trace import trace
-from pyflame_rt.ops.value import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyflame_rt.ops.registry import Op
+    from pyflame_rt.ops.value import Value
 
 __all__ = ["Body", "instantiate"]
 

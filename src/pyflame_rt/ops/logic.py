@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,9 @@ from pyflame_rt.ops.arithmetic import align_legacy_axis, unbroadcast
 from pyflame_rt.ops.registry import primitive
 from pyflame_rt.ops.rules import broadcast, broadcast_shapes, same
 from pyflame_rt.ops.upgrade import upgrade
-from pyflame_rt.ops.value import Value
+
+if TYPE_CHECKING:
+    from pyflame_rt.ops.value import Value
 
 
 def _compared(a: Value, b: Value, /) -> TensorType:

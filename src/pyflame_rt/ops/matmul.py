@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DimLike, DType, Node, Shape, TensorType
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, ShapeMismatchError
@@ -14,7 +13,11 @@ from pyflame_rt.ops.rules import broadcast_shapes, merge_dims
 from pyflame_rt.ops.shape import Expand, Reshape, Squeeze, Transpose, Unsqueeze
 from pyflame_rt.ops.shape import Shape as ShapeOf
 from pyflame_rt.ops.upgrade import Upgrade, upgrade
-from pyflame_rt.ops.value import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame_rt.ops.value import Value
 
 
 def matmul_shape(a: Shape | None, b: Shape | None) -> Shape | None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +18,9 @@ from pyflame_rt.ops.shape import Shape as ShapeOf
 from pyflame_rt.ops.slicing import Pad
 from pyflame_rt.ops.value import Value, constant, wanted
 from pyflame_rt.ops.windows import Windows, pad_pairs, windows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def lowest(ops: Any, x: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from pyflame_rt.ops.shape import Expand, Reshape, Transpose, Unsqueeze
 from pyflame_rt.ops.shape import Shape as ShapeOf
 from pyflame_rt.ops.slicing import Concat, Slice, Split
 from pyflame_rt.ops.value import Value, constant
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MICROSOFT = "com.microsoft"
 MASKED = -10000.0

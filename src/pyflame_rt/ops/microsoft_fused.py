@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DType, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
@@ -24,6 +23,9 @@ from pyflame_rt.ops.rules import merge_dims, same
 from pyflame_rt.ops.shape import Flatten, Reshape, Transpose
 from pyflame_rt.ops.slicing import Split
 from pyflame_rt.ops.value import Value, constant
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MICROSOFT = "com.microsoft"
 

@@ -307,7 +307,7 @@ def _encoded_type_of(tensor: Tensor | None, strings: Any, int64s: Any) -> np.dty
 @upgrade("LabelEncoder", to=2, domain=DOMAIN)
 def label_encoder_got_two_tables(node: Node, up: Upgrade) -> Node:
     """Version 1 numbered a list of strings, in either direction: what CategoryMapper does."""
-    classes = list(node.get_attr("classes_strings", []))  # type: ignore[call-overload]
+    classes = list(node.get_attr("classes_strings", []))
     attributes = {k: v for k, v in node.attributes.items() if k != "classes_strings"}
     attributes |= {"cats_strings": classes, "cats_int64s": list(range(len(classes)))}
     return node.replace(op_type="CategoryMapper", attributes=attributes)

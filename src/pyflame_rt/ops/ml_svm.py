@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,7 +11,9 @@ from pyflame_rt.graph import DType, Shape, TensorType
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.ops.ml_scores import label_array, logistic, transform_scores, two_class_scores
 from pyflame_rt.ops.registry import primitive
-from pyflame_rt.ops.value import Value
+
+if TYPE_CHECKING:
+    from pyflame_rt.ops.value import Value
 
 DOMAIN = "ai.onnx.ml"
 Array = np.ndarray[Any, Any]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,7 +11,9 @@ from pyflame_rt.graph import DType, Shape, Tensor, TensorType
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.ops.ml_scores import label_array, transform_scores, two_class_scores
 from pyflame_rt.ops.registry import primitive
-from pyflame_rt.ops.value import Value
+
+if TYPE_CHECKING:
+    from pyflame_rt.ops.value import Value
 
 DOMAIN = "ai.onnx.ml"
 _MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")

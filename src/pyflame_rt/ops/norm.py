@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from pyflame_rt.ops.rules import normalize_axis
 from pyflame_rt.ops.shape import Reshape, Shape, Unsqueeze
 from pyflame_rt.ops.upgrade import Upgrade, refuse, upgrade
 from pyflame_rt.ops.value import Value, constant
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # ONNX's 1e-5 is a float32.
 _EPSILON = 9.999999747378752e-06

@@ -7,14 +7,15 @@ it is then read as the newest version that did.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import Graph, Node, Tensor
 from pyflame_rt.graph.graph import node_subgraphs
 from pyflame_rt.ops.registry import find_op
 from pyflame_rt.ops.upgrade import Upgrade, upgrade_node, versions
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["normalize"]
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.graph import DType, Node, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
 from pyflame_rt.ops.arithmetic import Abs
 from pyflame_rt.ops.math import Sqrt
@@ -21,6 +19,11 @@ from pyflame_rt.ops.slicing import Concat, Pad
 from pyflame_rt.ops.upgrade import Upgrade, upgrade
 from pyflame_rt.ops.value import Value, constant
 from pyflame_rt.ops.windows import Windows, pad_pairs, window_shape, windows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame_rt.graph import DType, Node, TensorType
 
 
 def _window_type(x: Value, /, *, window: Any, strides: Any, dilations: Any, pads: Any, kind: str) -> TensorType:

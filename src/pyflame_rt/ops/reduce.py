@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +16,9 @@ from pyflame_rt.ops.registry import get_op, operator, primitive
 from pyflame_rt.ops.rules import normalize_axes, normalize_axis, same
 from pyflame_rt.ops.upgrade import Upgrade, upgrade
 from pyflame_rt.ops.value import Value, constant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # ------------------------------------------------------------------ types
 

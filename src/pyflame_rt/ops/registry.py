@@ -16,9 +16,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +25,9 @@ from pyflame_rt.graph import Attribute, DType, Tensor
 from pyflame_rt.graph.errors import UnsupportedOperatorError
 from pyflame_rt.ops.signature import Signature, read_signature
 from pyflame_rt.ops.value import Value, active_scope, lift
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["Op", "all_ops", "find_op", "get_op", "operator", "primitive", "register", "unregister"]
 
@@ -192,7 +194,18 @@ def unknown_operator_message(name: str, domain: str) -> str:
     )
 
 
-_INFRASTRUCTURE = {"registry", "signature", "value", "evaluate", "trace", "inference", "inline", "normalize", "rules", "upgrade"}
+_INFRASTRUCTURE = {
+    "registry",
+    "signature",
+    "value",
+    "evaluate",
+    "trace",
+    "inference",
+    "inline",
+    "normalize",
+    "rules",
+    "upgrade",
+}
 
 
 def _load_families() -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +19,9 @@ from pyflame_rt.ops.registry import operator
 from pyflame_rt.ops.rules import normalize_axes, static_size
 from pyflame_rt.ops.upgrade import Upgrade, upgrade
 from pyflame_rt.ops.value import Value, constant
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _POLICIES = ("stretch", "not_larger", "not_smaller")
 _NEAREST = {

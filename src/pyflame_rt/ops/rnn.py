@@ -7,10 +7,9 @@ directions, layouts and lengths.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyflame_rt.graph import DimLike, DType, Node, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
@@ -24,6 +23,9 @@ from pyflame_rt.ops.shape import Expand, Transpose, Unsqueeze
 from pyflame_rt.ops.slicing import Concat, Split
 from pyflame_rt.ops.upgrade import Upgrade, upgrade
 from pyflame_rt.ops.value import Value, constant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 State: TypeAlias = "tuple[Value, ...]"
 Activation: TypeAlias = "Callable[[Value], Value]"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import Dim, DimLike, DType, Shape, TensorType
 from pyflame_rt.graph.errors import DTypeMismatchError, ShapeMismatchError, UndeterminedError
-from pyflame_rt.ops.value import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame_rt.ops.value import Value
 
 __all__ = [
     "boolean",

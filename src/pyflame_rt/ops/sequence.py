@@ -192,9 +192,7 @@ def ConcatFromSequence(ops: Any, input_sequence: list[Any], /, *, axis: int, new
 # ---------------------------------------------------------------------- SequenceMap
 
 
-def _map_type(
-    input_sequence: Value, /, *additional_inputs: Value, body: Graph, captured: int
-) -> tuple[Value, ...]:
+def _map_type(input_sequence: Value, /, *additional_inputs: Value, body: Graph, captured: int) -> tuple[Value, ...]:
     given, captures = split_captures((input_sequence, *additional_inputs), captured)
     items = [Value(None, _elem(v)) if isinstance(v.type, SequenceType) else v for v in given]
     outputs = infer_body(body, [*items, *captures])

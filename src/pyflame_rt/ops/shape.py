@@ -6,8 +6,7 @@ module offers the whole family: cutting and joining (``slicing``), making (``cre
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +21,9 @@ from pyflame_rt.ops.sizes import known_ints, product, size_values, vector_length
 from pyflame_rt.ops.slicing import CenterCropPad, Concat, Pad, ReverseSequence, Slice, Split, Tile
 from pyflame_rt.ops.upgrade import Upgrade, upgrade
 from pyflame_rt.ops.value import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = [
     "CenterCropPad",

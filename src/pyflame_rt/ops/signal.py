@@ -84,8 +84,8 @@ def transform_axis_became_an_input(node: Node, up: Upgrade) -> Node:
     """Version 17 named the axis in an attribute; its default was 1."""
     attributes = dict(node.attributes)
     axis = up.constant(attributes.pop("axis", 1), np.int64, "axis")
-    length = node.inputs[1] if len(node.inputs) > 1 else ""
-    return node.replace(inputs=[node.inputs[0], length, axis], attributes=attributes)
+    data, *rest = node.inputs
+    return node.replace(inputs=[data, rest[0] if rest else "", axis], attributes=attributes)
 
 
 # ---------------------------------------------------------------------- STFT

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from pyflame_rt.graph import Attribute
+from pyflame_rt.graph import Graph, Tensor
 from pyflame_rt.graph.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyflame_rt.graph import Attribute
 
 __all__ = ["REQUIRED", "Input", "Signature", "read_signature"]
 
@@ -26,10 +30,14 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Formal inputs in order, and attributes with their defaults (``REQUIRED`` where none)."""
+    """Formal inputs in order, and attributes with their defaults (``REQUIRED`` where none).
+
+    ``kinds`` has the annotation of each attribute, such as ``list[int] | None``.
+    """
 
     inputs: tuple[Input, ...]
     attributes: Mapping[str, Attribute]
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def min_inputs(self) -> int:
@@ -52,6 +60,21 @@ class Signature:
             raise InputError(f"{where}: attribute {missing[0]!r} is required")
         return bound
 
+    def check_kinds(self, given: Mapping[str, Attribute], where: str) -> None:
+        """Raise unless every attribute of a node is of its declared kind."""
+        for name, value in given.items():
+            kind = self.kinds.get(name, "Any")
+            if not any(_CHECKS.get(part, _anything)(value) for part in kind.split(" | ")):
+                raise InputError(f"{where}: attribute {name!r} must be {kind}, got {str(value)[:60]!r}")
+
+    def check_given(self, names: Sequence[str], where: str) -> None:
+        """Raise unless a node reads as many values as there are inputs, and names the required ones."""
+        count = max((i + 1 for i, name in enumerate(names) if name), default=0)
+        self.check_inputs(count, where)
+        for formal, name in zip(self.inputs, names, strict=False):
+            if not (name or formal.optional or formal.variadic):
+                raise InputError(f"{where}: input {formal.name!r} is required")
+
     def check_inputs(self, count: int, where: str) -> None:
         """Raise unless ``count`` inputs fit."""
         if count < self.min_inputs or (self.max_inputs is not None and count > self.max_inputs):
@@ -59,17 +82,40 @@ class Signature:
             raise InputError(f"{where}: takes {self.min_inputs} to {most} inputs, got {count}")
 
 
+def _anything(value: Attribute) -> bool:
+    return True
+
+
+def _all(*kinds: type) -> Callable[[Attribute], bool]:
+    return lambda value: isinstance(value, list) and all(isinstance(item, kinds) for item in value)
+
+
+_CHECKS: dict[str, Callable[[Attribute], bool]] = {
+    "None": lambda value: value is None,
+    "int": lambda value: isinstance(value, int),
+    "bool": lambda value: isinstance(value, int),
+    "float": lambda value: isinstance(value, (int, float)),
+    "str": lambda value: isinstance(value, str),
+    "Tensor": lambda value: isinstance(value, Tensor),
+    "Graph": lambda value: isinstance(value, Graph),
+    "list[int]": _all(int),
+    "list[float]": _all(int, float),
+    "list[str]": _all(str),
+}
+
+
 def read_signature(fn: Callable[..., Any], *, skip_first: bool) -> Signature:
     """Positional-only parameters are inputs, keyword-only ones attributes."""
     parameters = list(inspect.signature(fn).parameters.values())[int(skip_first) :]
-    inputs, attributes = [], {}
+    inputs, attributes, kinds = [], {}, {}
     for p in parameters:
         if p.kind is p.KEYWORD_ONLY:
             attributes[p.name] = p.default
+            kinds[p.name] = str(p.annotation)
         elif p.kind is p.VAR_POSITIONAL:
             inputs.append(Input(p.name, variadic=True))
         elif p.kind is p.VAR_KEYWORD:
             raise TypeError(f"{fn.__name__}: attributes must be named, not **{p.name}")
         else:
             inputs.append(Input(p.name, optional=p.default is not p.empty))
-    return Signature(tuple(inputs), attributes)
+    return Signature(tuple(inputs), attributes, kinds)

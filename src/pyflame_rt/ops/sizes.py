@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyflame_rt.graph import Dim, DimLike, OptionalType, SequenceType, Shape, TensorType, ValueType, symbol
 from pyflame_rt.graph.types import AnyType
-from pyflame_rt.ops.value import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyflame_rt.ops.value import Value
 
 __all__ = [
     "ceil_divide",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +14,9 @@ from pyflame_rt.ops.rules import merge_dims, normalize_axes, normalize_axis, sam
 from pyflame_rt.ops.sizes import ceil_divide, known_ints, product, surely_not_negative, total, vector_length
 from pyflame_rt.ops.upgrade import Upgrade, upgrade
 from pyflame_rt.ops.value import Value, constant
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["CenterCropPad", "Concat", "Pad", "ReverseSequence", "Slice", "Split", "Tile"]
 
@@ -106,9 +108,7 @@ def _split_type(
     return tuple(tensor_like(input, [*dims[:along], size, *dims[along + 1 :]]) for size in sizes)
 
 
-def _split_vjp(
-    g: Any, y: Any, _x: Value, *rest: Value | None, axis: int, **_: Any
-) -> tuple[Value | None, ...]:
+def _split_vjp(g: Any, y: Any, _x: Value, *rest: Value | None, axis: int, **_: Any) -> tuple[Value | None, ...]:
     # A node with one part has no tuples.
     grads: list[Any] = [g] if isinstance(y, Value) else list(g)
     parts: list[Any] = [y] if isinstance(y, Value) else list(y)
@@ -290,9 +290,7 @@ def _pad_type(
     return tensor_like(data, [total((d, *pair)) for d, pair in zip(dims, pairs, strict=True)])
 
 
-def _pad_vjp(
-    g: Value, _y: Value, x: Value, pads: Value, *rest: Value | None, mode: str
-) -> tuple[Value | None, ...]:
+def _pad_vjp(g: Value, _y: Value, x: Value, pads: Value, *rest: Value | None, mode: str) -> tuple[Value | None, ...]:
     from pyflame_rt.ops.index import scatter_along
 
     axes = rest[1] if len(rest) > 1 else None
@@ -384,9 +382,7 @@ def one_axis_became_all(node: Node, up: Upgrade) -> Node:
     """Version 1 repeated along one axis, which like the number came as a scalar input."""
     data, tiles, axis = node.inputs
     one = up.constant([1], np.int64)
-    place, count = (
-        up.emit("Reshape", [up.emit("Cast", [v], {"to": DType.Int64.onnx}), one]) for v in (axis, tiles)
-    )
+    place, count = (up.emit("Reshape", [up.emit("Cast", [v], {"to": DType.Int64.onnx}), one]) for v in (axis, tiles))
     rank = up.emit("Shape", [up.emit("Shape", [data])])
     ones = up.emit("Expand", [one, rank])
     return node.replace(inputs=[data, up.emit("ScatterElements", [ones, place, count])])

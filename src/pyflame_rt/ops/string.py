@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +11,11 @@ from pyflame_rt.graph.errors import InputError, ShapeMismatchError
 from pyflame_rt.ops.regex import compile_re2
 from pyflame_rt.ops.registry import primitive
 from pyflame_rt.ops.rules import boolean, broadcast, tensor_like
-from pyflame_rt.ops.value import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyflame_rt.ops.value import Value
 
 __all__ = ["RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"]
 
@@ -156,7 +159,8 @@ def TfIdfVectorizer(
     pool = _pool(pool_int64s if pool_strings is None else pool_strings, ngram_counts)
     rows = X.reshape(-1, X.shape[-1]) if X.ndim > 1 else X.reshape(1, -1)
     counts = np.zeros((len(rows), len(ngram_indexes)), dtype=np.float32)
-    lengths = range(min_gram_length, max_gram_length + 1)
+    # No n-gram is longer than a row.
+    lengths = range(max(min_gram_length, 1), min(max_gram_length, rows.shape[-1]) + 1)
     for row, words in zip(counts, rows.tolist(), strict=True):
         tokens = words if pool_strings is None else [_text(w) for w in words]
         for gram in _ngrams(tokens, lengths, max_skip_count):
@@ -178,6 +182,8 @@ def _pool(items: Sequence[Any] | None, starts: Sequence[int]) -> dict[tuple[Any,
     number = 0
     for i, start in enumerate(starts):
         stop = starts[i + 1] if i + 1 < len(starts) else len(listed)
+        if not 0 <= start <= stop <= len(listed):
+            raise InputError(f"ngram_counts {list(starts)} do not divide a pool of {len(listed)}")
         for place in range(start, stop, i + 1):
             pool[tuple(listed[place : place + i + 1])] = number
             number += 1
@@ -190,5 +196,7 @@ def _ngrams(tokens: Sequence[Any], lengths: Sequence[int], max_skip: int) -> lis
         # A single word skips nothing: each is counted once.
         for skip in range(max_skip + 1 if length > 1 else 1):
             reach = (length - 1) * (skip + 1)
+            if reach >= len(tokens):
+                break
             found += [tuple(tokens[i : i + reach + 1 : skip + 1]) for i in range(len(tokens) - reach)]
     return found

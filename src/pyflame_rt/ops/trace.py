@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from emberharmony import library
-from pyflame_rt.graph import Dim, DType, Graph, Node, Shape, Tensor, TensorInfo, TensorType, ValueType
+from pyflame_rt.graph import Dim, DType, Graph, Shape, Tensor, TensorInfo, TensorType, ValueType
 from pyflame_rt.graph.errors import DTypeMismatchError, PyFlameRTError, ShapeMismatchError, UndeterminedError
-from pyflame_rt.ops.registry import Op
 from pyflame_rt.ops.value import Value, scope
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame_rt.ops.registry import Op
 
 __all__ = ["Tracer", "infer_outputs", "trace"]
 
@@ -51,6 +54,7 @@ class Tracer:
         return Value(name, value.type, value.known)
 
     def constant(self, array: np.ndarray[Any, Any]) -> Value:
+        """Add an initializer; a list of symbolic sizes becomes a node."""
         name = self.fresh("c")
         if array.dtype == object and any(isinstance(v, Dim) for v in array.ravel()):
             node = self.graph.add_node(name, "Dims", [], [name], {"dims": [str(v) for v in array]}, domain="pyflame")
@@ -59,9 +63,12 @@ class Tracer:
         if array.dtype == object and not (array.size and isinstance(array.ravel()[0], str)):
             array = array.astype(np.int64)
         self.graph.add_initializer(name, Tensor(array))
-        return Value(name, TensorType(DType.of(array.dtype), Shape(array.shape)), array if array.size <= MAX_KNOWN else None)
+        return Value(
+            name, TensorType(DType.of(array.dtype), Shape(array.shape)), array if array.size <= MAX_KNOWN else None
+        )
 
     def apply(self, op: Op, inputs: Sequence[Value | None], attributes: dict[str, Any]) -> Any:
+        """Add a node and infer its outputs: one Value, or a tuple of them."""
         bound = op.signature.bind(attributes, op.full_name)
         outputs = infer_outputs(op, inputs, bound)
         names = [self.fresh(op.name.lower()) for _ in outputs]
@@ -96,26 +103,32 @@ def infer_outputs(op: Op, inputs: Sequence[Value | None], attributes: dict[str, 
         outputs = _apply_rule(op, inputs, attributes)
     except UndeterminedError:
         return [Value(None, None)]
+    except PyFlameRTError:
+        raise
+    except (ValueError, IndexError, ArithmeticError, MemoryError) as error:
+        raise ShapeMismatchError(_misfit(op, inputs, error)) from error
+    except (TypeError, AttributeError, KeyError, AssertionError) as error:
+        raise DTypeMismatchError(_misfit(op, inputs, error)) from error
     if op.shape_math:
         _propagate_contents(op, inputs, attributes, outputs)
     return outputs
 
 
+def _misfit(op: Op, inputs: Sequence[Value | None], error: Exception) -> str:
+    kinds = ", ".join("-" if v is None else str(v.type) for v in inputs)
+    return f"{op.full_name} does not take ({kinds}): {error}"
+
+
 def _apply_rule(op: Op, inputs: Sequence[Value | None], attributes: dict[str, Any]) -> list[Value]:
     assert op.infer is not None
-    try:
-        results = op.infer(*inputs, **attributes)
-    except (UndeterminedError, PyFlameRTError):
-        raise
-    except (ValueError, TypeError, IndexError) as error:
-        kinds = ", ".join("-" if v is None else str(v.type) for v in inputs)
-        kind = ShapeMismatchError if isinstance(error, (ValueError, IndexError)) else DTypeMismatchError
-        raise kind(f"{op.full_name} does not take ({kinds}): {error}") from error
+    results = op.infer(*inputs, **attributes)
     listed = list(results) if isinstance(results, tuple) else [results]
     return [r if isinstance(r, Value) else Value(None, r) for r in listed]
 
 
-def _propagate_contents(op: Op, inputs: Sequence[Value | None], attributes: dict[str, Any], outputs: list[Value]) -> None:
+def _propagate_contents(
+    op: Op, inputs: Sequence[Value | None], attributes: dict[str, Any], outputs: list[Value]
+) -> None:
     knowns = [None if v is None else v.known for v in inputs]
     if any(k is None and v is not None for k, v in zip(knowns, inputs, strict=True)):
         return

@@ -12,13 +12,15 @@ only its own change. Versions that merely allow more element types need no funct
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from pyflame_rt.graph import Attribute, Node
 from pyflame_rt.graph.errors import UnsupportedOperatorError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 __all__ = ["Upgrade", "last_change", "refuse", "upgrade", "upgrade_node", "versions"]
 

@@ -8,14 +8,16 @@ except that sizes and contents may be unknown (:class:`UndeterminedError`) while
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from pyflame_rt.graph import Attribute, DType, Shape, TensorType, ValueType
 from pyflame_rt.graph.errors import UndeterminedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["Scope", "Value", "active_scope", "constant", "lift", "scope", "wanted"]
 
@@ -134,7 +136,9 @@ class Value:
         return _call("Not", self)
 
     def __bool__(self) -> bool:
-        raise TypeError("a Value has no truth value in an operator's body; use Where, or contents() where it must be known")
+        raise TypeError(
+            "a Value has no truth value in an operator's body; use Where, or contents() where it must be known"
+        )
 
     def __repr__(self) -> str:
         return f"Value({self.type})"
@@ -147,7 +151,9 @@ def active_scope() -> Scope:
     """The innermost scope of this thread."""
     stack = getattr(_local, "stack", None)
     if not stack:
-        raise RuntimeError("operators are called inside a body being evaluated or traced; to run one, use pyflame_rt.ops.evaluate")
+        raise RuntimeError(
+            "operators are called inside a body being evaluated or traced; to run one, use pyflame_rt.ops.evaluate"
+        )
     return stack[-1]
 
 

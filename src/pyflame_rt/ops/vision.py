@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +23,9 @@ from pyflame_rt.ops.shape import Expand, Reshape, Transpose
 from pyflame_rt.ops.slicing import Slice
 from pyflame_rt.ops.upgrade import Upgrade, upgrade
 from pyflame_rt.ops.value import Value, constant
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # ---------------------------------------------------------------------- GridSample
 

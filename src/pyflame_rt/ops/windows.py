@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pyflame_rt.graph import DimLike
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError, UndeterminedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame_rt.graph import DimLike
 
 __all__ = ["Windows", "output_size", "pad_pairs", "same_padding", "times", "window_shape", "windows"]
 

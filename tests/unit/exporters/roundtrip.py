@@ -31,35 +31,37 @@ onnxruntime.set_default_logger_severity(4)
 _RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout"}
 
 
-class NotForUs(Exception):
-    """ONNX Runtime itself does not run the original."""
-
-
 @cache
 def cases() -> dict[str, Any]:
     """Every case, by name."""
     return {case.name: case for kind in KINDS for case in loader.load_model_tests(kind=kind)}
 
 
-def load_case(name: str) -> tuple[onnx.ModelProto, list[list[Any]]]:
-    """Model and input sets of a case."""
+def load_case(name: str) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:
+    """Model, and sets of inputs and outputs, of a case."""
     case = cases()[name]
     if case.model is not None:
-        sets = [[_plain(item) for item in inputs] for inputs, _ in case.data_sets]
+        sets = [([_plain(v) for v in given], [_plain(v) for v in wanted]) for given, wanted in case.data_sets]
         return case.model, sets
     folder = Path(case.model_dir)
     model = onnx.load(folder / "model.onnx")
     sets = []
     for data in sorted(folder.glob("test_data_set*")):
-        inputs: list[Any] = []
-        for i in range(len(list(data.glob("input_*.pb")))):
-            Runner._load_proto(None, str(data / f"input_{i}.pb"), inputs, model.graph.input[i].type)  # type: ignore[arg-type]
-        sets.append(inputs)
+        sets.append((_values(data, "input", model.graph.input), _values(data, "output", model.graph.output)))
     return model, sets
 
 
+def _values(folder: Path, kind: str, infos: Any) -> list[Any]:
+    values: list[Any] = []
+    for i in range(len(list(folder.glob(f"{kind}_*.pb")))):
+        Runner._load_proto(None, str(folder / f"{kind}_{i}.pb"), values, infos[i].type)  # type: ignore[arg-type]
+    return values
+
+
 def _plain(item: Any) -> Any:
-    return numpy_helper.to_array(item) if isinstance(item, onnx.TensorProto) else item
+    if isinstance(item, onnx.TensorProto):
+        return numpy_helper.to_array(item)
+    return np.asarray(item) if isinstance(item, np.generic) else item
 
 
 def run_ort(model: onnx.ModelProto, inputs: list[Any]) -> list[Any]:
@@ -92,11 +94,14 @@ def _has_numpy(kind: onnx.TypeProto) -> bool:
 
 
 _NUMPY = {*range(1, 14)}
+_PACKED = {21, 22, 23, 25, 26}
 
 
 def _feed(value: Any, kind: onnx.TypeProto) -> Any:
     if _has_numpy(kind) or not isinstance(value, np.ndarray):
         return np.ascontiguousarray(value).reshape(value.shape) if isinstance(value, np.ndarray) else value
+    if kind.tensor_type.elem_type in _PACKED:
+        raise ValueError("ONNX Runtime's Python has no way in for types below a byte")
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
         np.ascontiguousarray(value).view(np.uint16 if value.dtype.itemsize == 2 else np.uint8), kind.tensor_type.elem_type
     )
@@ -108,40 +113,56 @@ def _bytes_of(value: onnxruntime.OrtValue) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal bit for bit up to NaN, lists and None included."""
+    """Equal types, shapes and values, lists and None included."""
     if isinstance(a, (list, tuple)):
         return isinstance(b, type(a)) and len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, np.ndarray):
         if not isinstance(b, np.ndarray) or a.dtype != b.dtype or a.shape != b.shape:
             return False
-        return np.array_equal(a, b) if a.dtype.kind in "OUSTb" else np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
+        # ONNX Runtime keeps another kernel for each version of AveragePool: the last bits differ.
+        return np.allclose(a, b, 1e-5, 1e-6, equal_nan=True) if a.dtype.kind in "fc" else np.array_equal(a, b)
     return bool(a == b)
 
 
 def check_case(name: str) -> str:
     """Raise unless the export of a case runs as the original does; says what was special about it."""
     model, sets = load_case(name)
-    try:
-        wanted = [run_ort(model, inputs) for inputs in sets]
-    except Exception as error:
-        raise NotForUs(str(error)) from error
     graph = graph_from_proto(model)
     try:
         exported = onnx_model(graph)
     except UnsupportedOperatorError as error:
-        if "no form in ONNX operators" in str(error):
-            return "refused"
+        if "cannot be exported to ONNX" in str(error):
+            return "refused by name"
         raise
     _check_proto(model, exported)
     again = graph_from_proto(exported)
-    if not any(node.op_type in _RANDOM for node in model.graph.node):
-        for inputs, want in zip(sets, wanted, strict=True):
-            got = run_ort(exported, inputs)
-            assert same(want, got), f"{want} became {got}"
-    if any(node.domain == "pyflame" for node in graph.nodes):
-        return "inlined"
-    assert again.fingerprint(weights=True) == graph.fingerprint(weights=True)
-    return "equal"
+    inlined = any(node.domain == "pyflame" for node in graph.nodes)
+    assert inlined or again.fingerprint(weights=True) == graph.fingerprint(weights=True)
+    kind = "inlined, " if inlined else ""
+    random = any(node.op_type in _RANDOM for node in exported.graph.node)
+    try:
+        wanted = [run_ort(model, inputs) for inputs, _ in sets]
+    except Exception:  # noqa: BLE001 - whatever ONNX Runtime lacks
+        return kind + ("random" if random else _check_against_suite(exported, sets))
+    if random:
+        return kind + "random"
+    for (inputs, _), want in zip(sets, wanted, strict=True):
+        got = run_ort(exported, inputs)
+        assert same(want, got), f"{want} became {got}"
+    return kind + "equal"
+
+
+def _check_against_suite(exported: onnx.ModelProto, sets: list[Any]) -> str:
+    """ONNX Runtime refuses the original: perhaps not the export; the suite's own results judge then."""
+    try:
+        results = [run_ort(exported, inputs) for inputs, _ in sets]
+    except Exception:  # noqa: BLE001 - refused as well
+        return "not run by ONNX Runtime"
+    for (_, wanted), got in zip(sets, results, strict=True):
+        for want, value in zip(wanted, got, strict=True):
+            if isinstance(value, np.ndarray) and value.dtype.kind in "fc":
+                np.testing.assert_allclose(value, want, rtol=2e-3, atol=1e-3)
+    return "only the export runs"
 
 
 def _check_proto(original: onnx.ModelProto, exported: onnx.ModelProto) -> None:
@@ -157,8 +178,6 @@ def _outcome(name: str) -> tuple[str, str, str]:
     warnings.simplefilter("ignore")
     try:
         return name, check_case(name), ""
-    except NotForUs as error:
-        return name, "not run by ONNX Runtime", str(error)
     except Exception as error:  # noqa: BLE001 - counted and printed
         return name, "FAILED", f"{type(error).__name__}: {error}"
 

@@ -11,7 +11,9 @@ OURS = {"captured"}
 DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 # Gradient names values of the graph around it; importing replaces it by the gradient's own nodes.
 ELSEWHERE = {"Gradient"}
-SCHEMAS = [s for s in onnx.defs.get_all_schemas() if s.domain in DOMAINS and not s.deprecated and s.name not in ELSEWHERE]
+SCHEMAS = [
+    s for s in onnx.defs.get_all_schemas() if s.domain in DOMAINS and not s.deprecated and s.name not in ELSEWHERE
+]
 
 
 def default_of(attribute):

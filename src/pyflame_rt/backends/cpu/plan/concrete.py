@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pyflame_rt.graph import DType, Graph, Node, Shape, TensorType
-from pyflame_rt.graph.errors import PyFlameRTError, UndeterminedError
+from pyflame_rt.graph.errors import InputError, PyFlameRTError, UndeterminedError
 from pyflame_rt.graph.graph import node_subgraphs
 from pyflame_rt.ops.evaluate import Context, bind_attributes, run_op
 from pyflame_rt.ops.inline import instantiate
@@ -59,7 +59,10 @@ class Concrete:
 
 
 def concretize(
-    graph: Graph, feeds: Mapping[str, tuple[DType, tuple[int, ...]]], keeps: Callable[[Op, Mapping[str, Any]], bool]
+    graph: Graph,
+    feeds: Mapping[str, tuple[DType, tuple[int, ...]]],
+    keeps: Callable[[Op, Mapping[str, Any]], bool],
+    extra: Sequence[str] = (),
 ) -> Concrete:
     """Specialise a graph.
 
@@ -67,8 +70,9 @@ def concretize(
         graph: normalised; shared, not changed.
         feeds: element type and sizes of each input that is fed.
         keeps: whether the engine takes a composite whole; others are opened.
+        extra: values to hand out after the outputs.
     """
-    return _Worker(graph, feeds, keeps).run()
+    return _Worker(graph, feeds, keeps, extra).run()
 
 
 class _Worker:
@@ -77,6 +81,7 @@ class _Worker:
         graph: Graph,
         feeds: Mapping[str, tuple[DType, tuple[int, ...]]],
         keeps: Callable[[Op, Mapping[str, Any]], bool],
+        extra: Sequence[str],
     ) -> None:
         self.graph = graph
         self.keeps = keeps
@@ -84,7 +89,8 @@ class _Worker:
         self.values: dict[str, Value] = {}
         self.count = 0
         self.context = Context.of("numpy")
-        self.out = Concrete([n for n in feeds], [o.name for o in graph.outputs])
+        self.wanted = [*(o.name for o in graph.outputs), *extra]
+        self.out = Concrete(list(feeds), [])
         for name, tensor in graph.initializers.items():
             if name not in feeds:
                 self._constant(name, tensor.raw())
@@ -96,7 +102,10 @@ class _Worker:
         while pending:
             node = pending.popleft()
             pending.extendleft(reversed(self._node(node)))
-        self.out.outputs = [self.same.get(o.name, o.name) for o in self.graph.outputs]
+        self.out.outputs = [self.same.get(name, name) for name in self.wanted]
+        missing = [name for name in self.out.outputs if name not in self.out.types]
+        if missing:
+            raise InputError(f"the model has no value {missing[0]!r}")
         self._drop_dead()
         return self.out
 

@@ -19,6 +19,7 @@ class Place(Enum):
     INPUT = "input"
     OUTPUT = "output"
     CONSTANT = "constant"
+    FLAG = "flag"
 
 
 @dataclass(eq=False, slots=True)

@@ -1,0 +1,128 @@
+"""The cpu backend: graphs as native plans, one per set of input shapes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pyflame_rt.backends.base import Placement, RunHooks
+from pyflame_rt.backends.cpu.plan.concrete import ShapesUnknown
+from pyflame_rt.backends.cpu.plan.lower import HostStep
+from pyflame_rt.backends.cpu.plan.plan import Plan, make_plan
+from pyflame_rt.graph import DType, Graph
+from pyflame_rt.graph.errors import InputError
+from pyflame_rt.ops.evaluate import Context, Program
+
+__all__ = ["CpuBackend", "CpuExecutable"]
+
+MAX_PLANS = 16
+
+
+class CpuBackend:
+    """Whole graphs as native code on the CPU."""
+
+    name = "cpu"
+
+    def compile(self, graph: Graph, options: Any = None) -> CpuExecutable:
+        """Prepare a graph; plans are made when the first inputs of a shape come."""
+        threads = int(getattr(options, "num_threads", 0) or 0) or len(os.sched_getaffinity(0))
+        return CpuExecutable(graph, threads)
+
+
+class CpuExecutable:
+    """A graph with its plans. Safe for concurrent runs: each takes an arena of its own."""
+
+    def __init__(self, graph: Graph, threads: int) -> None:
+        self.graph = graph
+        self.threads = threads
+        self.reference = Program(graph)
+        self._plans: OrderedDict[Any, Plan | None] = OrderedDict()
+        self._lock = threading.Lock()
+        self._last: Plan | None = None
+        self._why = ""
+
+    def run(self, feeds: Mapping[str, Any], output_names: Sequence[str], hooks: RunHooks) -> list[Any]:
+        """Outputs, then taps."""
+        wanted = [*output_names, *hooks.taps]
+        given = {name: value for name, value in feeds.items() if value is not None}
+        if hooks.observe is not None or any(not isinstance(v, np.ndarray) or v.dtype == object for v in given.values()):
+            return self._interpret(given, wanted, hooks)
+        outputs = [info.name for info in self.graph.outputs]
+        extra = tuple(dict.fromkeys(n for n in wanted if n not in outputs))
+        plan = self._plan(given, extra)
+        if plan is None:
+            return self._interpret(given, wanted, hooks)
+        results = plan.run(given, hooks.check)
+        if wanted == outputs:
+            return list(results)
+        by_name = dict(zip([*outputs, *extra], results, strict=True))
+        return [by_name[name] for name in wanted]
+
+    def _plan(self, feeds: Mapping[str, np.ndarray[Any, Any]], extra: tuple[str, ...]) -> Plan | None:
+        key = (extra, *((name, array.dtype, array.shape) for name, array in feeds.items()))
+        with self._lock:
+            if key in self._plans:
+                self._plans.move_to_end(key)
+                return self._plans[key]
+        types = {name: (DType.of(array.dtype), array.shape) for name, array in feeds.items()}
+        try:
+            plan = make_plan(self.graph, types, self.threads, extra)
+        except ShapesUnknown as error:
+            plan, self._why = None, str(error)
+        with self._lock:
+            self._plans[key] = plan
+            self._last = plan or self._last
+            dropped = self._plans.popitem(last=False)[1] if len(self._plans) > MAX_PLANS else None
+        if dropped is not None:
+            dropped.close()
+        return plan
+
+    def _interpret(self, feeds: Mapping[str, Any], wanted: Sequence[str], hooks: RunHooks) -> list[Any]:
+        """Node by node, where a size depends on data or every node is to be seen."""
+        outputs = {info.name for info in self.graph.outputs}
+        keep = [name for name in wanted if name not in outputs]
+        program = Program(self.graph, keep) if keep else self.reference
+        context = Context.of("numpy")
+        context.check, context.observe = hooks.check, hooks.observe
+        values = program.run_values([feeds.get(info.name) for info in self.graph.inputs], context)
+        unknown = [name for name in wanted if name not in program.slots]
+        if unknown:
+            raise InputError(f"the model has no value {unknown[0]!r}")
+        return [values[program.slots[name]] for name in wanted]
+
+    def placements(self) -> list[Placement]:
+        """Where each node runs, as the latest plan has it."""
+        plan = self._last
+        if plan is None:
+            reason = self._why or "no inputs have come yet, so nothing is planned"
+            return [Placement(n.name, n.full_name, "reference", reason, n.outputs) for n in self.graph.nodes]
+        where: dict[str, tuple[str, str, bool]] = {}
+        for step in plan.lowered.steps:
+            host = isinstance(step, HostStep)
+            for node in step.nodes:
+                kind = "reference (host step)" if host else f"native: {step.label}"
+                where[node] = (kind, step.reason if isinstance(step, HostStep) else "", host)
+        rows = []
+        for node in self.graph.nodes:
+            runs_on, reason, host = where.get(node.name, ("folded or a view", "", False))
+            rows.append(Placement(node.name, node.full_name, runs_on, reason, node.outputs, host))
+        return rows
+
+    def memory(self) -> dict[str, int]:
+        """Bytes held by plans."""
+        with self._lock:
+            plans = [p for p in self._plans.values() if p is not None]
+        return {"arenas": sum(p.arena_bytes * max(len(p.pool), 1) for p in plans), "plans": len(plans)}
+
+    def close(self) -> None:
+        """Free every plan."""
+        with self._lock:
+            plans, self._plans, self._last = list(self._plans.values()), OrderedDict(), None
+        for plan in plans:
+            if plan is not None:
+                plan.close()

@@ -1,0 +1,326 @@
+"""The native driver: walks the steps of a plan in one call, with the GIL released.
+
+`run(plan, io)` applies the patches (pointers of this run's inputs and outputs), then executes the steps in order. It returns 0, or at the first fault
+`CANCELLED`, a status of oneDNN or the value of a checked flag, with the step's index in `plan.failed` (-1: a patch).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import c_int64, c_void_p
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from pyflame_rt.backends.cpu.llvm.host import host
+from pyflame_rt.backends.cpu.llvm.ir import Builder
+from pyflame_rt.backends.cpu.llvm.jit import address_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["CANCELLED", "MAX_THREADS", "OpenMP", "Patch", "PatchKind", "Plan", "Step", "StepKind", "openmp", "run"]
+
+CANCELLED = -1
+MAX_THREADS = 64  # chunks of a step are claimed in one 64-bit word
+_ALIGNED_ROWS = 1024  # from so many rows a thread on, chunks begin at multiples of 64
+
+
+class StepKind(IntEnum):
+    """What a step does; the fields of `Step` it uses are named."""
+
+    PRIMITIVE = 0  # dnnl_primitive_execute(fn, stream, nargs, args)
+    KERNEL = 1  # fn(args, params, begin, end) over rows, by chunks of at least grain rows
+    COPY = 2  # memcpy(args[0], args[1], rows bytes)
+    CHECK = 3  # stop with the status at args[0] (int64) unless it is 0
+
+
+class PatchKind(IntEnum):
+    """What a patch sets to io[k] + offset."""
+
+    POINTER = 0  # the void* at target
+    MEMORY = 1  # the data handle of the dnnl_memory_t target
+
+
+class Step(ctypes.Structure):
+    """One step of a plan."""
+
+    _fields_ = (
+        ("kind", c_int64),
+        ("fn", c_void_p),
+        ("args", c_void_p),
+        ("nargs", c_int64),
+        ("params", c_void_p),
+        ("rows", c_int64),
+        ("grain", c_int64),
+    )
+
+
+class Patch(ctypes.Structure):
+    """A pointer that each run brings."""
+
+    _fields_ = (("kind", c_int64), ("target", c_void_p), ("io", c_int64), ("offset", c_int64))
+
+
+class Plan(ctypes.Structure):
+    """What the driver walks; belongs to one arena, so to one run at a time."""
+
+    _fields_ = (
+        ("steps", c_void_p),
+        ("nsteps", c_int64),
+        ("patches", c_void_p),
+        ("npatches", c_int64),
+        ("cancel", c_void_p),  # int64 word, may be null
+        ("stream", c_void_p),
+        ("execute", c_void_p),  # dnnl_primitive_execute
+        ("set_handle", c_void_p),  # dnnl_memory_set_data_handle
+        ("parallel", c_void_p),  # GOMP_parallel, null: one thread
+        ("thread_num", c_void_p),  # omp_get_thread_num
+        ("num_threads", c_int64),
+        ("failed", c_int64),
+    )
+
+
+class _Team(ctypes.Structure):
+    """What the threads of one parallel step share."""
+
+    _fields_ = (
+        ("fn", c_void_p),
+        ("args", c_void_p),
+        ("params", c_void_p),
+        ("rows", c_int64),
+        ("chunks", c_int64),
+        ("thread_num", c_void_p),
+        ("claimed", c_int64),
+    )
+
+
+@dataclass(frozen=True)
+class OpenMP:
+    """Addresses of the functions of libgomp the driver calls; 0 when the library is absent."""
+
+    parallel: int = 0
+    thread_num: int = 0
+
+
+@cache
+def openmp() -> OpenMP:
+    """The process's libgomp; loaded here it waits by spinning only briefly, unless the user's environment says otherwise."""
+    ours = not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys()
+    if ours:
+        os.environ["GOMP_SPINCOUNT"] = "2000"
+    try:
+        library = ctypes.CDLL("libgomp.so.1")
+    except OSError:
+        return OpenMP()
+    finally:
+        if ours:
+            del os.environ["GOMP_SPINCOUNT"]
+    symbols = (library.GOMP_parallel, library.omp_get_thread_num)
+    return OpenMP(*(ctypes.cast(symbol, c_void_p).value or 0 for symbol in symbols))
+
+
+@cache
+def run() -> Callable[[Any, Any], int]:
+    """The driver, compiled at first use: `run()(byref(plan), io)` with io an array of pointers (or None)."""
+    address = address_of("pyflame_run", driver_ir())
+    return ctypes.CFUNCTYPE(c_int64, c_void_p, c_void_p)(address)
+
+
+def driver_ir() -> str:
+    """The driver's module: `pyflame_run` and what the threads of a team execute."""
+    b = Builder(host())
+    _emit_worker(b)
+    _emit_run(b)
+    return b.text()
+
+
+class _Fields:
+    """Loads and stores fields of a structure of 8-byte members at a pointer."""
+
+    def __init__(self, b: Builder, structure: type[ctypes.Structure], pointer: str) -> None:
+        self._b, self._pointer = b, pointer
+        self._places = {name: (k, kind) for k, (name, kind) in enumerate(structure._fields_)}  # pyright: ignore[reportAssignmentType]
+
+    def address(self, name: str) -> str:
+        return self._b.element("i64", self._pointer, str(self._places[name][0]))
+
+    def kind(self, name: str) -> str:
+        return "ptr" if self._places[name][1] is c_void_p else "i64"
+
+    def load(self, name: str) -> str:
+        return self._b.op(f"load {self.kind(name)}, ptr {self.address(name)}")
+
+    def store(self, name: str, value: str) -> None:
+        self._b.do(f"store {self.kind(name)} {value}, ptr {self.address(name)}")
+
+
+def _emit_worker(b: Builder) -> None:
+    """A thread takes the chunk of its own number, then whatever chunks nobody has taken (the team may be smaller than asked for)."""
+    b.begin()
+    team = _Fields(b, _Team, "%team")
+    fn, args, params, rows, chunks = (team.load(name) for name in ("fn", "args", "params", "rows", "chunks"))
+    number = b.op(f"call i32 {team.load('thread_num')}()")
+    own = b.op(f"zext i32 {number} to i64")
+    aligned = b.op(f"icmp sge i64 {rows}, {b.integer(f'mul {chunks}, {_ALIGNED_ROWS}')}")
+    rounding = b.op(f"select i1 {aligned}, i64 -64, i64 -1")
+    loop, mine, following, done = (b.label(hint) for hint in ("try", "mine", "following", "done"))
+    origin = b.block
+    b.jump(loop)
+    b.place(loop)
+    k = b.phi("i64", ("0", origin))
+    chunk = b.integer(f"urem {b.integer(f'add {own}, {k}')}, {chunks}")
+    bit = b.integer(f"shl 1, {chunk}")
+    before = b.op(f"atomicrmw or ptr {team.address('claimed')}, i64 {bit} monotonic")
+    free = b.op(f"icmp eq i64 {b.integer(f'and {before}, {bit}')}, 0")
+    b.branch(free, mine, following)
+    b.place(mine)
+    bounds = [b.integer(f"udiv {b.integer(f'mul {rows}, {c}')}, {chunks}") for c in (chunk, b.integer(f"add {chunk}, 1"))]
+    begin, end = (b.integer(f"and {bound}, {rounding}") for bound in bounds)
+    end = b.op(f"select i1 {b.op(f'icmp eq i64 {bounds[1]}, {rows}')}, i64 {rows}, i64 {end}")
+    b.do(f"call void {fn}(ptr {args}, ptr {params}, i64 {begin}, i64 {end})")
+    b.jump(following)
+    b.place(following)
+    after = b.integer(f"add {k}, 1")
+    b.add_incoming(k, after, following)
+    b.branch(b.op(f"icmp ult i64 {after}, {chunks}"), loop, done)
+    b.place(done)
+    b.do("ret void")
+    b.end("internal void @pyflame_team(ptr %team)")
+
+
+def _emit_run(b: Builder) -> None:
+    b.begin()
+    plan = _Fields(b, Plan, "%plan")
+    team = b.op(f"alloca [{ctypes.sizeof(_Team)} x i8], align 8")
+    failed = b.label("failed")
+    patch, patch_status, patch_block = _emit_patches(b, plan, failed)
+    step, step_status, step_block = _emit_steps(b, plan, team, failed)
+    plan.store("failed", "0")
+    b.do("ret i64 0")
+    b.place(failed)
+    index = b.phi("i64", (patch, patch_block), (step, step_block))
+    status = b.phi("i64", (patch_status, patch_block), (step_status, step_block))
+    plan.store("failed", index)
+    b.do(f"ret i64 {status}")
+    b.end("i64 @pyflame_run(ptr %plan, ptr %io)")
+
+
+def _counted(b: Builder, number: str) -> Iterator[str]:
+    """`for i in range(number)`: yields i once, for the body to be emitted."""
+    loop, done, origin = b.label("each"), b.label("after"), b.block
+    b.branch(b.op(f"icmp sgt i64 {number}, 0"), loop, done)
+    b.place(loop)
+    i = b.phi("i64", ("0", origin))
+    yield i
+    following = b.integer(f"add {i}, 1")
+    b.add_incoming(i, following, b.block)
+    b.branch(b.op(f"icmp slt i64 {following}, {number}"), loop, done)
+    b.place(done)
+
+
+def _emit_patches(b: Builder, plan: _Fields, failed: str) -> tuple[str, str, str]:
+    patches, number, set_handle = (plan.load(name) for name in ("patches", "npatches", "set_handle"))
+    exit_case = ("", "", "")
+    for i in _counted(b, number):
+        patch = _Fields(b, Patch, b.element("i8", patches, b.integer(f"mul {i}, {ctypes.sizeof(Patch)}")))
+        target = patch.load("target")
+        base = b.op(f"load ptr, ptr {b.element('ptr', '%io', patch.load('io'))}")
+        pointer = b.element("i8", base, patch.load("offset"))
+        memory, plain, done = b.label("memory"), b.label("plain"), b.label("patched")
+        b.branch(b.op(f"icmp eq i64 {patch.load('kind')}, {PatchKind.MEMORY:d}"), memory, plain)
+        b.place(memory)
+        status = b.op(f"sext i32 {b.op(f'call i32 {set_handle}(ptr {target}, ptr {pointer})')} to i64")
+        exit_case = ("-1", status, b.block)
+        b.branch(b.op(f"icmp eq i64 {status}, 0"), done, failed)
+        b.place(plain)
+        b.do(f"store ptr {pointer}, ptr {target}")
+        b.jump(done)
+        b.place(done)
+    return exit_case
+
+
+def _emit_steps(b: Builder, plan: _Fields, team: str, failed: str) -> tuple[str, str, str]:
+    steps, number, cancel = (plan.load(name) for name in ("steps", "nsteps", "cancel"))
+    exit_case = ("", "", "")
+    for i in _counted(b, number):
+        step = _Fields(b, Step, b.element("i8", steps, b.integer(f"mul {i}, {ctypes.sizeof(Step)}")))
+        judge, go = b.label("judge"), b.label("go")
+        results = [(str(CANCELLED), _emit_cancel(b, cancel, go, judge))]
+        b.place(go)
+        results += _emit_step(b, plan, step, team, judge)
+        b.place(judge)
+        status = b.phi("i64", *results)
+        exit_case = (i, status, b.block)
+        good = b.label("good")
+        b.branch(b.op(f"icmp eq i64 {status}, 0"), good, failed)
+        b.place(good)
+    return exit_case
+
+
+def _emit_cancel(b: Builder, cancel: str, go: str, judge: str) -> str:
+    look = b.label("look")
+    b.branch(b.op(f"icmp eq ptr {cancel}, null"), go, look)
+    b.place(look)
+    word = b.op(f"load atomic i64, ptr {cancel} monotonic, align 8")
+    b.branch(b.op(f"icmp eq i64 {word}, 0"), go, judge)
+    return look
+
+
+def _emit_step(b: Builder, plan: _Fields, step: _Fields, team: str, judge: str) -> list[tuple[str, str]]:
+    """The cases of a step; each jumps to `judge` with a (status, block)."""
+    fn, args, rows = (step.load(name) for name in ("fn", "args", "rows"))
+    labels = {kind: b.label(kind.name.lower()) for kind in StepKind}
+    cases = " ".join(f"i64 {kind:d}, label %{label}" for kind, label in labels.items())
+    b.do(f"switch i64 {step.load('kind')}, label %{labels[StepKind.CHECK]} [ {cases} ]")
+    results = []
+    b.place(labels[StepKind.PRIMITIVE])
+    nargs = b.op(f"trunc i64 {step.load('nargs')} to i32")
+    call = f"call i32 {plan.load('execute')}(ptr {fn}, ptr {plan.load('stream')}, i32 {nargs}, ptr {args})"
+    results.append((b.op(f"sext i32 {b.op(call)} to i64"), b.block))
+    b.jump(judge)
+    b.place(labels[StepKind.KERNEL])
+    results += _emit_kernel(b, plan, step, team, (fn, args, rows), judge)
+    b.place(labels[StepKind.COPY])
+    target, source = (b.op(f"load ptr, ptr {b.element('ptr', args, str(k))}") for k in range(2))
+    b.call("void", "llvm.memcpy.p0.p0.i64", [("ptr", target), ("ptr", source), ("i64", rows), ("i1", "false")])
+    results.append(("0", b.block))
+    b.jump(judge)
+    b.place(labels[StepKind.CHECK])
+    results.append((b.load_i64(b.op(f"load ptr, ptr {args}"), 0), b.block))
+    b.jump(judge)
+    return results
+
+
+def _emit_kernel(
+    b: Builder, plan: _Fields, step: _Fields, team: str, values: tuple[str, str, str], judge: str
+) -> list[tuple[str, str]]:
+    fn, args, rows = values
+    params, grain, parallel = step.load("params"), step.load("grain"), plan.load("parallel")
+    safe = b.op(f"select i1 {b.op(f'icmp sgt i64 {grain}, 0')}, i64 {grain}, i64 1")
+    rounded_up = b.integer(f"add {rows}, {b.integer(f'sub {safe}, 1')}")
+    wanted = b.integer(f"udiv {rounded_up}, {safe}")
+    chunks = _least(b, wanted, _least(b, plan.load("num_threads"), str(MAX_THREADS)))
+    many = b.op(f"icmp sgt i64 {chunks}, 1")
+    both = b.op(f"and i1 {many}, {b.op(f'icmp ne ptr {parallel}, null')}")
+    split, single = b.label("split"), b.label("single")
+    b.branch(both, split, single)
+    b.place(single)
+    b.do(f"call void {fn}(ptr {args}, ptr {params}, i64 0, i64 {rows})")
+    b.jump(judge)
+    b.place(split)
+    shared = _Fields(b, _Team, team)
+    fields = {"fn": fn, "args": args, "params": params, "rows": rows, "chunks": chunks, "claimed": "0"}
+    for name, value in fields.items():
+        shared.store(name, value)
+    shared.store("thread_num", plan.load("thread_num"))
+    threads = b.op(f"trunc i64 {chunks} to i32")
+    b.do(f"call void {parallel}(ptr @pyflame_team, ptr {team}, i32 {threads}, i32 0)")
+    b.jump(judge)
+    return [("0", single), ("0", split)]
+
+
+def _least(b: Builder, x: str, y: str) -> str:
+    return b.op(f"select i1 {b.op(f'icmp ult i64 {x}, {y}')}, i64 {x}, i64 {y}")

@@ -1,0 +1,44 @@
+"""The machine kernels are generated for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import llvmlite.binding as llvm
+
+__all__ = ["Host", "host"]
+
+
+@dataclass(frozen=True)
+class Host:
+    """What code generation asks about the machine."""
+
+    cpu: str
+    features: str
+    vector_bytes: int
+    fma: bool
+    half: bool  # conversions between float16 and float32 are instructions
+    big_vectors: bool = False  # 64-byte registers, which LLVM must be told to use
+
+    def lanes(self, widest: int) -> int:
+        """Lanes of one vector when the widest element has that many bytes (more than 4 counts as 4)."""
+        return self.vector_bytes // min(widest, 4)
+
+
+@cache
+def host() -> Host:
+    """This machine, as LLVM sees it."""
+    features = llvm.get_host_cpu_features()
+    has = {name for name, on in features.items() if on}
+    arm = llvm.get_process_triple().startswith(("aarch64", "arm64"))
+    wide = {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= has
+    size = 64 if wide else 32 if "avx2" in has else 16
+    return Host(
+        cpu=llvm.get_host_cpu_name(),
+        features=features.flatten(),
+        vector_bytes=size,
+        fma=arm or "fma" in has,
+        half=arm or "f16c" in has,
+        big_vectors=wide,
+    )

@@ -1,0 +1,189 @@
+"""One run's memory and native objects: nothing in here is shared between runs under way."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pyflame_rt.backends.cpu.llvm.driver import Patch, PatchKind, Plan, Step, StepKind, openmp, run
+from pyflame_rt.backends.cpu.llvm.jit import compile_kernels
+from pyflame_rt.backends.cpu.onednn import library
+from pyflame_rt.backends.cpu.onednn.memory import Memory
+from pyflame_rt.backends.cpu.onednn.primitive import aligned_empty
+from pyflame_rt.backends.cpu.onednn.runtime import Stream
+from pyflame_rt.backends.cpu.plan.lower import DnnStep, HostStep, KernelStep, Lowered
+from pyflame_rt.backends.cpu.plan.views import Buffer, Place, View
+from pyflame_rt.backends.cpu.plan.watch import watched
+from pyflame_rt.graph.errors import BackendError, InputError
+from pyflame_rt.ops.evaluate import Context, run_node
+
+__all__ = ["Arena"]
+
+
+class Arena:
+    """Memory for one run at a time, with the steps bound to its addresses."""
+
+    def __init__(self, lowered: Lowered, size: int, threads: int) -> None:
+        self.lowered = lowered
+        self.memory = aligned_empty(max(size, 64))
+        self.base = self.memory.ctypes.data
+        self.flag = np.zeros(1, np.int64)
+        self.cancel = np.zeros(1, np.int64)
+        self.stream = Stream()
+        self.memories: list[Memory] = []
+        self.keep: list[Any] = []
+        count = len(lowered.inputs) + len(lowered.outputs)
+        self.io = (ctypes.c_void_p * max(count, 1))()
+        self.segments = self._segments(threads)
+
+    # ------------------------------------------------------------------ building
+
+    def _segments(self, threads: int) -> list[Plan | HostStep]:
+        segments: list[Plan | HostStep] = []
+        pending: list[KernelStep | DnnStep] = []
+        for step in self.lowered.steps:
+            if isinstance(step, HostStep):
+                segments += [self._native(pending, threads)] if pending else []
+                segments.append(step)
+                pending = []
+            else:
+                pending.append(step)
+        return segments + ([self._native(pending, threads)] if pending else [])
+
+    def _native(self, steps: Sequence[KernelStep | DnnStep], threads: int) -> Plan:
+        kernels = [s.kernel for s in steps if isinstance(s, KernelStep)]
+        addresses = iter(compile_kernels(kernels))
+        native, patches = [], []
+        for step in steps:
+            if isinstance(step, KernelStep):
+                native.append(self._kernel(step, next(addresses), patches))
+            else:
+                native.append(self._primitive(step, patches))
+        return self._plan(native, patches, threads)
+
+    def _plan(self, steps: list[Step], patches: list[Patch], threads: int) -> Plan:
+        step_array, patch_array = (Step * len(steps))(*steps), (Patch * max(len(patches), 1))(*patches)
+        self.keep += [step_array, patch_array]
+        dnnl, threading_calls = library.load(), openmp()
+        return Plan(
+            ctypes.addressof(step_array),
+            len(steps),
+            ctypes.addressof(patch_array),
+            len(patches),
+            self.cancel.ctypes.data,
+            self.stream.handle,
+            ctypes.cast(dnnl.dnnl_primitive_execute, ctypes.c_void_p).value,
+            ctypes.cast(dnnl.dnnl_memory_set_data_handle, ctypes.c_void_p).value,
+            threading_calls.parallel if threads > 1 else None,
+            threading_calls.thread_num,
+            threads,
+            0,
+        )
+
+    def _kernel(self, step: KernelStep, address: int, patches: list[Patch]) -> Step:
+        bufs = (ctypes.c_void_p * len(step.views))()
+        params = (ctypes.c_int64 * max(len(step.params), 1))(*step.params)
+        self.keep += [bufs, params]
+        for i, view in enumerate(step.views):
+            io = self._io(view.buffer)
+            if io is None:
+                bufs[i] = self.address(view)
+            else:
+                slot = ctypes.addressof(bufs) + i * ctypes.sizeof(ctypes.c_void_p)
+                patches.append(Patch(PatchKind.POINTER, slot, io, view.byte_offset))
+        args, sizes = ctypes.addressof(bufs), ctypes.addressof(params)
+        return Step(StepKind.KERNEL, address, args, len(step.views), sizes, step.rows, step.grain)
+
+    def _primitive(self, step: DnnStep, patches: list[Patch]) -> Step:
+        memories = {}
+        for name, view in step.args.items():
+            io = self._io(view.buffer)
+            memory = Memory(step.primitive.args[name], 0 if io is not None else self.address(view))
+            memories[name] = memory
+            if io is not None:
+                patches.append(Patch(PatchKind.MEMORY, memory.handle, io, view.byte_offset))
+        if step.scratch is not None:
+            memories["scratchpad"] = Memory(step.primitive.args["scratchpad"], self.base + step.scratch.offset)
+        self.memories += memories.values()
+        args, count = step.primitive.exec_args(memories)
+        self.keep.append(args)
+        return Step(StepKind.PRIMITIVE, step.primitive.handle, ctypes.addressof(args), count, None, 0, 0)
+
+    def _io(self, buffer: Buffer) -> int | None:
+        if buffer.place is Place.INPUT:
+            return buffer.index
+        return len(self.lowered.inputs) + buffer.index if buffer.place is Place.OUTPUT else None
+
+    def address(self, view: View) -> int:
+        """Where a view's first element is, for this run."""
+        buffer = view.buffer
+        io = self._io(buffer)
+        if io is not None:
+            return (self.io[io] or 0) + view.byte_offset
+        if buffer.place is Place.CONSTANT:
+            return int(buffer.array.ctypes.data) + view.byte_offset
+        if buffer.place is Place.FLAG:
+            return int(self.flag.ctypes.data)
+        return self.base + buffer.offset + view.byte_offset
+
+    def array(self, view: View) -> np.ndarray[Any, Any]:
+        """A view as a NumPy array on the same memory."""
+        dtype = view.dtype.numpy
+        if not view.count:
+            return np.zeros(view.shape, dtype)
+        span = sum((n - 1) * s for n, s in zip(view.shape, view.strides, strict=True)) + 1
+        raw = (ctypes.c_byte * (span * dtype.itemsize)).from_address(self.address(view))
+        flat = np.frombuffer(raw, dtype)
+        return np.lib.stride_tricks.as_strided(flat, view.shape, [s * dtype.itemsize for s in view.strides])
+
+    # ------------------------------------------------------------------ running
+
+    def run(
+        self, inputs: Sequence[np.ndarray[Any, Any]], outputs: Sequence[np.ndarray[Any, Any]], check: Callable[[], None] | None
+    ) -> None:
+        """Run every segment on the caller's arrays."""
+        for i, array in enumerate((*inputs, *outputs)):
+            self.io[i] = array.ctypes.data
+        self.flag[0] = self.cancel[0] = 0
+        if check is None:
+            self._run_segments(None)
+            return
+        with watched(check, self.cancel):
+            self._run_segments(check)
+
+    def _run_segments(self, check: Callable[[], None] | None) -> None:
+        for segment in self.segments:
+            if check is not None:
+                check()
+            if isinstance(segment, HostStep):
+                self._host(segment)
+                continue
+            status = run()(ctypes.addressof(segment), self.io)
+            if status:
+                self._raise(segment, status, check)
+            if self.flag[0]:
+                raise InputError(f"an index is out of range (row {int(self.flag[0]) - 1} of a Gather)")
+
+    def _host(self, step: HostStep) -> None:
+        arrays = [None if v is None else self.array(v) for v in step.inputs]
+        results = run_node(step.step.node, step.step.op, dict(step.step.attributes), arrays, Context.of("numpy"))
+        for view, result in zip(step.outputs, results, strict=False):
+            if view is not None and view.count:
+                np.copyto(self.array(view), result, casting="no")
+
+    def _raise(self, plan: Plan, status: int, check: Callable[[], None] | None) -> None:
+        if check is not None:
+            check()
+        native = [s for s in self.lowered.steps if not isinstance(s, HostStep)]
+        label = native[plan.failed].label if 0 <= plan.failed < len(native) else "?"
+        raise BackendError(f"native step {plan.failed} ({label}) failed with status {status}")
+
+    def close(self) -> None:
+        """Free native objects."""
+        for memory in self.memories:
+            memory.close()
+        self.memories = []
+        self.stream.close()

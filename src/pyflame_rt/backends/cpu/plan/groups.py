@@ -1,0 +1,75 @@
+"""Group elementwise steps into loops: values that stay inside a group never touch memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyflame_rt.backends.cpu.plan.claims import ACTIVATIONS, ELEMENTWISE, LOOP_TYPES
+from pyflame_rt.backends.cpu.plan.concrete import Concrete, Step
+
+__all__ = ["Group", "group_steps", "is_elementwise"]
+
+# Long expressions spill registers; a loop of more inputs than this is split.
+MAX_STEPS = 24
+MAX_INPUTS = 12
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """Steps that run as one: a loop when they are elementwise, else a single step."""
+
+    steps: list[Step]
+    shape: tuple[int, ...] = ()
+    loop: bool = False
+    inputs: set[str] = field(default_factory=set)
+
+
+def is_elementwise(step: Step, concrete: Concrete) -> bool:
+    """Whether a step is one scalar expression over types the loop generator has."""
+    if step.op.domain or step.op.name not in ELEMENTWISE | ACTIVATIONS:
+        return False
+    names = [n for n in (*step.node.inputs, *step.node.outputs) if n]
+    return all(concrete.dtype(n) in LOOP_TYPES for n in names) and len(step.node.outputs) == 1
+
+
+def group_steps(concrete: Concrete) -> list[Group]:
+    """Groups in running order; each elementwise step joins the loop that alone reads it."""
+    readers: dict[str, set[int]] = {}
+    for i, step in enumerate(concrete.steps):
+        for name in step.node.inputs:
+            readers.setdefault(name, set()).add(i)
+    home: dict[int, Group] = {}
+    outputs = set(concrete.outputs)
+    for i in reversed(range(len(concrete.steps))):
+        step = concrete.steps[i]
+        home[i] = _join(step, i, concrete, readers, home, outputs)
+    ordered = dict.fromkeys(home[i] for i in range(len(concrete.steps)))
+    return _in_order(list(ordered), home)
+
+
+def _join(
+    step: Step, i: int, concrete: Concrete, readers: dict[str, set[int]], home: dict[int, Group], outputs: set[str]
+) -> Group:
+    if not is_elementwise(step, concrete):
+        return Group([step])
+    name = step.node.outputs[0]
+    shape = concrete.shape(name)
+    homes = {id(home[r]): home[r] for r in readers.get(name, ())}
+    if len(homes) == 1 and name not in outputs:
+        (group,) = homes.values()
+        if group.loop and group.shape == shape and _has_room(group, step):
+            group.steps.insert(0, step)
+            group.inputs = (group.inputs - {name}) | {n for n in step.node.inputs if n}
+            return group
+    return Group([step], shape, True, {n for n in step.node.inputs if n})
+
+
+def _has_room(group: Group, step: Step) -> bool:
+    inputs = group.inputs | {n for n in step.node.inputs if n}
+    return len(group.steps) < MAX_STEPS and len(inputs) <= MAX_INPUTS
+
+
+def _in_order(groups: list[Group], home: dict[int, Group]) -> list[Group]:
+    """A group runs where its last step stood: everything it reads is made by then."""
+    last = {id(home[i]): i for i in sorted(home)}
+    return sorted(groups, key=lambda g: last[id(g)])

@@ -1,0 +1,306 @@
+"""Lower a concrete graph to native steps on views."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pyflame_rt.backends.cpu.llvm.program import Kernel, Map, RowKernel, Store, load
+from pyflame_rt.backends.cpu.onednn.memory import MemDesc
+from pyflame_rt.backends.cpu.onednn.primitive import Primitive
+from pyflame_rt.backends.cpu.onednn.primitives import reorder
+from pyflame_rt.backends.cpu.plan.concrete import Concrete, Step
+from pyflame_rt.backends.cpu.plan.groups import Group, group_steps
+from pyflame_rt.backends.cpu.plan.loops import FLAT_GRAIN, Nest, nest_of
+from pyflame_rt.backends.cpu.plan.views import Buffer, Place, View, contiguous_strides
+from pyflame_rt.graph import DType
+
+__all__ = ["DnnStep", "HostStep", "KernelStep", "Lowered", "Lowering", "NotNative", "lowers"]
+
+# Rows are given to threads in pieces of at least this many elements.
+ROW_GRAIN = 8_192
+
+
+class NotNative(Exception):
+    """This form of an operator has no native kernel; the reference runs it as a host step."""
+
+
+@dataclass(slots=True)
+class KernelStep:
+    """A generated kernel on views."""
+
+    label: str
+    kernel: Kernel
+    views: list[View]
+    params: list[int]
+    rows: int
+    grain: int
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class DnnStep:
+    """A library primitive on views; ``scratch`` is its own piece of the arena."""
+
+    label: str
+    primitive: Primitive
+    args: dict[str, View]
+    scratch: Buffer | None = None
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class HostStep:
+    """A step the reference runs, on arrays that view the arena."""
+
+    label: str
+    step: Step
+    inputs: list[View | None]
+    outputs: list[View | None]
+    reason: str = ""
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Lowered:
+    """Steps in order, and where inputs and outputs are."""
+
+    steps: list[KernelStep | DnnStep | HostStep]
+    buffers: list[Buffer]
+    inputs: list[str]
+    outputs: list[View]
+    reorders: int = 0
+
+
+LoweringFn = Callable[["Lowering", Step], None]
+_lowerings: dict[str, LoweringFn] = {}
+
+
+def lowers(*names: str) -> Callable[[LoweringFn], LoweringFn]:
+    """Declare how operators become native steps."""
+
+    def declare(fn: LoweringFn) -> LoweringFn:
+        _lowerings.update(dict.fromkeys(names, fn))
+        return fn
+
+    return declare
+
+
+@dataclass(slots=True)
+class Lowering:
+    """Work in progress: where each value is, and the steps so far."""
+
+    concrete: Concrete
+    places: dict[str, View] = field(default_factory=dict)
+    steps: list[KernelStep | DnnStep | HostStep] = field(default_factory=list)
+    buffers: list[Buffer] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+    reader: dict[str, Group | None] = field(default_factory=dict)
+    deferred: dict[str, Step] = field(default_factory=dict)
+    nodes: tuple[str, ...] = ()
+    reorders: int = 0
+    flags: Buffer | None = None
+
+    # ------------------------------------------------------------------ values
+
+    def view(self, name: str) -> View:
+        """Where a value is; a deferred product is computed now, constants get a buffer."""
+        if name in self.deferred:
+            self.compute(self.deferred.pop(name))
+        if name not in self.places:
+            array = np.ascontiguousarray(self.concrete.constants[name])
+            self.places[name] = self.constant(array)
+        return self.places[name]
+
+    def constant(self, array: np.ndarray[Any, Any], desc: MemDesc | None = None, like: View | None = None) -> View:
+        """A view of constant data."""
+        buffer = self._buffer(array.nbytes, Place.CONSTANT, array=array)
+        if like is not None:
+            return View(buffer, like.dtype, like.shape, (), desc=desc)
+        return View(buffer, DType.of(array.dtype), array.shape, contiguous_strides(array.shape))
+
+    def constant_of(self, name: str) -> np.ndarray[Any, Any] | None:
+        """Contents of a value that is constant."""
+        return self.concrete.constants.get(name)
+
+    def strided(self, name: str) -> View:
+        """A view with strides: blocked layouts are put in order first."""
+        view = self.view(name)
+        if view.is_blocked:
+            view = self.places[name] = self.reordered(view, None)
+        return view
+
+    def dense(self, name: str) -> View:
+        """A contiguous view."""
+        view = self.strided(name)
+        return view if view.is_contiguous else self.copied(view)
+
+    def new(self, shape: tuple[int, ...], dtype: DType) -> View:
+        """A fresh contiguous value in the arena."""
+        buffer = self._buffer(math.prod(shape) * dtype.itemsize)
+        return View(buffer, dtype, shape, contiguous_strides(shape))
+
+    def new_blocked(self, desc: MemDesc, dtype: DType) -> View:
+        """A fresh value in a layout the library chose; plain ones get strides."""
+        view = View(self._buffer(desc.size), dtype, desc.dims, (), desc=desc)
+        return simplified(view)
+
+    def flag(self) -> View:
+        """Eight bytes in which kernels report an index out of range; the driver's caller reads them."""
+        if self.flags is None:
+            self.flags = self._buffer(8, Place.FLAG)
+        return View(self.flags, DType.Int64, (1,), (1,))
+
+    def output(self, step: Step) -> View:
+        """A fresh contiguous value for the first output of a step."""
+        name = step.node.outputs[0]
+        view = self.new(self.concrete.shape(name), self.concrete.dtype(name))
+        self.places[name] = view
+        return view
+
+    def _buffer(self, nbytes: int, place: Place = Place.ARENA, index: int = -1, array: Any = None) -> Buffer:
+        buffer = Buffer(max(int(nbytes), 1), place, index, array)
+        self.buffers.append(buffer)
+        return buffer
+
+    # ------------------------------------------------------------------ steps
+
+    def kernel(self, label: str, kernel: Kernel, views: list[View], params: list[int], rows: int, grain: int) -> None:
+        """Add a generated kernel."""
+        self.steps.append(KernelStep(label, kernel, views, params, rows, max(grain, 1), self.nodes))
+
+    def primitive(self, label: str, primitive: Primitive, args: dict[str, View]) -> None:
+        """Add a library primitive."""
+        size = primitive.scratchpad_size
+        scratch = self._buffer(size) if size else None
+        self.steps.append(DnnStep(label, primitive, args, scratch, self.nodes))
+
+    def row_kernel(self, label: str, kernel: RowKernel, nest: Nest, views: list[View]) -> None:
+        """Add a row kernel over a nest."""
+        grain = FLAT_GRAIN if not nest.outer else max(1, ROW_GRAIN // max(nest.inner, 1))
+        self.kernel(label, kernel, views, nest.params(kernel.operands), nest.rows, grain)
+
+    def copied(self, view: View, target: View | None = None) -> View:
+        """The same elements in a contiguous value, or in ``target``."""
+        target = self.new(view.shape, view.dtype) if target is None else target
+        if view.count == 0:
+            return target
+        nest = nest_of([view, target], view.shape)
+        if nest is None:
+            raise NotNative("too many axes to copy")
+        label = view.dtype.label
+        source, sink = nest.operand(0, label), nest.operand(1, label)
+        kernel = RowKernel(len(nest.outer), (source,), (sink,), (Map((Store(1, load(0, label)),)),))
+        self.row_kernel("copy", kernel, nest, [view, target])
+        return target
+
+    def reordered(self, view: View, desc: MemDesc | None) -> View:
+        """The value in another layout; None asks for contiguous rows."""
+        source = self.desc(view)
+        if desc is None:
+            target = self.new(view.shape, view.dtype)
+            wanted = self.desc(target)
+        else:
+            target, wanted = self.new_blocked(desc, view.dtype), desc
+        self.primitive("reorder", reorder(source, wanted), {"src": view, "dst": target})
+        self.reorders += 1
+        return target
+
+    def desc(self, view: View) -> MemDesc:
+        """The library's descriptor of a view."""
+        if view.desc is not None:
+            return view.desc
+        return MemDesc(view.shape, view.dtype.numpy, strides=view.strides)
+
+    # ------------------------------------------------------------------ running through the graph
+
+    def run(self) -> Lowered:
+        """Lower everything."""
+        for i, name in enumerate(self.concrete.inputs):
+            dtype, shape = self.concrete.types[name]
+            buffer = self._buffer(math.prod(shape) * dtype.itemsize, Place.INPUT, i)
+            self.places[name] = View(buffer, dtype, shape, contiguous_strides(shape))
+        self.groups = group_steps(self.concrete)
+        self._find_readers()
+        for group in self.groups:
+            self.nodes = tuple(s.node.name for s in group.steps)
+            self._group(group)
+        outputs = [self._output_view(name, i) for i, name in enumerate(self.concrete.outputs)]
+        return Lowered(self.steps, self.buffers, self.concrete.inputs, outputs, self.reorders)
+
+    def _find_readers(self) -> None:
+        """The only group that reads a value, or None when several do or it is an output."""
+        for group in self.groups:
+            for name in {n for s in group.steps for n in s.node.inputs if n}:
+                self.reader[name] = None if name in self.reader else group
+        for name in self.concrete.outputs:
+            self.reader[name] = None
+
+    def _group(self, group: Group) -> None:
+        from pyflame_rt.backends.cpu.plan.lower_loops import lower_loop
+
+        if group.loop:
+            lower_loop(self, group)
+            return
+        (step,) = group.steps
+        reader = self.reader.get(step.node.outputs[0])
+        if step.op.name in ("Conv", "Gemm", "MatMul") and reader is not None and reader.loop:
+            self.deferred[step.node.outputs[0]] = step
+            return
+        self.compute(step)
+
+    def compute(self, step: Step) -> None:
+        """Lower one step, natively where a kernel fits."""
+        lowering = None if step.op.domain else _lowerings.get(step.op.name)
+        reason = "no native kernel for this operator"
+        if lowering is not None:
+            mark, kept = len(self.steps), dict(self.places)
+            try:
+                lowering(self, step)
+            except NotNative as error:
+                del self.steps[mark:]
+                self.places, reason = kept, str(error)
+            else:
+                return
+        self.host(step, reason)
+
+    def host(self, step: Step, reason: str) -> None:
+        """Run a step by the reference."""
+        inputs = [self.strided(n) if n else None for n in step.node.inputs]
+        outputs: list[View | None] = []
+        for name in step.node.outputs:
+            if name and name in self.concrete.types:
+                self.places[name] = self.new(self.concrete.shape(name), self.concrete.dtype(name))
+                outputs.append(self.places[name])
+            else:
+                outputs.append(None)
+        self.steps.append(HostStep(step.node.full_name, step, inputs, outputs, reason, self.nodes))
+
+    def _output_view(self, name: str, index: int) -> View:
+        """Hand an output out in the caller's buffer, written there directly where possible."""
+        view = self.strided(name)
+        whole = view.is_contiguous and view.offset == 0 and view.buffer.nbytes == max(view.count * view.dtype.itemsize, 1)
+        if view.buffer.place is Place.ARENA and whole:
+            view.buffer.place, view.buffer.index = Place.OUTPUT, index
+            return view
+        buffer = self._buffer(view.count * view.dtype.itemsize, Place.OUTPUT, index)
+        target = View(buffer, view.dtype, view.shape, contiguous_strides(view.shape))
+        return self.copied(view, target)
+
+
+def simplified(view: View) -> View:
+    """A view with strides where the layout, though named as blocked, is a plain one."""
+    desc = view.desc
+    if desc is None:
+        return view
+    if desc.is_plain:
+        return View(view.buffer, view.dtype, view.shape, desc.strides)
+    single = all(d == 1 for d in desc.dims[2:])
+    if single and desc.padded_dims == desc.dims and len(desc.blocks) == 1 and desc.blocks[0][0] == 1:
+        # One pixel: blocks of channels follow each other, which is what a plain layout does.
+        return View(view.buffer, view.dtype, view.shape, contiguous_strides(view.shape))
+    return view

@@ -1,0 +1,290 @@
+"""Convolutions, products and pooling: library primitives, with what follows them as post-ops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pyflame_rt.backends.cpu.onednn import primitives
+from pyflame_rt.backends.cpu.onednn.api import OneDnnError
+from pyflame_rt.backends.cpu.onednn.attr import Attr
+from pyflame_rt.backends.cpu.onednn.memory import MemDesc
+from pyflame_rt.backends.cpu.onednn.packing import pack
+from pyflame_rt.backends.cpu.onednn.primitive import Primitive
+from pyflame_rt.backends.cpu.plan.concrete import Step
+from pyflame_rt.backends.cpu.plan.epilogue import Epilogue, find_epilogue
+from pyflame_rt.backends.cpu.plan.groups import Group
+from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.plan.views import View
+from pyflame_rt.graph import DType
+from pyflame_rt.ops.windows import Windows, windows
+
+__all__ = ["fuse_epilogue"]
+
+
+def fuse_epilogue(low: Lowering, group: Group) -> bool:
+    """Run a deferred product together with the loop that alone reads it; False when they do not fit."""
+    inputs = {n for s in group.steps for n in s.node.inputs if n}
+    for name in [n for n in low.deferred if n in inputs][::-1]:
+        epilogue = find_epilogue(low.concrete, group, name)
+        if epilogue is None:
+            continue
+        step = low.deferred.pop(name)
+        for other in epilogue.operands:
+            low.view(other)
+        mark = len(low.steps)
+        kept = dict(low.places)
+        try:
+            out = _product(low, step, epilogue)
+        except (NotNative, OneDnnError):
+            del low.steps[mark:]
+            low.places = kept
+            low.deferred[name] = step
+            continue
+        low.places[group.steps[-1].node.outputs[0]] = out
+        return True
+    return False
+
+
+def _product(low: Lowering, step: Step, epilogue: Epilogue) -> View:
+    return _convolution(low, step, epilogue) if step.op.name == "Conv" else _matmul(low, step, epilogue)
+
+
+_NONE = Epilogue((), ())
+
+
+@lowers("Conv")
+def conv(low: Lowering, step: Step) -> None:
+    """A convolution on its own."""
+    try:
+        low.places[step.node.outputs[0]] = _convolution(low, step, _NONE)
+    except OneDnnError as error:
+        raise NotNative(str(error)) from error
+
+
+def _convolution(low: Lowering, step: Step, epilogue: Epilogue) -> View:
+    src, weights = low.view(step.node.inputs[0]), low.dense(step.node.inputs[1])
+    if src.dtype is not DType.Float32:
+        raise NotNative(f"convolution of {src.dtype.label}")
+    groups = step.attributes["group"]
+    shape = weights.shape if groups == 1 else (groups, weights.shape[0] // groups, *weights.shape[1:])
+    bias = low.dense(step.node.inputs[2]) if len(step.node.inputs) > 2 and step.node.inputs[2] else None
+    at = _windows(step, src.shape[2:], weights.shape[2:])
+    out_shape = low.concrete.shape(step.node.outputs[0])
+
+    def make(attr: Attr) -> Primitive:
+        return primitives.convolution(
+            MemDesc(src.shape, "f32", "any"),
+            MemDesc(shape, "f32", "any"),
+            MemDesc(out_shape, "f32", "any"),
+            strides=at.strides,
+            pads_begin=[p[0] for p in at.padding],
+            pads_end=[p[1] for p in at.padding],
+            dilations=at.dilations,
+            bias=None if bias is None else MemDesc(bias.shape, "f32"),
+            attr=attr,
+        )
+
+    primitive = _with_epilogue(low, epilogue, make)
+    args = {"src": _arranged(low, src, primitive.args["src"]), "weights": _packed(low, step.node.inputs[1], shape, primitive)}
+    if bias is not None:
+        args["bias"] = bias
+    return _finish(low, step, epilogue, primitive, args)
+
+
+def _windows(step: Step, sizes: Sequence[int], kernel: Sequence[int]) -> Windows:
+    names = ("strides", "dilations", "pads", "auto_pad", "ceil_mode")
+    return windows(sizes, kernel, **{n: step.attributes[n] for n in names if step.attributes.get(n) is not None})
+
+
+def _with_epilogue(low: Lowering, epilogue: Epilogue, make: Any) -> Primitive:
+    """Tensor operands of post-ops lie as the result does, which only the bare primitive can tell."""
+    if not epilogue.operands:
+        return make(epilogue.attr([]))
+    with make(Attr()) as bare:
+        dst = bare.args["dst"]
+        descs = [_operand_desc(low.view(n), dst) for n in epilogue.operands]
+        return make(epilogue.attr(descs))
+
+
+def _operand_desc(view: View, dst: MemDesc) -> MemDesc:
+    if view.shape == dst.dims:
+        return MemDesc.clone(dst.handle)
+    shape = (1,) * (dst.ndims - len(view.shape)) + view.shape
+    return MemDesc(shape, "f32")
+
+
+def _finish(low: Lowering, step: Step, epilogue: Epilogue, primitive: Primitive, args: dict[str, View]) -> View:
+    for i, name in enumerate(epilogue.operands):
+        view = low.view(name)
+        wanted = primitive.args[f"binary_{i}"]
+        args[f"binary_{i}"] = _arranged(low, view, wanted) if view.shape == wanted.dims else low.dense(name)
+    out = low.new_blocked(primitive.args["dst"], DType.Float32)
+    args["dst"] = out
+    low.primitive("+".join([step.op.name, *epilogue.names]), primitive, args)
+    return out
+
+
+def _arranged(low: Lowering, view: View, wanted: MemDesc) -> View:
+    """The value in the layout a primitive wants."""
+    if not wanted.is_plain or view.is_blocked:
+        return view if low.desc(view) == wanted else low.reordered(view, wanted)
+    same = all(n == 1 or a == b for n, a, b in zip(view.shape, view.strides, wanted.strides, strict=True))
+    return view if same else low.reordered(view, wanted)
+
+
+def _packed(low: Lowering, name: str, shape: tuple[int, ...], primitive: Primitive) -> View:
+    """Weights in the primitive's layout: packed once when constant, on every run otherwise."""
+    wanted = primitive.args["weights"]
+    array = low.constant_of(name)
+    if array is None:
+        view = low.dense(name).reshaped(shape)
+        assert view is not None
+        return _arranged(low, view, wanted)
+    source = np.ascontiguousarray(array).reshape(shape)
+    if wanted.is_dense_row_major:
+        return low.constant(source)
+    return low.constant(pack(source, wanted), wanted, View(low.view(name).buffer, DType.Float32, shape, ()))
+
+
+# ---------------------------------------------------------------------- products
+
+
+@lowers("MatMul", "Gemm")
+def matmul(low: Lowering, step: Step) -> None:
+    """A product on its own."""
+    try:
+        low.places[step.node.outputs[0]] = _matmul(low, step, _NONE)
+    except OneDnnError as error:
+        raise NotNative(str(error)) from error
+
+
+def _matmul(low: Lowering, step: Step, epilogue: Epilogue) -> View:
+    a, b = low.strided(step.node.inputs[0]), low.strided(step.node.inputs[1])
+    out_shape = low.concrete.shape(step.node.outputs[0])
+    if a.dtype is not DType.Float32 or not a.count or not b.count or min(len(a.shape), len(b.shape)) < 2:
+        raise NotNative("a product of vectors, of nothing, or of another type than float32")
+    bias, scale = None, 1.0
+    if step.op.name == "Gemm":
+        a, b, bias, scale = _gemm_operands(low, step, a, b)
+    rank = len(out_shape)
+    flat = len(b.shape) == 2 and rank > 2 and a.is_contiguous and not epilogue.operands
+    if flat:
+        a = a.reshaped((math.prod(a.shape[:-1]), a.shape[-1])) or a
+        rank, product_shape = 2, (math.prod(out_shape[:-1]), out_shape[-1])
+    else:
+        product_shape = out_shape
+    a, b = _usable(low, _ranked(a, rank)), _usable(low, _ranked(b, rank))
+    constant = low.constant_of(step.node.inputs[1]) is not None and len(b.shape) == rank
+    weights = MemDesc(b.shape, "f32", "any") if constant else low.desc(b)
+
+    def make(attr: Attr) -> Primitive:
+        given = attr if scale == 1.0 else Attr().linear(scale)
+        return primitives.matmul(
+            low.desc(a),
+            weights,
+            MemDesc(product_shape, "f32"),
+            bias=None if bias is None else MemDesc(_ranked(bias, rank).shape, "f32"),
+            attr=given,
+        )
+
+    if scale != 1.0 and (epilogue.names or bias is not None):
+        raise NotNative("alpha together with a bias or an epilogue")
+    primitive = _with_epilogue(low, epilogue, make)
+    args = {"src": a, "weights": _packed_matrix(low, b, primitive) if constant else b}
+    if bias is not None:
+        args["bias"] = bias
+    out = _finish(low, step, epilogue, primitive, args)
+    return out.reshaped(out_shape) or out
+
+
+def _gemm_operands(low: Lowering, step: Step, a: View, b: View) -> tuple[View, View, View | None, float]:
+    attributes = step.attributes
+    a = a.permuted([1, 0]) if attributes["transA"] else a
+    b = b.permuted([1, 0]) if attributes["transB"] else b
+    has_bias = len(step.node.inputs) > 2 and bool(step.node.inputs[2])
+    if not has_bias:
+        return a, b, None, attributes["alpha"]
+    if attributes["alpha"] != 1.0 or attributes["beta"] != 1.0:
+        raise NotNative("alpha or beta together with a bias")
+    bias = low.dense(step.node.inputs[2])
+    if bias.count == 1 and b.shape[1] != 1:
+        raise NotNative("a bias of one element")
+    return a, b, bias, 1.0
+
+
+def _ranked(view: View, rank: int) -> View:
+    lead = rank - len(view.shape)
+    if lead <= 0:
+        return view
+    return View(view.buffer, view.dtype, (1,) * lead + view.shape, (view.count,) * lead + view.strides, view.offset)
+
+
+def _usable(low: Lowering, view: View) -> View:
+    """The library wants one of the last two axes contiguous, and no axis stretched by a stride of zero."""
+    inner = view.strides[-1] == 1 or view.strides[-2] == 1 or view.shape[-1] == 1 or view.shape[-2] == 1
+    stretched = any(s == 0 and n != 1 for s, n in zip(view.strides, view.shape, strict=True))
+    odd = any(s < n for s, n in zip(view.strides[:-2], view.shape[:-2], strict=True) if n > 1 and s == 0)
+    return low.copied(view) if not inner or stretched or odd else view
+
+
+def _packed_matrix(low: Lowering, view: View, primitive: Primitive) -> View:
+    wanted = primitive.args["weights"]
+    array = np.lib.stride_tricks.as_strided(
+        view.buffer.array.reshape(-1)[view.offset :], view.shape, [s * 4 for s in view.strides], writeable=False
+    )
+    return low.constant(pack(array, wanted), wanted, view)
+
+
+# ---------------------------------------------------------------------- pooling
+
+
+@lowers("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
+def pool(low: Lowering, step: Step) -> None:
+    """Pooling in the layout its input has."""
+    if len([o for o in step.node.outputs if o]) > 1:
+        raise NotNative("the indices of the maxima are asked for")
+    src = low.view(step.node.inputs[0])
+    if src.dtype is not DType.Float32 or not 3 <= len(src.shape) <= 5:
+        raise NotNative(f"pooling of {src.dtype.label}{list(src.shape)}")
+    if not src.is_blocked:
+        src = low.dense(step.node.inputs[0])
+    out_shape = low.concrete.shape(step.node.outputs[0])
+    at = _pool_windows(step, src.shape[2:])
+    reach = at.reach(src.shape[2:])
+    if any(after >= kernel for (_, after), kernel in zip(reach, at.kernel, strict=True)):
+        raise NotNative("a window that lies in the padding alone")
+    kind = _pool_kind(step)
+    if kind == "avg_include_padding" and tuple(reach) != at.padding:
+        raise NotNative("ceil_mode that counts padding")
+    try:
+        primitive = primitives.pooling(
+            low.desc(src),
+            MemDesc(out_shape, "f32", "any"),
+            kind=kind,
+            kernel=at.kernel,
+            strides=at.strides,
+            pads_begin=[p[0] for p in reach],
+            pads_end=[p[1] for p in reach],
+            dilations=at.dilations,
+        )
+    except OneDnnError as error:
+        raise NotNative(str(error)) from error
+    out = low.new_blocked(primitive.args["dst"], DType.Float32)
+    low.primitive(step.op.name, primitive, {"src": src, "dst": out})
+    low.places[step.node.outputs[0]] = out
+
+
+def _pool_windows(step: Step, sizes: Sequence[int]) -> Windows:
+    if step.op.name.startswith("Global"):
+        return windows(sizes, sizes)
+    return _windows(step, sizes, step.attributes["kernel_shape"])
+
+
+def _pool_kind(step: Step) -> str:
+    if "Max" in step.op.name:
+        return "max"
+    return "avg_include_padding" if step.attributes.get("count_include_pad") else "avg_exclude_padding"

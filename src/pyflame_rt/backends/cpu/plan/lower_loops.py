@@ -1,0 +1,252 @@
+"""Loops: elementwise groups, reductions, softmax and normalisation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from pyflame_rt.backends.cpu.llvm.program import (
+    Expr,
+    Map,
+    Reduce,
+    Reduction,
+    RowKernel,
+    Scalar,
+    Stage,
+    Store,
+    apply,
+    const,
+    count,
+    load,
+    scalar,
+)
+from pyflame_rt.backends.cpu.plan.claims import LOOP_TYPES
+from pyflame_rt.backends.cpu.plan.concrete import Step
+from pyflame_rt.backends.cpu.plan.exprs import constant_expr, expression
+from pyflame_rt.backends.cpu.plan.groups import Group
+from pyflame_rt.backends.cpu.plan.loops import nest_of
+from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.plan.views import View, contiguous_strides
+from pyflame_rt.graph import DType
+from pyflame_rt.ops.rules import normalize_axes
+
+__all__ = ["lower_loop"]
+
+
+def lower_loop(low: Lowering, group: Group) -> None:
+    """One kernel for a group of elementwise steps, or a product's epilogue where it fits."""
+    from pyflame_rt.backends.cpu.plan.lower_dnn import fuse_epilogue
+
+    if fuse_epilogue(low, group):
+        return
+    try:
+        _loop(low, group)
+    except (NotNative, ValueError) as error:
+        for step in group.steps:
+            low.host(step, str(error))
+
+
+def _loop(low: Lowering, group: Group) -> None:
+    target = group.steps[-1].node.outputs[0]
+    names = _external(low, group)
+    views = [low.view(n) for n in names]
+    blocked = _common_layout(views, group.shape)
+    if blocked is None:
+        views = [low.strided(n).broadcast(group.shape) for n in names]
+        out = low.new(group.shape, low.concrete.dtype(target))
+    else:
+        out = low.new_blocked(blocked.desc, low.concrete.dtype(target))
+        views, out = [_flat(v) for v in views], _flat(out)
+    nest = nest_of([*views, out], views[0].shape if blocked is not None else group.shape)
+    if nest is None:
+        raise NotNative("too many axes for one loop")
+    operands = [nest.operand(i, v.dtype.label) for i, v in enumerate([*views, out])]
+    loads = {n: load(i, operands[i].dtype) for i, n in enumerate(names)}
+    value = _expression(low, group, loads)
+    kernel = RowKernel(len(nest.outer), tuple(operands[:-1]), (operands[-1],), (Map((Store(len(names), value),)),))
+    label = "+".join(s.op.name for s in group.steps)
+    if out.count:
+        low.row_kernel(label, kernel, nest, [*views, out])
+    low.places[target] = out if blocked is None else _restored(low, out, blocked)
+
+
+def _external(low: Lowering, group: Group) -> list[str]:
+    """Values read from memory: not made inside, not constants of one element."""
+    made = {s.node.outputs[0] for s in group.steps}
+    names = [n for s in group.steps for n in s.node.inputs if n and n not in made and not _is_scalar(low, n)]
+    return list(dict.fromkeys(names))
+
+
+def _is_scalar(low: Lowering, name: str) -> bool:
+    array = low.constant_of(name)
+    return array is not None and array.size == 1
+
+
+def _expression(low: Lowering, group: Group, loads: dict[str, Expr]) -> Expr:
+    values = dict(loads)
+    for step in group.steps:
+        args = []
+        for name in step.node.inputs:
+            if name and name not in values:
+                array = low.constant_of(name)
+                assert array is not None
+                values[name] = constant_expr(array)
+            args.append(values[name] if name else None)
+        values[step.node.outputs[0]] = expression(step.op, step.attributes, args)
+    return values[group.steps[-1].node.outputs[0]]
+
+
+def _common_layout(views: Sequence[View], shape: tuple[int, ...]) -> View | None:
+    """A blocked layout that every operand shares, without padding: the loop may run over it as it lies."""
+    blocked = [v for v in views if v.is_blocked]
+    if not blocked or len(blocked) != len(views):
+        return None
+    first = blocked[0]
+    whole = first.desc.padded_dims == first.desc.dims and first.shape == shape
+    return first if whole and all(v.desc == first.desc and v.dtype is first.dtype for v in blocked) else None
+
+
+def _flat(view: View) -> View:
+    total = view.buffer.nbytes // view.dtype.itemsize
+    return View(view.buffer, view.dtype, (total,), (1,))
+
+
+def _restored(low: Lowering, flat: View, like: View) -> View:
+    return View(flat.buffer, flat.dtype, like.shape, (), desc=like.desc)
+
+
+# ---------------------------------------------------------------------- rows
+
+
+def rows_of(view: View, axes: Sequence[int]) -> View:
+    """The view with the given axes last, merged into one."""
+    kept = [i for i in range(len(view.shape)) if i not in axes]
+    turned = view.permuted([*kept, *axes])
+    merged = turned.reshaped((*turned.shape[: len(kept)], math.prod(turned.shape[len(kept) :])))
+    if merged is None:
+        raise NotNative("the reduced axes do not lie together in memory")
+    return merged
+
+
+def row_step(low: Lowering, label: str, views: list[View], outputs: int, stages: Sequence[Stage]) -> None:
+    """A kernel of several stages over rows; all views share their shape, the last axis is the row."""
+    nest = nest_of(views, views[0].shape, keep_inner=True)
+    if nest is None:
+        raise NotNative("too many axes for one loop")
+    operands = [nest.operand(i, v.dtype.label) for i, v in enumerate(views)]
+    split = len(views) - outputs
+    kernel = RowKernel(len(nest.outer), tuple(operands[:split]), tuple(operands[split:]), tuple(stages))
+    low.row_kernel(label, kernel, nest, views)
+
+
+@lowers("Softmax", "LogSoftmax")
+def softmax(low: Lowering, step: Step) -> None:
+    """Maximum, exponentials and their sum, division: one kernel."""
+    x = low.strided(step.node.inputs[0])
+    _need_float(x)
+    axis = step.attributes["axis"] % len(x.shape)
+    out = low.output(step)
+    if not out.count:
+        return
+    a, b = rows_of(x, [axis]), rows_of(out, [axis])
+    label = x.dtype.label
+    value = load(0, label)
+    shifted = apply("sub", value, scalar("top", label))
+    top = Reduce((Reduction("top", "max", value),))
+    raised = apply("exp", shifted)
+    if step.op.name == "Softmax":
+        total = Reduce((Reduction("sum", "sum", raised),), (Store(1, raised),))
+        factor = Scalar("factor", apply("reciprocal", scalar("sum", label)))
+        last: Stage = Map((Store(1, apply("mul", load(1, label), scalar("factor", label))),))
+        row_step(low, "Softmax", [a, b], 1, [top, total, factor, last])
+        return
+    total = Reduce((Reduction("sum", "sum", raised),))
+    log = Scalar("log", apply("log", scalar("sum", label)))
+    row_step(low, "LogSoftmax", [a, b], 1, [top, total, log, Map((Store(1, apply("sub", shifted, scalar("log", label))),))])
+
+
+@lowers("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
+def normalization(low: Lowering, step: Step) -> None:
+    """Mean and variance (or mean square) of each row, then the affine map: one kernel."""
+    if len([o for o in step.node.outputs if o]) > 1:
+        raise NotNative("further outputs of the normalisation are asked for")
+    x = low.strided(step.node.inputs[0])
+    if x.dtype is not DType.Float32:
+        raise NotNative(f"normalisation of {x.dtype.label}")
+    axis = step.attributes["axis"] % len(x.shape)
+    out = low.output(step)
+    if not out.count:
+        return
+    axes = list(range(axis, len(x.shape)))
+    views = [rows_of(x, axes)]
+    affine = [low.strided(n) for n in step.node.inputs[1:] if n]
+    views += [rows_of(v.broadcast(x.shape), axes) for v in affine]
+    views.append(rows_of(out, axes))
+    stages = _norm_stages(step, len(affine))
+    row_step(low, step.op.name, views, 1, stages)
+
+
+def _norm_stages(step: Step, affine: int) -> list[Stage]:
+    value, stages = load(0, "float32"), []
+    centred = value
+    if step.op.name == "LayerNormalization":
+        stages.append(Reduce((Reduction("sum", "sum", value),)))
+        stages.append(Scalar("mean", apply("div", scalar("sum"), count())))
+        centred = apply("sub", value, scalar("mean"))
+    stages.append(Reduce((Reduction("squares", "sum", apply("mul", centred, centred)),)))
+    variance = apply("div", scalar("squares"), count())
+    root = apply("sqrt", apply("add", variance, const(step.attributes["epsilon"])))
+    stages.append(Scalar("inverse", apply("reciprocal", root)))
+    result = apply("mul", centred, scalar("inverse"))
+    if affine > 0:
+        result = apply("mul", result, load(1, "float32"))
+    if affine > 1:
+        result = apply("add", result, load(2, "float32"))
+    stages.append(Map((Store(1 + affine, result),)))
+    return stages
+
+
+_FOLDS = {"ReduceSum": "sum", "ReduceMean": "sum", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "prod"}
+
+
+@lowers(*_FOLDS)
+def reduction(low: Lowering, step: Step) -> None:
+    """A fold over axes."""
+    x = low.strided(step.node.inputs[0])
+    if x.dtype not in LOOP_TYPES or (step.op.name == "ReduceMean" and not x.dtype.is_float):
+        raise NotNative(f"{step.op.name} of {x.dtype.label}")
+    axes = _reduced_axes(low, step, len(x.shape))
+    if axes is None:
+        low.places[step.node.outputs[0]] = x
+        return
+    out = low.output(step)
+    if not x.count:
+        raise NotNative("nothing to reduce")
+    rows = rows_of(x, axes)
+    flat = View(out.buffer, out.dtype, rows.shape[:-1], contiguous_strides(rows.shape[:-1]))
+    target = View(flat.buffer, flat.dtype, rows.shape, (*flat.strides, 0))
+    label = x.dtype.label
+    fold = Reduce((Reduction("r", _FOLDS[step.op.name], load(0, label)),))  # type: ignore[arg-type]
+    result: Any = scalar("r", label)
+    if step.op.name == "ReduceMean":
+        result = apply("div", result, count(label))
+    row_step(low, step.op.name, [rows, target], 1, [fold, Scalar("out", result, 1)])
+
+
+def _reduced_axes(low: Lowering, step: Step, rank: int) -> list[int] | None:
+    """Axes to fold; None where nothing is folded."""
+    name = step.node.inputs[1] if len(step.node.inputs) > 1 else ""
+    axes = low.constant_of(name) if name else None
+    if name and axes is None:
+        raise NotNative("the axes are not constant")
+    if axes is None or axes.size == 0:
+        return None if step.attributes.get("noop_with_empty_axes") else list(range(rank))
+    return sorted(normalize_axes([int(a) for a in axes.ravel()], rank))
+
+
+def _need_float(view: View) -> None:
+    if view.dtype not in (DType.Float32, DType.Float64):
+        raise NotNative(f"softmax of {view.dtype.label}")
+
+

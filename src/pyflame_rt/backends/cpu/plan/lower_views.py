@@ -1,0 +1,157 @@
+"""Operators that move elements: views where strides can say it, copies where they cannot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from pyflame_rt.backends.cpu.llvm.program import FillKernel, GatherKernel
+from pyflame_rt.backends.cpu.plan.concrete import Step
+from pyflame_rt.backends.cpu.plan.loops import FLAT_GRAIN
+from pyflame_rt.backends.cpu.plan.lower import ROW_GRAIN, Lowering, NotNative, lowers
+from pyflame_rt.graph import DType
+
+__all__: list[str] = []
+
+
+@lowers("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+def reshape(low: Lowering, step: Step) -> None:
+    """The same elements under other sizes."""
+    name = step.node.inputs[0]
+    shape = low.concrete.shape(step.node.outputs[0])
+    view = low.strided(name).reshaped(shape)
+    low.places[step.node.outputs[0]] = low.dense(name).reshaped(shape) if view is None else view  # type: ignore[assignment]
+
+
+@lowers("Transpose")
+def transpose(low: Lowering, step: Step) -> None:
+    """Axes in another order."""
+    view = low.strided(step.node.inputs[0])
+    perm = step.attributes.get("perm")
+    order = list(range(len(view.shape)))[::-1] if perm is None else [int(p) % len(view.shape) for p in perm]
+    low.places[step.node.outputs[0]] = view.permuted(order)
+
+
+@lowers("Expand")
+def expand(low: Lowering, step: Step) -> None:
+    """Stretched axes."""
+    low.places[step.node.outputs[0]] = low.strided(step.node.inputs[0]).broadcast(low.concrete.shape(step.node.outputs[0]))
+
+
+@lowers("Slice")
+def slice_(low: Lowering, step: Step) -> None:
+    """A box with steps."""
+    view = low.strided(step.node.inputs[0])
+    given = [low.constant_of(n) if n else None for n in step.node.inputs[1:]]
+    given += [None] * (4 - len(given))
+    starts, ends, axes, steps = given
+    if starts is None or ends is None:
+        raise NotNative("the bounds are not constant")
+    which = range(len(starts)) if axes is None else [int(a) for a in axes]
+    shape, strides, offset = list(view.shape), list(view.strides), view.offset
+    for i, axis in enumerate(which):
+        by = 1 if steps is None else int(steps[i])
+        first, last, _ = slice(int(starts[i]), _end(int(ends[i]), by), by).indices(view.shape[axis])
+        shape[axis] = len(range(first, last, by))
+        offset += first * view.strides[axis] if shape[axis] else 0
+        strides[axis] = view.strides[axis] * by
+    if any(s < 0 for s in strides):
+        raise NotNative("a negative step")
+    low.places[step.node.outputs[0]] = replace(view, shape=tuple(shape), strides=tuple(strides), offset=offset)
+
+
+def _end(end: int, step: int) -> int | None:
+    return None if step < 0 and end < -(2**30) else end
+
+
+@lowers("Split")
+def split(low: Lowering, step: Step) -> None:
+    """Pieces of one axis."""
+    view = low.strided(step.node.inputs[0])
+    axis = step.attributes["axis"] % len(view.shape)
+    offset = view.offset
+    for name in step.node.outputs:
+        shape = low.concrete.shape(name)
+        low.places[name] = replace(view, shape=shape, offset=offset)
+        offset += shape[axis] * view.strides[axis]
+
+
+@lowers("Concat")
+def concat(low: Lowering, step: Step) -> None:
+    """Each input is copied to its place."""
+    parts = [low.strided(n) for n in step.node.inputs]
+    out = low.output(step)
+    axis = step.attributes["axis"] % len(out.shape)
+    offset = out.offset
+    for part in parts:
+        if part.count:
+            low.copied(part, replace(out, shape=part.shape, offset=offset))
+        offset += part.shape[axis] * out.strides[axis]
+
+
+@lowers("Gather")
+def gather(low: Lowering, step: Step) -> None:
+    """Rows by index; one constant index is a view."""
+    source, index = step.node.inputs
+    axis = step.attributes["axis"] % len(low.concrete.shape(source))
+    known = low.constant_of(index)
+    if known is not None and known.ndim == 0:
+        view = low.strided(source)
+        at = int(known) % view.shape[axis] if view.shape[axis] else 0
+        shape, strides = list(view.shape), list(view.strides)
+        offset = view.offset + at * strides[axis]
+        del shape[axis], strides[axis]
+        low.places[step.node.outputs[0]] = replace(view, shape=tuple(shape), strides=tuple(strides), offset=offset)
+        return
+    _gather_rows(low, step, axis)
+
+
+def _gather_rows(low: Lowering, step: Step, axis: int) -> None:
+    view, index = low.dense(step.node.inputs[0]), low.dense(step.node.inputs[1])
+    if index.dtype not in (DType.Int32, DType.Int64):
+        raise NotNative(f"indices of {index.dtype.label}")
+    out = low.output(step)
+    inner, outer = 1, 1
+    for n in view.shape[axis + 1 :]:
+        inner *= n
+    for n in view.shape[:axis]:
+        outer *= n
+    if not out.count:
+        return
+    kernel = GatherKernel(view.dtype.label, index.dtype.label)  # type: ignore[arg-type]
+    params = [inner, index.count, view.shape[axis], inner * view.shape[axis], inner]
+    low.kernel("Gather", kernel, [view, index, out, low.flag()], params, outer * index.count, ROW_GRAIN // max(inner, 1))
+
+
+@lowers("Pad")
+def pad(low: Lowering, step: Step) -> None:
+    """A constant border: fill, then copy the inside."""
+    if step.attributes["mode"] != "constant":
+        raise NotNative(f"padding mode {step.attributes['mode']}")
+    view = low.strided(step.node.inputs[0])
+    begins = _begins(low, step, len(view.shape))
+    out = low.output(step)
+    value = low.constant_of(step.node.inputs[2]) if len(step.node.inputs) > 2 and step.node.inputs[2] else None
+    if value is None and len(step.node.inputs) > 2 and step.node.inputs[2]:
+        raise NotNative("the padding value is not constant")
+    fill = low.constant(np.full(1, 0 if value is None else value, view.dtype.numpy))
+    low.kernel("Pad", FillKernel(view.dtype.label), [fill, out], [0], out.count, FLAT_GRAIN)
+    offset = sum(b * s for b, s in zip(begins, out.strides, strict=True))
+    if view.count:
+        low.copied(view, replace(out, shape=view.shape, offset=offset))
+
+
+def _begins(low: Lowering, step: Step, rank: int) -> list[int]:
+    pads = low.constant_of(step.node.inputs[1])
+    name = step.node.inputs[3] if len(step.node.inputs) > 3 else ""
+    axes = low.constant_of(name) if name else None
+    if pads is None or (name and axes is None):
+        raise NotNative("the widths are not constant")
+    if (pads < 0).any():
+        raise NotNative("a negative width")
+    which = range(rank) if axes is None else [int(a) % rank for a in axes]
+    begins = [0] * rank
+    for i, axis in enumerate(which):
+        begins[axis] = int(pads[i])
+    return begins

@@ -1,0 +1,59 @@
+"""Shorter ways to a session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyflame_rt.loading import load_graph
+from pyflame_rt.options import CompileOptions
+from pyflame_rt.session import InferenceSession
+
+if TYPE_CHECKING:
+    from pyflame_rt.options import SessionOptions
+
+__all__ = ["create_session", "from_onnx"]
+
+
+def create_session(
+    model: Any, options: SessionOptions | CompileOptions | None = None, providers: Any = ()
+) -> InferenceSession:
+    """A session from a model; takes CompileOptions, too.
+
+    Example:
+        >>> from pyflame_rt.graph import Graph
+        >>> g = Graph("g")
+        >>> _ = g.add_input("x", [1]), g.add_node("n", "Neg", ["x"], ["y"]), g.add_output("y", [1])
+        >>> session = create_session(g, CompileOptions(dynamic_batch=True))
+        >>> session.run(None, {"x": [1, 2]})
+        [array([-1., -2.], dtype=float32)]
+    """
+    if not isinstance(options, CompileOptions):
+        return InferenceSession(model, options, providers)
+    if options.dynamic_batch:
+        model, _ = load_graph(model)
+        for info in (*model.inputs, *model.outputs):
+            if info.shape:
+                info.shape = ["batch", *info.shape[1:]]
+        model.types = {}
+    return InferenceSession(model, options.session_options(), providers)
+
+
+def from_onnx(
+    path: Any, options: Any = None, *, session_options: SessionOptions | None = None, providers: Any = ()
+) -> InferenceSession:
+    """A session from an ONNX file; raises typed errors.
+
+    Args:
+        path: the file (or its bytes).
+        options: ImportOptions.
+        session_options: options of the session.
+        providers: as for InferenceSession.
+
+    Example:
+        >>> from_onnx("missing.onnx")
+        Traceback (most recent call last):
+        pyflame_rt.graph.errors.ModelNotFoundError: there is no file 'missing.onnx'
+    """
+    from pyflame_rt.importers.onnx_importer import ONNXImporter
+
+    return InferenceSession(ONNXImporter().import_model(path, options).unwrap(), session_options, providers)
