@@ -82,7 +82,16 @@ def measure(path: Path, runtimes: list[str], rounds: int, threads: int, seconds:
     best: dict[str, dict] = {}
     for _ in range(rounds):
         for runtime in runtimes:
-            command = [sys.executable, __file__, "--child", runtime, "--threads", str(threads), "--seconds", str(seconds)]
+            command = [
+                sys.executable,
+                __file__,
+                "--child",
+                runtime,
+                "--threads",
+                str(threads),
+                "--seconds",
+                str(seconds),
+            ]
             env = {**os.environ, "OMP_NUM_THREADS": str(threads)}
             done = subprocess.run([*command, str(path)], capture_output=True, text=True, env=env, check=False)
             if done.returncode:
@@ -110,7 +119,7 @@ def show(results: dict[str, dict[str, dict]], runtimes: list[str]) -> None:
 
 def main(
     models: Annotated[list[Path] | None, typer.Argument(help="ONNX files; the built-in models when none.")] = None,
-    filter: Annotated[str, typer.Option(help="Only models whose name contains this.")] = "",
+    only: Annotated[str, typer.Option("--filter", help="Only models whose name contains this.")] = "",
     rounds: Annotated[int, typer.Option(help="Interleaved rounds.")] = 3,
     threads: Annotated[int, typer.Option(help="Threads for every runtime.")] = 2,
     seconds: Annotated[float, typer.Option(help="Time per measurement.")] = 1.0,
@@ -124,7 +133,7 @@ def main(
     runtimes = [name for name, module in RUNTIMES.items() if importlib.util.find_spec(module)]
     with tempfile.TemporaryDirectory() as folder:
         paths = list(models or [make(Path(folder)) for make in MODELS.values()])
-        chosen = [p for p in paths if filter in p.name]
+        chosen = [p for p in paths if only in p.name]
         results = {p.stem: measure(p.resolve(), runtimes, rounds, threads, seconds) for p in track(chosen, "measuring")}
     show(results, runtimes)
     if json_file is not None:

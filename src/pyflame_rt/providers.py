@@ -37,16 +37,23 @@ class Provider:
         name: such as ``TorchExecutionProvider``.
         make: gives the compiler.
         requires: the module it needs, or "".
-        note: what ``explain()`` says about it.
+        about: what it is.
+        describe: the same where it depends on the machine.
         optimizes: False where the graph runs exactly as loaded.
     """
 
     name: str
     make: Callable[[], Compiler]
     requires: str = ""
-    note: str = ""
+    about: str = ""
     optimizes: bool = False
     builtin: bool = True
+    describe: Callable[[], str] | None = None
+
+    @property
+    def note(self) -> str:
+        """What ``explain()`` says about it."""
+        return self.about if self.describe is None else self.describe()
 
     @property
     def available(self) -> bool:
@@ -63,6 +70,32 @@ def _reference(library: str) -> Callable[[], Compiler]:
     return make
 
 
+def native_engine_missing() -> str:
+    """Why the native engine cannot be used here; empty when it can."""
+    if importlib.util.find_spec("llvmlite") is None:
+        return "llvmlite is not installed"
+    from pyflame_rt.backends.cpu.onednn import library
+
+    return "" if library.available() else "oneDNN cannot be loaded (pip install onednn-cpu-gomp)"
+
+
+def _cpu() -> Compiler:
+    if native_engine_missing():
+        from pyflame_rt.backends.reference import ReferenceBackend
+
+        return ReferenceBackend("numpy")
+    from pyflame_rt.backends.cpu.executable import CpuBackend
+
+    return CpuBackend()
+
+
+def _cpu_note() -> str:
+    missing = native_engine_missing()
+    if missing:
+        return f"served by the reference interpreter on NumPy: {missing}"
+    return "native code: oneDNN primitives and generated loops, one call for the whole graph"
+
+
 _providers: dict[str, Provider] = {
     provider.name: provider
     for provider in (
@@ -70,11 +103,11 @@ _providers: dict[str, Provider] = {
         Provider("MLXExecutionProvider", _reference("mlx"), "mlx", "the reference interpreter on MLX"),
         Provider(
             DEFAULT_PROVIDER,
-            _reference("numpy"),
-            note="served by the reference interpreter on NumPy for now; a native engine will replace it",
+            _cpu,
+            describe=_cpu_note,
             optimizes=True,
         ),
-        Provider("ReferenceExecutionProvider", _reference("numpy"), note="the reference interpreter on NumPy"),
+        Provider("ReferenceExecutionProvider", _reference("numpy"), about="the reference interpreter on NumPy"),
     )
 }
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Sequence
-from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -16,6 +14,10 @@ from pyflame_rt.format import dumps_model, loads_model
 from pyflame_rt.graph import DType, Graph, Tensor, TensorInfo
 from pyflame_rt.graph.errors import UnsupportedFormatError
 from pyflame_rt.ops.registry import all_ops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from random import Random
 
 NUMBERS = (0, 1, 2, 3, 7, 16, 255, 1 << 16, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 40, (1 << 62), (1 << 63) - 1)
 SIGNED = (*NUMBERS, -1, -2, -3, -(1 << 31), -(1 << 63))
@@ -109,13 +111,21 @@ def _edit_node(rng: Random, graph: Graph) -> None:
             outputs.append(rng.choice([f"new{len(names)}", *names]))
         case _:
             others = [n.op_type for n in graph.nodes] + OPERATORS
-            graph.nodes[at] = node.replace(op_type=rng.choice(others), attributes=node.attributes if rng.random() < 0.5 else {})
+            graph.nodes[at] = node.replace(
+                op_type=rng.choice(others), attributes=node.attributes if rng.random() < 0.5 else {}
+            )
             return
     graph.nodes[at] = node.replace(inputs=inputs, outputs=outputs)
 
 
 OPERATORS = [op.name for op in all_ops() if not op.domain]
-GRAPH_EDITS: tuple[Callable[[Random, Graph], None], ...] = (_edit_attribute, _edit_initializer, _edit_info, _edit_node, _edit_node)
+GRAPH_EDITS: tuple[Callable[[Random, Graph], None], ...] = (
+    _edit_attribute,
+    _edit_initializer,
+    _edit_info,
+    _edit_node,
+    _edit_node,
+)
 
 
 def _sections(data: bytes) -> dict[int, bytes]:

@@ -15,14 +15,16 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.fuzz.check import Hang, check, limit_process
 from tests.fuzz.corpus import onnx_seeds, pfm_seeds
 from tests.fuzz.mutate import mutate_onnx, mutate_pfm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _CHUNK = 200
 _CHUNK_SECONDS = 300

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -13,6 +12,8 @@ from pyflame_rt.graph import AnyType, Graph, Node, TensorInfo, ValueType
 from pyflame_rt.graph.graph import node_subgraphs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from pyflame_rt.exporters.onnx_data import DataFile
 
 __all__ = ["GraphWriter"]

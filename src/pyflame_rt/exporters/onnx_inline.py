@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import Graph, Node
 from pyflame_rt.graph.errors import UndeterminedError, UnsupportedOperatorError
@@ -14,6 +13,9 @@ from pyflame_rt.ops.inference import infer_types
 from pyflame_rt.ops.registry import find_op
 from pyflame_rt.ops.trace import trace
 from pyflame_rt.ops.value import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["inline_own_operators", "typed_copy"]
 
@@ -98,7 +100,9 @@ def _body(graph: Graph, node: Node, used: set[str]) -> list[Node]:
         graph.types.setdefault(place(name), kind)
     copies = [n.replace(inputs=[place(n.inputs[0])]) for n in placed]
     inner = [
-        n.replace(name=f"{node.name or node.outputs[0]}/{n.name}", inputs=map(place, n.inputs), outputs=map(place, n.outputs))
+        n.replace(
+            name=f"{node.name or node.outputs[0]}/{n.name}", inputs=map(place, n.inputs), outputs=map(place, n.outputs)
+        )
         for n in body.topological_sort()
     ]
     return [*inner, *copies]

@@ -6,9 +6,8 @@ newest opset: the lowest opset that holds every node reaches the most runtimes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 from onnx import defs, helper
@@ -27,6 +26,9 @@ from pyflame_rt.graph import (
 from pyflame_rt.graph.errors import UnsupportedFormatError
 from pyflame_rt.graph.graph import node_subgraphs
 from pyflame_rt.ops.upgrade import last_change
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["attribute_types", "choose_opsets", "fitted_attributes", "ir_version_for"]
 
@@ -94,7 +96,8 @@ def fitted_attributes(node: Node, opsets: Mapping[str, int]) -> dict[str, Any]:
 def attribute_types(node: Node, opsets: Mapping[str, int]) -> dict[str, int]:
     """The AttributeProto types the operator declares, by attribute name."""
     schema = _schema(node.op_type, opsets.get(node.domain, 1), node.domain)
-    return {} if schema is None else {name: a.type.value for name, a in schema.attributes.items()}
+    declared: dict[str, Any] = {} if schema is None else dict(schema.attributes)
+    return {name: int(a.type) for name, a in declared.items()}
 
 
 def _all_graphs(graph: Graph) -> Iterator[Graph]:
@@ -169,7 +172,11 @@ def _first_fit(
         schema = _schema(op_type, version, domain)
         if schema is None or schema.deprecated or not attributes <= set(schema.attributes):
             continue
-        if schema.min_input <= len(inputs) <= schema.max_input and _fit(inputs, schema.inputs) and _fit(outputs, schema.outputs):
+        if (
+            schema.min_input <= len(inputs) <= schema.max_input
+            and _fit(inputs, schema.inputs)
+            and _fit(outputs, schema.outputs)
+        ):
             return version
     return _newest()[domain]
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.format.cursor import Cursor
 from pyflame_rt.format.limits import MAX_DIM, MAX_ELEMENTS
 from pyflame_rt.graph import DType, Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame_rt.format.cursor import Cursor
 
 __all__ = ["array_bytes", "checked_count", "view_array"]
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyflame_rt.format.cursor import Cursor, Sink
 from pyflame_rt.format.v1 import read_v1, write_v1
 from pyflame_rt.format.v2 import read_v2, write_v2
-from pyflame_rt.graph import Graph
 from pyflame_rt.graph.errors import InvalidModelError, ModelNotFoundError, PyFlameRTError, UnsupportedFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyflame_rt.graph import Graph
 
 __all__ = ["MAGIC", "dumps_model", "is_pfm", "load_model", "loads_model", "save_model"]
 
@@ -37,6 +40,7 @@ def save_model(graph: Graph, path: str | os.PathLike[str], *, version: int = 2) 
 
     Example:
         >>> import tempfile
+        >>> from pyflame_rt.graph import Graph
         >>> g = Graph("g")
         >>> _ = g.add_input("x", [2]), g.add_node("n", "Relu", ["x"], ["y"]), g.add_output("y", [2])
         >>> with tempfile.TemporaryDirectory() as folder:

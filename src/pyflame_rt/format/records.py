@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -26,6 +25,9 @@ from pyflame_rt.graph import (
 )
 from pyflame_rt.graph.dim import DimLike, dim_from_text
 from pyflame_rt.graph.errors import ShapeMismatchError, UnsupportedFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 __all__ = ["RecordReader", "RecordWriter"]
 
@@ -303,14 +305,14 @@ class RecordWriter:
                 sink.pack("IQ", BYTES, len(value))
                 sink.raw(value)
             case list() | tuple():
-                self._list(sink, value, depth, what)
+                self._list(sink, list(cast("Iterable[Any]", value)), depth, what)
             case AnyType() | TensorType() | SequenceType() | OptionalType() | MapType():
                 sink.pack("I", TYPE)
                 self._type(sink, value)
             case _:
                 raise UnsupportedFormatError(f"{what} is a {type(value).__name__}, which .pfm cannot hold")
 
-    def _list(self, sink: Sink, values: list[Any] | tuple[Any, ...], depth: int, what: str) -> None:
+    def _list(self, sink: Sink, values: list[Any], depth: int, what: str) -> None:
         if all(isinstance(v, int) for v in values):
             sink.pack(f"IQ{len(values)}q", INTS, len(values), *values)
         elif all(isinstance(v, (int, float)) for v in values):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyflame_rt.format.arrays import array_bytes, view_array
 from pyflame_rt.format.cursor import Cursor, Sink
 from pyflame_rt.format.limits import MAX_ATTRIBUTES, MAX_DIM, MAX_ITEMS, MAX_NODES, MAX_RANK
 from pyflame_rt.graph import DType, Graph, Node, Shape, Tensor, TensorInfo, TensorType
 from pyflame_rt.graph.errors import UnsupportedFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["read_v1", "write_v1"]
 
@@ -161,9 +164,16 @@ def _write_attribute(sink: Sink, value: Any, what: str) -> None:
         case str():
             sink.pack("I", 2)
             sink.string(value)
-        case list() | tuple() if all(isinstance(v, int) for v in value):
-            sink.pack(f"IQ{len(value)}q", 3, len(value), *value)
-        case list() | tuple() if all(isinstance(v, (int, float)) for v in value):
-            sink.pack(f"IQ{len(value)}f", 4, len(value), *value)
+        case list() | tuple():
+            _write_list(sink, list(cast("Iterable[Any]", value)), what)
         case _:
             raise _refuse(f"{what}, a {type(value).__name__}")
+
+
+def _write_list(sink: Sink, values: list[Any], what: str) -> None:
+    if all(isinstance(v, int) for v in values):
+        sink.pack(f"IQ{len(values)}q", 3, len(values), *values)
+    elif all(isinstance(v, (int, float)) for v in values):
+        sink.pack(f"IQ{len(values)}f", 4, len(values), *values)
+    else:
+        raise _refuse(f"{what}, a list of {', '.join(sorted({type(v).__name__ for v in values}))}")

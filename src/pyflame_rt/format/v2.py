@@ -1,6 +1,6 @@
-"""Version 2 of .pfm: the sections of version 1, each with a checksum, and everything a graph can hold.
+r"""Version 2 of .pfm: the sections of version 1, each with a checksum, and everything a graph can hold.
 
-    magic "PFM\\0" | u32 version | section ...
+    magic "PFM\0" | u32 version | section ...
     section: u32 kind | u32 crc32 of the payload | u64 payload bytes | payload
 
 Kinds, in this order: 1 name (with opsets, metadata and doc), 2 inputs, 3 outputs, 4 initializers,
@@ -11,8 +11,7 @@ file, and so does every array in it, so that a mapped file can be used as it lie
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.format.arrays import array_bytes
 from pyflame_rt.format.cursor import Cursor, Sink
@@ -20,12 +19,14 @@ from pyflame_rt.format.limits import MAX_ITEMS
 from pyflame_rt.format.records import RecordReader, RecordWriter
 from pyflame_rt.graph import Graph
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 __all__ = ["read_v2", "write_v2"]
 
 NAME, INPUTS, OUTPUTS, INITIALIZERS, DATA, NODES, TYPES = range(1, 8)
 ORDER = (NAME, INPUTS, OUTPUTS, INITIALIZERS, DATA, NODES, TYPES)
-_LABELS = {NAME: "name", INPUTS: "inputs", OUTPUTS: "outputs", INITIALIZERS: "initializers"}
-_LABELS |= {DATA: "data", NODES: "nodes", TYPES: "types"}
+_LABELS = dict(zip(ORDER, ("name", "inputs", "outputs", "initializers", "data", "nodes", "types"), strict=True))
 _HEADER = 8
 _SECTION = 16
 ALIGN = 64

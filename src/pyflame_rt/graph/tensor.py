@@ -93,7 +93,7 @@ class Tensor:
     def reshape(self, *shape: Any) -> Tensor:
         """The same elements in another shape; one dimension may be -1."""
         listed = len(shape) == 1 and isinstance(shape[0], Iterable)
-        dims: list[Any] = list(shape[0]) if listed else list(shape)
+        dims = list(cast("Iterable[Any]", shape[0] if listed else shape))
         try:
             return Tensor(self._array.reshape(dims).copy())
         except ValueError as error:

@@ -98,6 +98,7 @@ class TensorType:
     """A tensor of one element type; ``shape`` is None when even the rank is unknown.
 
     Example:
+        >>> from pyflame_rt.graph import DType
         >>> print(TensorType(DType.Float32, Shape(["N", 3])))
         float32[N, 3]
     """

@@ -1,0 +1,1 @@
+"""Model files of other formats to graphs: see :mod:`pyflame_rt.importers.registry`."""

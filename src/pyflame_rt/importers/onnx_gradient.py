@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from pyflame_rt.autodiff import gradient
 from pyflame_rt.graph import AnyType, Graph, Node, TensorInfo, TensorType
 from pyflame_rt.graph.errors import InvalidModelError
 from pyflame_rt.ops.inference import infer_types
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 __all__ = ["expand_gradient", "is_gradient"]
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -17,6 +15,10 @@ from pyflame_rt.importers.onnx_tensor import dense_from_sparse, tensor_from_prot
 from pyflame_rt.importers.onnx_types import info_from_proto, text_of, type_from_proto
 from pyflame_rt.ops.registry import find_op
 from pyflame_rt.ops.upgrade import Upgrade, upgrade_node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
 __all__ = ["GraphReader"]
 
@@ -123,7 +125,9 @@ class GraphReader:
             inputs.pop()
         node = Node(text_of(proto.name), text_of(proto.op_type), inputs, outputs, attributes, domain)
         if domain not in opsets and domain == "":
-            raise InvalidModelError(f"node {proto.name!r} ({proto.op_type}): the model imports no opset for its operators")
+            raise InvalidModelError(
+                f"node {proto.name!r} ({proto.op_type}): the model imports no opset for its operators"
+            )
         for current in self._upgraded(graph, node, opsets.get(domain, 1)):
             self._place(graph, current)
 
@@ -247,13 +251,13 @@ def constant_tensor(node: Node) -> Tensor:
     """The tensor a Constant node stands for, whichever attribute holds it."""
     for name, value in node.attributes.items():
         match name, value:
-            case ("value" | "sparse_value"), Tensor():
+            case (("value" | "sparse_value"), Tensor()):
                 return value
             case "value_float", _:
                 return Tensor(np.asarray(value, dtype=np.float32))
             case "value_floats", _:
                 return Tensor(np.asarray(value, dtype=np.float32))
-            case ("value_int" | "value_ints"), _:
+            case (("value_int" | "value_ints"), _):
                 return Tensor(np.asarray(value, dtype=np.int64))
             case "value_string", _:
                 return Tensor(np.asarray(value, dtype=object))
@@ -272,9 +276,7 @@ def with_captures(node: Node) -> Node:
     captured = list(dict.fromkeys(name for body in bodies for name in _free_names(body)))
     for body in bodies:
         body.inputs.extend(TensorInfo(name, type=AnyType()) for name in captured)
-    return node.replace(
-        inputs=[*node.inputs, *captured], attributes={**node.attributes, "captured": len(captured)}
-    )
+    return node.replace(inputs=[*node.inputs, *captured], attributes={**node.attributes, "captured": len(captured)})
 
 
 def _free_names(graph: Graph) -> Iterator[str]:

@@ -8,15 +8,17 @@ parsed as usual, and the weights stay where they are: in the mapped file, or the
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 from google.protobuf.message import DecodeError
 
 from pyflame_rt.graph.errors import InvalidModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["ScannedModel", "read_model"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -15,12 +14,13 @@ from pyflame_rt.graph import DType, Tensor
 from pyflame_rt.graph.errors import InvalidModelError
 from pyflame_rt.importers.onnx_types import text_of
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 __all__ = ["dense_from_sparse", "tensor_from_proto"]
 
 
-def tensor_from_proto(
-    proto: onnx.TensorProto, base_dir: Path | None = None, raw: memoryview | None = None
-) -> Tensor:
+def tensor_from_proto(proto: onnx.TensorProto, base_dir: Path | None = None, raw: memoryview | None = None) -> Tensor:
     """A tensor from its protobuf form.
 
     Args:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-import onnx
+from typing import TYPE_CHECKING
 
-from pyflame_rt.graph import AnyType, DType, MapType, OptionalType, SequenceType, Shape, TensorInfo, TensorType, ValueType
+from pyflame_rt.graph import (
+    AnyType,
+    DType,
+    MapType,
+    OptionalType,
+    SequenceType,
+    Shape,
+    TensorInfo,
+    TensorType,
+    ValueType,
+)
+
+if TYPE_CHECKING:
+    import onnx
 
 __all__ = ["info_from_proto", "text_of", "type_from_proto"]
 
 
 def text_of(name: str | bytes) -> str:
-    """A name; protobuf hands out bytes where one is not the UTF-8 it should be.
+    r"""A name; protobuf hands out bytes where one is not the UTF-8 it should be.
 
     Example:
-        >>> text_of("x"), text_of(b"caf\\xe9")
-        ('x', 'caf\\\\xe9')
+        >>> text_of("x"), text_of(b"caf\xe9")
+        ('x', 'caf\\xe9')
     """
     return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
 

@@ -81,14 +81,14 @@ class Tracer:
         return values[0] if len(values) == 1 else values
 
 
-def trace(op: Op, inputs: Sequence[Value | None], attributes: dict[str, Any]) -> tuple[Graph, list[Value]]:
+def trace(op: Op, inputs: Sequence[Value | None], attributes: dict[str, Any]) -> tuple[Graph, list[Value | None]]:
     """The body of a composite as a graph, for the given input types; and its outputs."""
     tracer = Tracer(op.full_name)
     names = [f"in_{i}" for i in range(len(inputs))]
     values = [None if v is None else tracer.input(n, v.type, v.known) for n, v in zip(names, inputs, strict=True)]
     with scope(tracer):
         results = op.body(*values, **attributes)
-    outputs = list(results) if isinstance(results, tuple) else [results]
+    outputs: list[Value | None] = list(results) if isinstance(results, tuple) else [results]
     for value in outputs:
         if value is not None:
             tracer.output(value)

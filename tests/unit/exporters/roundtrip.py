@@ -28,7 +28,15 @@ from pyflame_rt.importers.onnx_importer import graph_from_proto
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 onnxruntime.set_default_logger_severity(4)
 # Random values differ from run to run whatever we do.
-_RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout"}
+_RANDOM = {
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "Bernoulli",
+    "Multinomial",
+    "Dropout",
+}
 
 
 @cache
@@ -66,9 +74,7 @@ def _plain(item: Any) -> Any:
 
 def run_ort(model: onnx.ModelProto, inputs: list[Any]) -> list[Any]:
     """Outputs of ONNX Runtime; element types NumPy lacks go in and out as their bytes."""
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), _options(), providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(model.SerializeToString(), _options(), providers=["CPUExecutionProvider"])
     defaults = {tensor.name for tensor in model.graph.initializer}
     required = [info for info in model.graph.input if info.name not in defaults]
     declared = required if len(inputs) <= len(required) else list(model.graph.input)
@@ -77,7 +83,8 @@ def run_ort(model: onnx.ModelProto, inputs: list[Any]) -> list[Any]:
     if all(_has_numpy(info.type) for info in model.graph.output):
         return list(session.run(names, feeds))
     values = session.run_with_ort_values(
-        names, {k: v if hasattr(v, "data_ptr") else onnxruntime.OrtValue.ortvalue_from_numpy(v) for k, v in feeds.items()}
+        names,
+        {k: v if hasattr(v, "data_ptr") else onnxruntime.OrtValue.ortvalue_from_numpy(v) for k, v in feeds.items()},
     )
     return [_bytes_of(value) for value in values]
 
@@ -103,7 +110,8 @@ def _feed(value: Any, kind: onnx.TypeProto) -> Any:
     if kind.tensor_type.elem_type in _PACKED:
         raise ValueError("ONNX Runtime's Python has no way in for types below a byte")
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
-        np.ascontiguousarray(value).view(np.uint16 if value.dtype.itemsize == 2 else np.uint8), kind.tensor_type.elem_type
+        np.ascontiguousarray(value).view(np.uint16 if value.dtype.itemsize == 2 else np.uint8),
+        kind.tensor_type.elem_type,
     )
 
 

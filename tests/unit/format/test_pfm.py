@@ -1,3 +1,4 @@
+import contextlib
 import os
 
 import ml_dtypes
@@ -53,7 +54,12 @@ def test_everything_comes_back_in_version_2():
     again = loads_model(dumps_model(graph))
     assert str(again) == str(graph)
     assert again.fingerprint(weights=True) == graph.fingerprint(weights=True)
-    assert (again.doc, again.opsets, again.metadata, again.types) == (graph.doc, graph.opsets, graph.metadata, graph.types)
+    assert (again.doc, again.opsets, again.metadata, again.types) == (
+        graph.doc,
+        graph.opsets,
+        graph.metadata,
+        graph.types,
+    )
 
 
 def test_version_1_bytes_are_the_documented_ones():
@@ -134,7 +140,7 @@ def test_every_truncation_is_refused(version):
 
 def test_absurd_counts_cost_nothing():
     head = b"PFM\0\x01\0\0\0" + (1).to_bytes(8, "little") + b"g"
-    with pytest.raises(InvalidModelError, match="cannot fit|at most"):
+    with pytest.raises(InvalidModelError, match=r"cannot fit|at most"):
         loads_model(head + (2**63).to_bytes(8, "little"))
 
 
@@ -144,7 +150,5 @@ def test_mutated_version_1_files_give_typed_errors(at, patch):
     data = bytearray(dumps_model(plain_model(), version=1))
     at %= len(data)
     data[at : at + len(patch)] = patch
-    try:
+    with contextlib.suppress(PyFlameRTError):
         loads_model(bytes(data))
-    except PyFlameRTError:
-        pass

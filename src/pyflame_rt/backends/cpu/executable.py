@@ -41,6 +41,7 @@ class CpuExecutable:
         self.graph = graph
         self.threads = threads
         self.reference = Program(graph)
+        self._required = [info.name for info in graph.required_inputs]
         self._plans: OrderedDict[Any, Plan | None] = OrderedDict()
         self._lock = threading.Lock()
         self._last: Plan | None = None
@@ -50,7 +51,7 @@ class CpuExecutable:
         """Outputs, then taps."""
         wanted = [*output_names, *hooks.taps]
         given = {name: value for name, value in feeds.items() if value is not None}
-        if hooks.observe is not None or any(not isinstance(v, np.ndarray) or v.dtype == object for v in given.values()):
+        if hooks.observe is not None or not self._plannable(given):
             return self._interpret(given, wanted, hooks)
         outputs = [info.name for info in self.graph.outputs]
         extra = tuple(dict.fromkeys(n for n in wanted if n not in outputs))
@@ -62,6 +63,12 @@ class CpuExecutable:
             return list(results)
         by_name = dict(zip([*outputs, *extra], results, strict=True))
         return [by_name[name] for name in wanted]
+
+    def _plannable(self, feeds: Mapping[str, Any]) -> bool:
+        """Whether every input is an array of numbers."""
+        if any(name not in feeds for name in self._required):
+            return False
+        return all(isinstance(v, np.ndarray) and v.dtype != object for v in feeds.values())
 
     def _plan(self, feeds: Mapping[str, np.ndarray[Any, Any]], extra: tuple[str, ...]) -> Plan | None:
         key = (extra, *((name, array.dtype, array.shape) for name, array in feeds.items()))

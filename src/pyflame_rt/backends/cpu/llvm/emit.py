@@ -120,6 +120,7 @@ class _RowEmitter:
         self.flags = "contract " if kernel.fast else ""
         self.scalars: dict[str, V] = {}
         self.places: list[_Place] = []
+        self._bounds: dict[tuple[str, str, int], str] = {}
         self.n = ""
 
     def emit(self) -> None:
@@ -137,14 +138,26 @@ class _RowEmitter:
             self._stages("%begin", "%end")
             b.do("ret void")
             return
+        for unroll in (1, 2, 4):
+            self.bound("0", self.n, unroll)
         rows = RowSpace(b, dims, strides)
         offsets = rows.open()
+        # Frozen, the address is opaque to LLVM's loop analyses, which else spend a third of the compile time on it.
         self.places = [
-            _Place(b.element(ops.stored(operand.dtype), base, offset), stride)
+            _Place(b.op(f"freeze ptr {b.element(ops.stored(operand.dtype), base, offset)}"), stride)
             for operand, base, offset, stride in zip(operands, bases, offsets, inner, strict=True)
         ]
         self._stages("0", self.n)
         rows.close()
+
+    def bound(self, low: str, high: str, unroll: int) -> str:
+        """Where a loop of so many vectors a turn stops, between low and high; computed once."""
+        key = (low, high, unroll)
+        if key not in self._bounds:
+            b = self.b
+            whole = b.integer(f"and {b.integer(f'sub {high}, {low}')}, {-unroll * self.wide.lanes}")
+            self._bounds[key] = b.integer(f"add {low}, {whole}")
+        return self._bounds[key]
 
     def _stages(self, low: str, high: str) -> None:
         for stage in self.kernel.stages:
@@ -199,12 +212,9 @@ class _Pass:
         self.unroll = 1 if heavy else 4 if folds else 2
 
     def emit(self, low: str, high: str) -> None:
-        b, lanes = self.b, self.at.lanes
         self._hoist()
         self.high = high
-        length = b.integer(f"sub {high}, {low}")
-        vectors = b.integer(f"add {low}, {b.integer(f'and {length}, {-lanes}')}")
-        turns = b.integer(f"add {low}, {b.integer(f'and {length}, {-lanes * self.unroll}')}")
+        vectors, turns = self.rows.bound(low, high, 1), self.rows.bound(low, high, self.unroll)
         start = [[self._identity(fold) for fold in self.folds] for _ in range(self.unroll)]
         accumulators, at = start, low
         if self.unroll > 1:

@@ -5,8 +5,10 @@ Two seams let object code be kept elsewhere: `object_code` (IR to bytes) and `lo
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import threading
+from ctypes import c_int64, c_void_p
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyflame_rt.backends.cpu.llvm.program import Kernel
 
-__all__ = ["address_of", "compile_kernels", "kernel_ir", "load_object", "object_code"]
+__all__ = ["address_of", "call", "compile_kernels", "kernel_ir", "load_object", "object_code"]
 
 _lock = threading.RLock()
 _addresses: dict[str, int] = {}
@@ -89,6 +91,12 @@ def compile_kernels(kernels: Sequence[Kernel]) -> list[int]:
             text = _merge([kernel_ir(kernel, name) for kernel, name in zip(missing.values(), names, strict=True)])
             _addresses.update(zip(missing, load_object(object_code(text), names), strict=True))
         return [_addresses[kernel.key] for kernel in kernels]
+
+
+def call(kernel: Kernel, buffers: Sequence[int], params: Sequence[int], begin: int, end: int) -> None:
+    """Run a kernel once, outside any plan, on this thread: addresses of its operands, its params, its rows."""
+    entry = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int64, c_int64)(compile_kernels([kernel])[0])
+    entry((c_void_p * len(buffers))(*buffers), (c_int64 * max(1, len(params)))(*params), begin, end)
 
 
 def address_of(name: str, ir: str) -> int:

@@ -136,7 +136,7 @@ class Arena:
             return np.zeros(view.shape, dtype)
         span = sum((n - 1) * s for n, s in zip(view.shape, view.strides, strict=True)) + 1
         raw = (ctypes.c_byte * (span * dtype.itemsize)).from_address(self.address(view))
-        flat = np.frombuffer(raw, dtype)
+        flat = np.frombuffer(raw, np.uint8).view(dtype)  # NumPy's buffers do not know ml_dtypes
         return np.lib.stride_tricks.as_strided(flat, view.shape, [s * dtype.itemsize for s in view.strides])
 
     # ------------------------------------------------------------------ running

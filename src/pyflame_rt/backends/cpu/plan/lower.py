@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -110,9 +110,9 @@ class Lowering:
     def view(self, name: str) -> View:
         """Where a value is; a deferred product is computed now, constants get a buffer."""
         if name in self.deferred:
-            self.compute(self.deferred.pop(name))
+            self.compute_deferred(name)
         if name not in self.places:
-            array = np.ascontiguousarray(self.concrete.constants[name])
+            array = np.asarray(self.concrete.constants[name], order="C")
             self.places[name] = self.constant(array)
         return self.places[name]
 
@@ -143,6 +143,14 @@ class Lowering:
         """A fresh contiguous value in the arena."""
         buffer = self._buffer(math.prod(shape) * dtype.itemsize)
         return View(buffer, dtype, shape, contiguous_strides(shape))
+
+    def new_like(self, views: Sequence[View], shape: tuple[int, ...], dtype: DType) -> View:
+        """A fresh value with its axes in memory as the first operand of the same shape has them."""
+        fresh = self.new(shape, dtype)
+        for view in views:
+            if view.shape == shape and view.is_dense and 0 not in view.strides:
+                return replace(fresh, strides=view.strides)
+        return fresh
 
     def new_blocked(self, desc: MemDesc, dtype: DType) -> View:
         """A fresh value in a layout the library chose; plain ones get strides."""
@@ -252,6 +260,13 @@ class Lowering:
             self.deferred[step.node.outputs[0]] = step
             return
         self.compute(step)
+
+    def compute_deferred(self, name: str) -> None:
+        """Lower a product that was held back for its reader, on its own after all."""
+        step, nodes = self.deferred.pop(name), self.nodes
+        self.nodes = (step.node.name,)
+        self.compute(step)
+        self.nodes = nodes
 
     def compute(self, step: Step) -> None:
         """Lower one step, natively where a kernel fits."""

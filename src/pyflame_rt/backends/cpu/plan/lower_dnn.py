@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pyflame_rt.backends.cpu.onednn import primitives
-from pyflame_rt.backends.cpu.onednn.api import OneDnnError
+from pyflame_rt.backends.cpu.onednn.api import OneDnnError, cpu_isa
 from pyflame_rt.backends.cpu.onednn.attr import Attr
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.onednn.packing import pack
@@ -35,13 +35,13 @@ def fuse_epilogue(low: Lowering, group: Group) -> bool:
         step = low.deferred.pop(name)
         for other in epilogue.operands:
             low.view(other)
-        mark = len(low.steps)
-        kept = dict(low.places)
+        mark, kept, nodes = len(low.steps), dict(low.places), low.nodes
+        low.nodes = (step.node.name, *nodes)
         try:
             out = _product(low, step, epilogue)
         except (NotNative, OneDnnError):
             del low.steps[mark:]
-            low.places = kept
+            low.places, low.nodes = kept, nodes
             low.deferred[name] = step
             continue
         low.places[group.steps[-1].node.outputs[0]] = out
@@ -74,12 +74,13 @@ def _convolution(low: Lowering, step: Step, epilogue: Epilogue) -> View:
     bias = low.dense(step.node.inputs[2]) if len(step.node.inputs) > 2 and step.node.inputs[2] else None
     at = _windows(step, src.shape[2:], weights.shape[2:])
     out_shape = low.concrete.shape(step.node.outputs[0])
+    layout = _image_layout(len(out_shape))
 
     def make(attr: Attr) -> Primitive:
         return primitives.convolution(
-            MemDesc(src.shape, "f32", "any"),
+            MemDesc(src.shape, "f32", layout),
             MemDesc(shape, "f32", "any"),
-            MemDesc(out_shape, "f32", "any"),
+            MemDesc(out_shape, "f32", layout),
             strides=at.strides,
             pads_begin=[p[0] for p in at.padding],
             pads_end=[p[1] for p in at.padding],
@@ -89,10 +90,19 @@ def _convolution(low: Lowering, step: Step, epilogue: Epilogue) -> View:
         )
 
     primitive = _with_epilogue(low, epilogue, make)
+    if primitive.impl.startswith("ref") and epilogue.names:
+        raise NotNative("with this epilogue the library has only its slow implementation")
     args = {"src": _arranged(low, src, primitive.args["src"]), "weights": _packed(low, step.node.inputs[1], shape, primitive)}
     if bias is not None:
         args["bias"] = bias
     return _finish(low, step, epilogue, primitive, args)
+
+
+def _image_layout(rank: int) -> str:
+    """Channels last, the fastest for nearly every shape without AVX-512; there the library chooses."""
+    if "avx512" in cpu_isa():
+        return "any"
+    return {3: "acb", 4: "acdb", 5: "acdeb"}.get(rank, "any")
 
 
 def _windows(step: Step, sizes: Sequence[int], kernel: Sequence[int]) -> Windows:
@@ -171,22 +181,16 @@ def _matmul(low: Lowering, step: Step, epilogue: Epilogue) -> View:
     if step.op.name == "Gemm":
         a, b, bias, scale = _gemm_operands(low, step, a, b)
     rank = len(out_shape)
-    flat = len(b.shape) == 2 and rank > 2 and a.is_contiguous and not epilogue.operands
-    if flat:
-        a = a.reshaped((math.prod(a.shape[:-1]), a.shape[-1])) or a
-        rank, product_shape = 2, (math.prod(out_shape[:-1]), out_shape[-1])
-    else:
-        product_shape = out_shape
+    if len(b.shape) == 2 and low.constant_of(step.node.inputs[1]) is not None and scale == 1.0:
+        return _dense_layer(low, step, epilogue, a, b, bias)
     a, b = _usable(low, _ranked(a, rank)), _usable(low, _ranked(b, rank))
-    constant = low.constant_of(step.node.inputs[1]) is not None and len(b.shape) == rank
-    weights = MemDesc(b.shape, "f32", "any") if constant else low.desc(b)
 
     def make(attr: Attr) -> Primitive:
         given = attr if scale == 1.0 else Attr().linear(scale)
         return primitives.matmul(
             low.desc(a),
-            weights,
-            MemDesc(product_shape, "f32"),
+            low.desc(b),
+            MemDesc(out_shape, "f32"),
             bias=None if bias is None else MemDesc(_ranked(bias, rank).shape, "f32"),
             attr=given,
         )
@@ -194,11 +198,49 @@ def _matmul(low: Lowering, step: Step, epilogue: Epilogue) -> View:
     if scale != 1.0 and (epilogue.names or bias is not None):
         raise NotNative("alpha together with a bias or an epilogue")
     primitive = _with_epilogue(low, epilogue, make)
-    args = {"src": a, "weights": _packed_matrix(low, b, primitive) if constant else b}
+    args = {"src": a, "weights": b}
     if bias is not None:
         args["bias"] = bias
-    out = _finish(low, step, epilogue, primitive, args)
+    return _finish(low, step, epilogue, primitive, args)
+
+
+def _dense_layer(low: Lowering, step: Step, epilogue: Epilogue, a: View, b: View, bias: View | None) -> View:
+    """A product with constant weights: packed once, every leading axis of the input a row."""
+    out_shape = low.concrete.shape(step.node.outputs[0])
+    rows, depth, width = math.prod(out_shape[:-1]), a.shape[-1], out_shape[-1]
+    a = a.reshaped((rows, depth)) or low.copied(a).reshaped((rows, depth)) or a
+    if a.strides[-1] != 1 and depth != 1:
+        a = low.copied(a)
+    if bias is not None and bias.count != width:
+        raise NotNative("a bias that differs from row to row")
+    operands = {n: _flat_operand(low, n, out_shape, (rows, width)) for n in epilogue.operands}
+
+    def make(attr: Attr) -> Primitive:
+        return primitives.inner_product(
+            low.desc(a),
+            MemDesc((width, depth), "f32", "any"),
+            MemDesc((rows, width), "f32"),
+            bias=None if bias is None else MemDesc((width,), "f32"),
+            attr=attr,
+        )
+
+    primitive = make(epilogue.attr([MemDesc(v.shape, "f32") for v in operands.values()]))
+    args = {"src": a, "weights": _packed_matrix(low, b.permuted([1, 0]), primitive)}
+    if bias is not None:
+        args["bias"] = bias
+    args |= {f"binary_{i}": view for i, view in enumerate(operands.values())}
+    out = low.new((rows, width), DType.Float32)
+    low.primitive("+".join([step.op.name, *epilogue.names]), primitive, {**args, "dst": out})
     return out.reshaped(out_shape) or out
+
+
+def _flat_operand(low: Lowering, name: str, shape: tuple[int, ...], flat: tuple[int, int]) -> View:
+    """An operand of the epilogue with its leading axes merged as those of the product are."""
+    view = low.dense(name)
+    result = view.reshaped(flat) if view.shape == shape else view.reshaped((1, flat[1])) if view.count == flat[1] else None
+    if result is None:
+        raise NotNative("an operand that broadcasts over some leading axes only")
+    return result
 
 
 def _gemm_operands(low: Lowering, step: Step, a: View, b: View) -> tuple[View, View, View | None, float]:
@@ -250,7 +292,7 @@ def pool(low: Lowering, step: Step) -> None:
     src = low.view(step.node.inputs[0])
     if src.dtype is not DType.Float32 or not 3 <= len(src.shape) <= 5:
         raise NotNative(f"pooling of {src.dtype.label}{list(src.shape)}")
-    if not src.is_blocked:
+    if not src.is_blocked and not src.is_dense:
         src = low.dense(step.node.inputs[0])
     out_shape = low.concrete.shape(step.node.outputs[0])
     at = _pool_windows(step, src.shape[2:])

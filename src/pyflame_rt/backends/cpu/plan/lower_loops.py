@@ -53,8 +53,9 @@ def _loop(low: Lowering, group: Group) -> None:
     views = [low.view(n) for n in names]
     blocked = _common_layout(views, group.shape)
     if blocked is None:
-        views = [low.strided(n).broadcast(group.shape) for n in names]
-        out = low.new(group.shape, low.concrete.dtype(target))
+        found = [low.strided(n) for n in names]
+        out = low.new_like(found, group.shape, low.concrete.dtype(target))
+        views = [v.broadcast(group.shape) for v in found]
     else:
         out = low.new_blocked(blocked.desc, low.concrete.dtype(target))
         views, out = [_flat(v) for v in views], _flat(out)

@@ -36,7 +36,7 @@ class Plan:
 
     def run(self, feeds: Mapping[str, Any], check: Any = None) -> list[np.ndarray[Any, Any]]:
         """Outputs in fresh arrays."""
-        inputs = [np.ascontiguousarray(feeds[name]) for name in self.lowered.inputs]
+        inputs = [np.asarray(feeds[name], order="C") for name in self.lowered.inputs]
         outputs = [np.empty(shape, dtype) for shape, dtype in self.outputs]
         arena = self._take()
         try:

@@ -81,6 +81,18 @@ class View:
         wanted = contiguous_strides(self.shape)
         return all(n == 1 or s == w for n, s, w in zip(self.shape, self.strides, wanted, strict=True)) or self.count == 0
 
+    @property
+    def is_dense(self) -> bool:
+        """True when elements fill their memory without gaps, axes in any order."""
+        if self.desc is not None:
+            return False
+        step = 1
+        for s, n in sorted((s, n) for s, n in zip(self.strides, self.shape, strict=True) if n != 1):
+            if s != step:
+                return False
+            step *= n
+        return True
+
     def reshaped(self, shape: tuple[int, ...]) -> View | None:
         """The same elements with other sizes, or None when that needs a copy."""
         if self.is_contiguous:

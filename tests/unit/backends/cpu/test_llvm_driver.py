@@ -1,0 +1,167 @@
+"""The driver: steps, patches, cancelling, threads, statuses."""
+
+import ctypes
+from ctypes import CFUNCTYPE, POINTER, addressof, byref, c_int, c_int64, c_void_p
+
+import numpy as np
+import pytest
+
+from pyflame_rt.backends.cpu.llvm import driver
+from pyflame_rt.backends.cpu.llvm.driver import CANCELLED, Patch, PatchKind, Plan, Step, StepKind
+from pyflame_rt.backends.cpu.llvm.jit import compile_kernels
+from pyflame_rt.backends.cpu.llvm.program import GatherKernel, Map, Operand, RowKernel, Store, apply, load
+
+F32 = Operand("float32")
+EXECUTE = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_void_p)
+SET_HANDLE = CFUNCTYPE(c_int, c_void_p, c_void_p)
+
+
+def add(constant):
+    return RowKernel(0, (F32,), (F32,), (Map((Store(1, apply("add", load(0, "float32"), constant)),)),))
+
+
+class Built:
+    """A plan with everything it points to."""
+
+    def __init__(self, steps, patches=(), threads=1, **fields):
+        self.steps, self.patches = (Step * max(1, len(steps)))(*steps), (Patch * max(1, len(patches)))(*patches)
+        gomp = driver.openmp()
+        self.plan = Plan(
+            steps=addressof(self.steps), nsteps=len(steps), patches=addressof(self.patches), npatches=len(patches),
+            parallel=gomp.parallel, thread_num=gomp.thread_num, num_threads=threads, **fields,
+        )  # fmt: skip
+
+    def run(self, *io):
+        return driver.run()(byref(self.plan), (c_void_p * max(1, len(io)))(*io))
+
+
+def kernel_step(kernel, buffers, rows, params=(0,), grain=1 << 60):
+    array, numbers = (c_void_p * len(buffers))(*buffers), (c_int64 * len(params))(*params)
+    step = Step(StepKind.KERNEL, compile_kernels([kernel])[0], addressof(array), len(buffers), addressof(numbers), rows, grain)
+    step.keep = (array, numbers)
+    return step
+
+
+def test_empty_plan():
+    assert Built([]).run() == 0
+
+
+def test_steps_run_in_order_over_patched_buffers():
+    x, out, middle = np.arange(20, dtype="f"), np.zeros(24, "f"), np.zeros(20, "f")
+    first, second = (kernel_step(add(c), [0, middle.ctypes.data], 20) for c in (1.0, 2.0))
+    second.keep[0][0], second.keep[0][1] = middle.ctypes.data, 0
+    slots = [addressof(first.keep[0]), addressof(second.keep[0]) + 8]
+    patches = [Patch(PatchKind.POINTER, slots[0], 0, 0), Patch(PatchKind.POINTER, slots[1], 1, 16)]
+    built = Built([first, second], patches)
+    for scale in (1, 2):  # each run brings its own pointers
+        data = x * scale
+        assert built.run(data.ctypes.data, out.ctypes.data) == 0
+        np.testing.assert_array_equal(out, [0] * 4 + list(data + 3))
+
+
+def test_copy_and_check():
+    source, target, flag = np.arange(9, dtype="f"), np.zeros(9, "f"), np.zeros(1, "i8")
+    pair, one = (c_void_p * 2)(target.ctypes.data, source.ctypes.data), (c_void_p * 1)(flag.ctypes.data)
+    built = Built([Step(StepKind.COPY, args=addressof(pair), rows=36), Step(StepKind.CHECK, args=addressof(one))])
+    assert built.run() == 0
+    np.testing.assert_array_equal(target, source)
+    flag[0] = 5
+    assert built.run() == 5
+    assert built.plan.failed == 1
+
+
+def test_gather_fault_stops_the_plan():
+    table, indices, out, flag = np.ones((4, 2), "f"), np.array([0, 7], "i8"), np.zeros((2, 2), "f"), np.zeros(1, "i8")
+    step = kernel_step(GatherKernel("float32"), [a.ctypes.data for a in (table, indices, out, flag)], 2, (2, 2, 4, 0, 2))
+    one = (c_void_p * 1)(flag.ctypes.data)
+    late = np.zeros(3, "f")
+    after = kernel_step(add(9.0), [late.ctypes.data, late.ctypes.data], 3)
+    built = Built([step, Step(StepKind.CHECK, args=addressof(one)), after])
+    assert built.run() == 2
+    assert built.plan.failed == 1
+    assert not late.any()
+
+
+def test_cancel_word_stops_before_the_next_step():
+    word, data = np.zeros(1, "i8"), np.zeros(4, "f")
+    first = kernel_step(add(1.0), [data.ctypes.data, data.ctypes.data], 4)
+    one = np.ones(1, "i8")
+    pair = (c_void_p * 2)(word.ctypes.data, one.ctypes.data)  # the second step sets the word itself
+    built = Built([first, Step(StepKind.COPY, args=addressof(pair), rows=8), first], cancel=word.ctypes.data)
+    assert built.run() == CANCELLED
+    assert built.plan.failed == 2
+    np.testing.assert_array_equal(data, 1)
+
+
+def test_primitives_and_memory_handles_are_called():
+    seen = []
+
+    @EXECUTE
+    def execute(primitive, stream, nargs, args):
+        seen.append((primitive, stream, nargs, args))
+        return 3 if primitive == 99 else 0
+
+    @SET_HANDLE
+    def set_handle(memory, pointer):
+        seen.append((memory, pointer))
+        return 0 if memory == 41 else 6
+
+    calls = {"execute": ctypes.cast(execute, c_void_p).value, "set_handle": ctypes.cast(set_handle, c_void_p).value, "stream": 17}
+    steps = [Step(StepKind.PRIMITIVE, 98, 1000, 2), Step(StepKind.PRIMITIVE, 99, 1001, 3), Step(StepKind.PRIMITIVE, 98, 1002, 4)]
+    built = Built(steps, [Patch(PatchKind.MEMORY, 41, 0, 8)], **calls)
+    assert built.run(64) == 3
+    assert built.plan.failed == 1
+    assert seen == [(41, 72), (98, 17, 2, 1000), (99, 17, 3, 1001)]
+    broken = Built(steps, [Patch(PatchKind.MEMORY, 42, 0, 8)], **calls)
+    assert broken.run(64) == 6
+    assert broken.plan.failed == -1
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 64, 1000])
+@pytest.mark.parametrize("rows", [0, 1, 2, 5, 1000, 70_001])
+def test_threads_cover_every_row_once(rows, threads):
+    data = np.zeros(rows, "f")
+    built = Built([kernel_step(add(1.0), [data.ctypes.data] * 2, rows, grain=1)] * 3, threads=threads)
+    assert built.run() == 0
+    np.testing.assert_array_equal(data, 3)
+
+
+def test_small_steps_stay_on_one_thread():
+    calls = []
+
+    @CFUNCTYPE(None, c_void_p, c_void_p, ctypes.c_uint, ctypes.c_uint)
+    def parallel(fn, team, threads, flags):
+        calls.append(threads)
+        CFUNCTYPE(None, c_void_p)(fn)(team)  # a team of one takes every chunk
+
+    data = np.zeros(100, "f")
+    for grain, expected in ((100, []), (50, [2]), (0, [4]), (33, [4])):
+        calls.clear()
+        built = Built([kernel_step(add(1.0), [data.ctypes.data] * 2, 100, grain=grain)], threads=4)
+        built.plan.parallel = ctypes.cast(parallel, c_void_p).value
+        data[:] = 0
+        assert built.run() == 0
+        assert calls == expected
+        np.testing.assert_array_equal(data, 1)
+
+
+def test_without_openmp_everything_runs_on_one_thread(monkeypatch):
+    driver.openmp.cache_clear()
+    monkeypatch.setattr(ctypes, "CDLL", _refuse)
+    try:
+        assert driver.openmp() == driver.OpenMP(0, 0)
+        data = np.zeros(100, "f")
+        assert Built([kernel_step(add(1.0), [data.ctypes.data] * 2, 100, grain=1)], threads=2).run() == 0
+        np.testing.assert_array_equal(data, 1)
+    finally:
+        driver.openmp.cache_clear()
+
+
+def _refuse(name, *args, **kwargs):
+    raise OSError(name)
+
+
+def test_layouts_are_words():
+    for structure in (Plan, Step, Patch):
+        assert ctypes.sizeof(structure) == 8 * len(structure._fields_)
+    assert ctypes.sizeof(POINTER(c_int)) == 8
