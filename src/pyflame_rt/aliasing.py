@@ -6,6 +6,8 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from pyflame_rt.graph.errors import BackendError
 from numpy.lib.array_utils import byte_bounds
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class AliasGuard:
         if not isinstance(result, np.ndarray):
             return result
         if not result.flags.c_contiguous or not result.flags.writeable or self._shared(result, taken):
-            result = np.array(result, order="C", copy=True, subok=False)
+            result = _copied(result)
         taken.append(result)
         return result
 
@@ -58,3 +60,11 @@ class AliasGuard:
         low, high = byte_bounds(result)
         i = bisect_right(self._starts, low)
         return (i > 0 and self._ends[i - 1] > low) or (i < len(self._starts) and self._starts[i] < high)
+
+
+def _copied(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A copy; an array may be a broadcast view of far less memory than it stands for."""
+    try:
+        return np.array(array, order="C", copy=True, subok=False)
+    except MemoryError as error:
+        raise BackendError(f"an output of shape {list(array.shape)} does not fit into memory") from error

@@ -15,7 +15,12 @@ from onnx.backend.test.runner import Runner
 import pyflame_rt
 
 KINDS = ("node", "real", "simple", "pytorch-converted", "pytorch-operator")
-PROVIDERS = ("ReferenceExecutionProvider", "TorchExecutionProvider", "MLXExecutionProvider")
+PROVIDERS = (
+    "CPUExecutionProvider",
+    "ReferenceExecutionProvider",
+    "TorchExecutionProvider",
+    "MLXExecutionProvider",
+)
 EXPECTED = Path(__file__).with_name("expected_failures.txt")
 
 

@@ -65,12 +65,9 @@ def _zeros(kind: ValueType) -> Any:
     match kind:
         case TensorType(dtype=dtype, shape=shape):
             dims = [d if isinstance(d, int) else 1 for d in shape or ()]
-            if len(dims) > 32 or np.prod([float(d) for d in dims]) > _MAX_ELEMENTS:
+            if len(dims) > 32 or np.prod([float(max(d, 1)) for d in dims]) > _MAX_ELEMENTS:
                 return None
-            try:
-                return np.full(dims, "", dtype=object) if dtype is DType.String else np.zeros(dims, dtype.numpy)
-            except ValueError:  # empty, and yet NumPy finds it too big
-                return None
+            return np.full(dims, "", dtype=object) if dtype is DType.String else np.zeros(dims, dtype.numpy)
         case SequenceType(elem=elem):
             return [item] if (item := _zeros(elem)) is not None else None
         case OptionalType(elem=elem):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import multiprocessing
-import multiprocessing.connection
 import sys
 import tempfile
 import time
@@ -19,15 +18,18 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.fuzz.check import Hang, check, limit_process
+from tests.fuzz.check import SECONDS, Hang, check, limit_process
 from tests.fuzz.corpus import onnx_seeds, pfm_seeds
 from tests.fuzz.mutate import mutate_onnx, mutate_pfm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+from multiprocessing.connection import wait
 
+Outcome = tuple[str, int, str, str]  # kind, number, outcome, message
 _CHUNK = 200
-_CHUNK_SECONDS = 300
+# Alarms do not end native code: a process that is silent for so long is ended from outside.
+_SILENCE = SECONDS + 10
 
 
 def make(kind: str, number: int, seed: int) -> bytes:
@@ -61,56 +63,66 @@ def _place() -> str:
     return f"at {Path(ours[-1].filename).name}:{ours[-1].lineno} ({ours[-1].name})"
 
 
-def _work(chunk: tuple[str, range, int, str], results: Any) -> None:
+def _work(kind: str, numbers: range, seed: int, folder: Path, results: Any) -> None:
     limit_process()
-    kind, numbers, seed, folder = chunk
     for number in numbers:
-        results.send((kind, number, *run_one(kind, number, seed, Path(folder))))
+        results.send((kind, number, *run_one(kind, number, seed, folder)))
     results.close()
 
 
-def _start(chunk: tuple[str, range, int, str]) -> tuple[Any, Any, tuple[str, range, int, str], float]:
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=_work, args=(chunk, sender), daemon=True)
-    process.start()
-    sender.close()
-    return process, receiver, chunk, time.monotonic()
+class _Job:
+    """A process at work on a range of runs; what it sends is the outcome of one run after the other."""
+
+    def __init__(self, kind: str, numbers: range, seed: int, folder: Path) -> None:
+        self.kind, self.numbers, self.seed, self.folder = kind, numbers, seed, folder
+        self.receiver, sender = multiprocessing.Pipe(duplex=False)
+        context = multiprocessing.get_context("fork")
+        self.process = context.Process(target=_work, args=(kind, numbers, seed, folder, sender), daemon=True)
+        self.process.start()
+        sender.close()
+        self.done, self.heard = 0, time.monotonic()
+
+    def receive(self) -> Outcome | None:
+        """The next outcome; None when the process has ended."""
+        try:
+            outcome = self.receiver.recv()
+        except EOFError:
+            return None
+        self.done, self.heard = self.done + 1, time.monotonic()
+        return outcome
+
+    def finish(self) -> tuple[list[Outcome], list[_Job]]:
+        """What is left to report, and a process for the rest of the range after one that died."""
+        self.process.join(timeout=1)
+        code = self.process.exitcode
+        self.process.kill()
+        if self.done == len(self.numbers):
+            return [], []
+        number, rest = self.numbers[self.done], self.numbers[self.done + 1 :]
+        found: Outcome = (self.kind, number, "HANG" if code is None else "CRASH", f"exit code {code}")
+        return [found], [_Job(self.kind, rest, self.seed, self.folder)] if rest else []
 
 
-def fuzz(counts: dict[str, int], seed: int, jobs: int, folder: Path) -> Iterator[tuple[str, int, str, str]]:
-    """(kind, number, outcome, message) of every run; a process that dies is a finding, too."""
+def fuzz(counts: dict[str, int], seed: int, jobs: int, folder: Path) -> Iterator[Outcome]:
+    """The outcome of every run; a process that dies is a finding, too."""
     onnx_seeds(), pfm_seeds(1), pfm_seeds(2)  # once, before forking
-    chunks = iter(
-        [
-            (kind, range(start, min(start + _CHUNK, count)), seed, str(folder))
-            for kind, count in counts.items()
-            for start in range(0, count, _CHUNK)
-        ]
-    )
-    running = [_start(chunk) for chunk in itertools.islice(chunks, jobs)]
+    starts = [(kind, start) for kind, count in counts.items() for start in range(0, count, _CHUNK)]
+    ranges = iter([(kind, range(start, min(start + _CHUNK, counts[kind]))) for kind, start in starts])
+    running = [_Job(*item, seed, folder) for item in itertools.islice(ranges, jobs)]
     while running:
-        ready = multiprocessing.connection.wait([r for _, r, _, _ in running], timeout=5)
+        ready = wait([job.receiver for job in running], timeout=1)
         for job in list(running):
-            process, receiver, (kind, numbers, *_), started = job
-            if receiver not in ready and time.monotonic() - started < _CHUNK_SECONDS:
-                continue
-            try:
-                if receiver not in ready:
-                    raise EOFError
-                yield receiver.recv()
-                continue
-            except EOFError:
-                running.remove(job)
-            process.join(timeout=1)
-            if process.exitcode != 0:
-                process.kill()
-                left = sorted(folder.glob(f"{kind}_{seed}_*"), key=lambda f: f.stat().st_mtime)
-                number = int(left[-1].stem.split("_")[-1]) if left else numbers[0]
-                yield kind, number, "CRASH", f"exit code {process.exitcode}"
-                if number + 1 < numbers.stop:
-                    running.append(_start((kind, range(number + 1, numbers.stop), seed, str(folder))))
+            if job.receiver in ready:
+                outcome = job.receive()
+                if outcome is not None:
+                    yield outcome
                     continue
-            running += [_start(chunk) for chunk in itertools.islice(chunks, 1)]
+            elif time.monotonic() - job.heard < _SILENCE:
+                continue
+            running.remove(job)
+            found, more = job.finish()
+            yield from found
+            running += more or [_Job(*item, seed, folder) for item in itertools.islice(ranges, 1)]
 
 
 def main(arguments: list[str] | None = None) -> int:

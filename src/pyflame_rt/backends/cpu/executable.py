@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pyflame_rt.backends.base import Placement, RunHooks
+from pyflame_rt.backends.cpu.forks import forget_after_fork
 from pyflame_rt.backends.cpu.plan.concrete import ShapesUnknown
 from pyflame_rt.backends.cpu.plan.lower import HostStep
 from pyflame_rt.backends.cpu.plan.plan import Plan, make_plan
@@ -46,6 +47,11 @@ class CpuExecutable:
         self._lock = threading.Lock()
         self._last: Plan | None = None
         self._why = ""
+        forget_after_fork(self)
+
+    def forget(self) -> None:
+        """Drop what belongs to the parent process, without touching it."""
+        self._plans, self._last, self._lock = OrderedDict(), None, threading.Lock()
 
     def run(self, feeds: Mapping[str, Any], output_names: Sequence[str], hooks: RunHooks) -> list[Any]:
         """Outputs, then taps."""

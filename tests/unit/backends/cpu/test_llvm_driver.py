@@ -37,7 +37,9 @@ class Built:
 
 def kernel_step(kernel, buffers, rows, params=(0,), grain=1 << 60):
     array, numbers = (c_void_p * len(buffers))(*buffers), (c_int64 * len(params))(*params)
-    step = Step(StepKind.KERNEL, compile_kernels([kernel])[0], addressof(array), len(buffers), addressof(numbers), rows, grain)
+    step = Step(
+        StepKind.KERNEL, compile_kernels([kernel])[0], addressof(array), len(buffers), addressof(numbers), rows, grain
+    )
     step.keep = (array, numbers)
     return step
 
@@ -72,7 +74,9 @@ def test_copy_and_check():
 
 def test_gather_fault_stops_the_plan():
     table, indices, out, flag = np.ones((4, 2), "f"), np.array([0, 7], "i8"), np.zeros((2, 2), "f"), np.zeros(1, "i8")
-    step = kernel_step(GatherKernel("float32"), [a.ctypes.data for a in (table, indices, out, flag)], 2, (2, 2, 4, 0, 2))
+    step = kernel_step(
+        GatherKernel("float32"), [a.ctypes.data for a in (table, indices, out, flag)], 2, (2, 2, 4, 0, 2)
+    )
     one = (c_void_p * 1)(flag.ctypes.data)
     late = np.zeros(3, "f")
     after = kernel_step(add(9.0), [late.ctypes.data, late.ctypes.data], 3)
@@ -106,8 +110,16 @@ def test_primitives_and_memory_handles_are_called():
         seen.append((memory, pointer))
         return 0 if memory == 41 else 6
 
-    calls = {"execute": ctypes.cast(execute, c_void_p).value, "set_handle": ctypes.cast(set_handle, c_void_p).value, "stream": 17}
-    steps = [Step(StepKind.PRIMITIVE, 98, 1000, 2), Step(StepKind.PRIMITIVE, 99, 1001, 3), Step(StepKind.PRIMITIVE, 98, 1002, 4)]
+    calls = {
+        "execute": ctypes.cast(execute, c_void_p).value,
+        "set_handle": ctypes.cast(set_handle, c_void_p).value,
+        "stream": 17,
+    }
+    steps = [
+        Step(StepKind.PRIMITIVE, 98, 1000, 2),
+        Step(StepKind.PRIMITIVE, 99, 1001, 3),
+        Step(StepKind.PRIMITIVE, 98, 1002, 4),
+    ]
     built = Built(steps, [Patch(PatchKind.MEMORY, 41, 0, 8)], **calls)
     assert built.run(64) == 3
     assert built.plan.failed == 1

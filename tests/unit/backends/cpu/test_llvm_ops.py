@@ -11,7 +11,26 @@ from hypothesis import strategies as st
 from pyflame_rt.backends.cpu.llvm.jit import call
 from pyflame_rt.backends.cpu.llvm.program import INTEGERS, Map, Operand, RowKernel, Store, apply, cast, const, load
 
-EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-39, 3e38, -3e38, 7.25]
+EDGES = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    1.5,
+    2.5,
+    -2.5,
+    np.inf,
+    -np.inf,
+    np.nan,
+    1e-45,
+    -1e-45,
+    1e-39,
+    3e38,
+    -3e38,
+    7.25,
+]
 
 
 def dtype_of(name):
@@ -21,9 +40,7 @@ def dtype_of(name):
 def flat(expr, arrays, out_dtype):
     """Run an expression over load(0), load(1), ... of flat arrays."""
     names = [a.dtype.name for a in arrays]
-    kernel = RowKernel(
-        0, tuple(map(Operand, names)), (Operand(out_dtype),), (Map((Store(len(arrays), expr),)),)
-    )
+    kernel = RowKernel(0, tuple(map(Operand, names)), (Operand(out_dtype),), (Map((Store(len(arrays), expr),)),))
     out = np.zeros(arrays[0].shape, dtype_of(out_dtype))
     call(kernel, [a.ctypes.data for a in (*arrays, out)], [0], 0, out.size)
     return out
@@ -72,9 +89,9 @@ def test_float_binary(op, numpy, dtype):
 @pytest.mark.parametrize(
     ("op", "numpy"),
     [
-        ("neg", np.negative), ("abs", np.abs), ("sqrt", np.sqrt), ("floor", np.floor), ("ceil", np.ceil), ("sign", np.sign),
-        ("round", np.rint), ("trunc", np.trunc), ("isnan", np.isnan), ("isinf", np.isinf), ("reciprocal", np.reciprocal),
-        ("rsqrt", lambda x: 1 / np.sqrt(x)),
+        ("neg", np.negative), ("abs", np.abs), ("sqrt", np.sqrt), ("floor", np.floor), ("ceil", np.ceil),
+        ("sign", np.sign), ("round", np.rint), ("trunc", np.trunc), ("isnan", np.isnan), ("isinf", np.isinf),
+        ("reciprocal", np.reciprocal), ("rsqrt", lambda x: 1 / np.sqrt(x)),
     ],
 )  # fmt: skip
 def test_float_unary(op, numpy, dtype):
@@ -105,8 +122,8 @@ def truncated(a, b):
     ("op", "numpy"),
     [
         ("add", np.add), ("sub", np.subtract), ("mul", np.multiply), ("max", np.maximum), ("min", np.minimum),
-        ("div", truncated), ("mod", np.mod), ("rem", np.fmod), ("eq", np.equal), ("lt", np.less), ("ge", np.greater_equal),
-        ("and", np.bitwise_and), ("or", np.bitwise_or), ("xor", np.bitwise_xor),
+        ("div", truncated), ("mod", np.mod), ("rem", np.fmod), ("eq", np.equal), ("lt", np.less),
+        ("ge", np.greater_equal), ("and", np.bitwise_and), ("or", np.bitwise_or), ("xor", np.bitwise_xor),
     ],
 )  # fmt: skip
 def test_integer_binary(op, numpy, dtype):
@@ -131,12 +148,20 @@ def test_integer_power(dtype):
     np.testing.assert_array_equal(apply_to("pow", base, exponent), np.power(base, exponent))
     np.testing.assert_array_equal(flat(apply("pow", load(0, dtype), 2), [base], dtype), base * base)
     if dtype != "uint8":
-        np.testing.assert_array_equal(apply_to("pow", np.array([2, 1, -1, -1], dtype), np.array([-1, -3, -2, -3], dtype)), [0, 1, 1, -1])
+        np.testing.assert_array_equal(
+            apply_to("pow", np.array([2, 1, -1, -1], dtype), np.array([-1, -3, -2, -3], dtype)), [0, 1, 1, -1]
+        )
 
 
 def test_logic_and_where():
     a, b, c = (np.random.default_rng(k).integers(0, 2, 77).astype(bool) for k in range(3))
-    for op, numpy in (("and", np.logical_and), ("or", np.logical_or), ("xor", np.logical_xor), ("eq", np.equal), ("max", np.maximum)):
+    for op, numpy in (
+        ("and", np.logical_and),
+        ("or", np.logical_or),
+        ("xor", np.logical_xor),
+        ("eq", np.equal),
+        ("max", np.maximum),
+    ):
         np.testing.assert_array_equal(apply_to(op, a, b), numpy(a, b))
     np.testing.assert_array_equal(apply_to("not", a), ~a)
     x, y = (np.random.default_rng(k).standard_normal(77).astype("f") for k in range(2))
@@ -169,9 +194,13 @@ def test_every_half():
 def test_rounding_to_narrow(target):
     x = np.random.default_rng(0).integers(0, 2**32, 100_000, dtype=np.uint32).view("f")
     x = np.concatenate([x, np.linspace(-70000, 70000, 9999, dtype="f"), np.linspace(-1e-4, 1e-4, 9999, dtype="f")])
-    np.testing.assert_array_equal(flat(load(0, "float32"), [x], target).astype("f"), quiet(lambda: x.astype(dtype_of(target)).astype("f")))
+    np.testing.assert_array_equal(
+        flat(load(0, "float32"), [x], target).astype("f"), quiet(lambda: x.astype(dtype_of(target)).astype("f"))
+    )
     if target == "float16":
-        wide = np.concatenate([quiet(x.astype, "d"), 1 + 2**-11 + np.array([-(2**-40), 0, 2**-40]), [6e-8, 2.0**-25, 65519.999999]])
+        wide = np.concatenate(
+            [quiet(x.astype, "d"), 1 + 2**-11 + np.array([-(2**-40), 0, 2**-40]), [6e-8, 2.0**-25, 65519.999999]]
+        )
         got = flat(cast(load(0, "float64"), target), [wide], target)
         np.testing.assert_array_equal(got, quiet(lambda: wide.astype(target)))
 
@@ -179,7 +208,9 @@ def test_rounding_to_narrow(target):
 def test_float_to_small_integer_wraps_like_c():
     x = np.array([300.7, -1.2, 255.9, 256.0, 127.5, -129.0, 65535.0] * 3, "f")
     for target in ("uint8", "int8", "int16"):
-        np.testing.assert_array_equal(flat(cast(load(0, "float32"), target), [x], target), x.astype("i4").astype(target))
+        np.testing.assert_array_equal(
+            flat(cast(load(0, "float32"), target), [x], target), x.astype("i4").astype(target)
+        )
 
 
 def test_fast_may_contract_and_default_does_not():

@@ -1,5 +1,6 @@
 """Row kernels: strides, ranks, lengths, reductions and whole programs, against NumPy."""
 
+import itertools
 import threading
 
 import ml_dtypes
@@ -35,6 +36,9 @@ def x(k=0):
     return load(k, "float32")
 
 
+COPY = RowKernel(1, (F32,), (F32,), (Map((Store(1, x()),)),))
+
+
 def element_strides(array, shape, inner):
     view = np.broadcast_to(array, shape)
     strides = [s // array.itemsize for s in view.strides]
@@ -56,7 +60,7 @@ def run_rows(stages, inputs, outputs, shape, split=()):
     strides = [element_strides(a, shape, k) for a, k in zip((*inputs, *outputs), kinds, strict=True)]
     params = row_params(kernel, shape[-1], shape[:-1], strides)
     bounds = [0, *split, int(np.prod(shape[:-1]))]
-    for begin, end in zip(bounds, bounds[1:], strict=False):
+    for begin, end in itertools.pairwise(bounds):
         call(kernel, [a.ctypes.data for a in (*inputs, *outputs)], params, begin, end)
 
 
@@ -77,7 +81,12 @@ def test_lengths_leave_the_neighbours_alone(dtype, n):
 def test_flat_strided_zero_and_index(begin):
     source, one, out = np.arange(300, dtype="f"), np.array([3], "f"), np.zeros(200, "f")
     value = apply("add", apply("mul", x(0), x(1)), cast(index(), "float32"))
-    kernel = RowKernel(0, (Operand("float32", "strided"), Operand("float32", "zero")), (Operand("float32", "strided"),), (Map((Store(2, value),)),))
+    kernel = RowKernel(
+        0,
+        (Operand("float32", "strided"), Operand("float32", "zero")),
+        (Operand("float32", "strided"),),
+        (Map((Store(2, value),)),),
+    )
     call(kernel, [a.ctypes.data for a in (source, one, out)], [0, 3, 2], begin, 90)
     k = np.arange(begin, 90)
     np.testing.assert_array_equal(out[2 * k], source[3 * k] * 3 + k)
@@ -87,7 +96,7 @@ def test_flat_strided_zero_and_index(begin):
 @pytest.mark.parametrize("rank", range(1, 7))
 def test_ranks_broadcast_and_split(rank):
     rng = np.random.default_rng(rank)
-    shape = (2, 3, 1, 2, 3, 2)[:rank] + (11,)
+    shape = (*(2, 3, 1, 2, 3, 2)[:rank], 11)
     a = rng.standard_normal(shape).astype("f")
     b = rng.standard_normal(tuple(1 if k % 2 else s for k, s in enumerate(shape))).astype("f")
     c = np.asfortranarray(rng.standard_normal(shape).astype("f"))
@@ -107,13 +116,24 @@ def test_reductions(kind, dtype, n):
     if kind == "prod" and dtype.startswith("float"):
         data = 1 + data / 100
     out = np.empty((5, 1), dtype)
-    run_rows([Reduce((Reduction("r", kind, load(0, dtype)),)), Scalar("o", scalar("r", dtype), store=1)], [data], [out], (5, n))
+    run_rows(
+        [Reduce((Reduction("r", kind, load(0, dtype)),)), Scalar("o", scalar("r", dtype), store=1)],
+        [data],
+        [out],
+        (5, n),
+    )
     if n == 0 and kind in ("max", "min"):
         return
     reduce = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}[kind]
     with np.errstate(all="ignore"):
-        expected = reduce(data, axis=1, dtype="d" if dtype == "float32" else dtype) if kind in ("sum", "prod") else reduce(data, axis=1)
-    np.testing.assert_allclose(out[:, 0], expected, rtol=1e-5 if dtype == "float32" else 1e-12, atol=1e-4 if dtype == "float32" else 1e-11)
+        expected = (
+            reduce(data, axis=1, dtype="d" if dtype == "float32" else dtype)
+            if kind in ("sum", "prod")
+            else reduce(data, axis=1)
+        )
+    np.testing.assert_allclose(
+        out[:, 0], expected, rtol=1e-5 if dtype == "float32" else 1e-12, atol=1e-4 if dtype == "float32" else 1e-11
+    )
 
 
 def test_max_meets_nan_anywhere():
@@ -167,7 +187,9 @@ def test_layernorm(n, dtype):
     run_rows(layernorm_stages(), [data, scale, bias], [out], data.shape)
     d = data.astype("d")
     expected = (d - d.mean(1, keepdims=True)) / np.sqrt(d.var(1, keepdims=True) + 1e-5) * scale + bias
-    np.testing.assert_allclose(out, expected, rtol=2e-3 if dtype == "float16" else 2e-5, atol=2e-3 if dtype == "float16" else 1e-5)
+    np.testing.assert_allclose(
+        out, expected, rtol=2e-3 if dtype == "float16" else 2e-5, atol=2e-3 if dtype == "float16" else 1e-5
+    )
 
 
 def test_argmax_is_a_composition():
@@ -245,8 +267,9 @@ def test_equal_structure_is_compiled_once_from_any_thread():
         (lambda: RowKernel(1, (F32,), (F32,), (Scalar("s", index()),)), "no index"),
         (lambda: RowKernel(0, (F32,), (F32,), (Map((Store(1, count()),)),)), "no count"),
         (lambda: RowKernel(1, (F32,), (F32,), (Map((Store(1, load(5, "float32")),)),)), r"load\(5\)"),
-        (lambda: row_params(RowKernel(1, (F32,), (F32,), (Map((Store(1, x()),)),)), 3, [2], [[1]]), "are needed"),
-        (lambda: row_params(RowKernel(1, (F32,), (F32,), (Map((Store(1, x()),)),)), 3, [2], [[1], [1, 2]]), "wrong number"),
+        (lambda: RowKernel(1, (F32,), (F32,), (Reduce((Reduction("s", "max", apply("lt", x(), 0)),)),)), "cast them"),
+        (lambda: row_params(COPY, 3, [2], [[1]]), "are needed"),
+        (lambda: row_params(COPY, 3, [2], [[1], [1, 2]]), "wrong number"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named(make, text):

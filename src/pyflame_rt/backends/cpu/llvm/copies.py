@@ -88,7 +88,9 @@ def emit_gather(kernel: GatherKernel, name: str, host: Host | None = None) -> st
         b.call("void", "llvm.memset.p0.i64", [("ptr", to), ("i8", "0"), ("i64", length), ("i1", "false")])
         b.jump(done)
         b.place(good)
-        offset = b.integer(f"add {b.integer(f'mul {outer}, {outer_stride}')}, {b.integer(f'mul {index}, {axis_stride}')}")
+        offset = b.integer(
+            f"add {b.integer(f'mul {outer}, {outer_stride}')}, {b.integer(f'mul {index}, {axis_stride}')}"
+        )
         origin = b.element("i8", source, b.integer(f"mul {offset}, {size}"))
         b.call("void", "llvm.memcpy.p0.p0.i64", [("ptr", to), ("ptr", origin), ("i64", length), ("i1", "false")])
         b.jump(done)
@@ -116,7 +118,9 @@ def emit_transpose(kernel: TransposeKernel, name: str, host: Host | None = None)
     height = b.op(f"select i1 {full}, i64 8, i64 {left}")
     whole = b.op(f"select i1 {full}, i64 {b.integer(f'and {n_j}, -8')}, i64 0")
     with _Loop(b, "0", whole, 8) as j:
-        _transpose_block(b, b.element("i32", src, b.integer(f"mul {j}, {from_j}")), from_j, b.element("i32", dst, j), to_i)
+        _transpose_block(
+            b, b.element("i32", src, b.integer(f"mul {j}, {from_j}")), from_j, b.element("i32", dst, j), to_i
+        )
     with _Loop(b, whole, n_j) as j:
         column = b.element("i32", src, b.integer(f"mul {j}, {from_j}"))
         with _Loop(b, "0", height) as i:

@@ -1,7 +1,8 @@
 """The native driver: walks the steps of a plan in one call, with the GIL released.
 
-`run(plan, io)` applies the patches (pointers of this run's inputs and outputs), then executes the steps in order. It returns 0, or at the first fault
-`CANCELLED`, a status of oneDNN or the value of a checked flag, with the step's index in `plan.failed` (-1: a patch).
+`run(plan, io)` applies the patches (pointers of this run's inputs and outputs), then executes the steps in order.
+It returns 0, or at the first fault `CANCELLED`, a status of oneDNN or the value of a checked flag, with the step's
+index in `plan.failed` (-1: a patch).
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class OpenMP:
 
 @cache
 def openmp() -> OpenMP:
-    """The process's libgomp; loaded here it waits by spinning only briefly, unless the user's environment says otherwise."""
+    """The process's libgomp; loaded here it spins only briefly when waiting, unless the environment says otherwise."""
     ours = not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys()
     if ours:
         os.environ["GOMP_SPINCOUNT"] = "2000"
@@ -158,7 +159,7 @@ class _Fields:
 
 
 def _emit_worker(b: Builder) -> None:
-    """A thread takes the chunk of its own number, then whatever chunks nobody has taken (the team may be smaller than asked for)."""
+    """A thread takes the chunk of its own number, then any nobody has taken: the team may be smaller than asked for."""
     b.begin()
     team = _Fields(b, _Team, "%team")
     fn, args, params, rows, chunks = (team.load(name) for name in ("fn", "args", "params", "rows", "chunks"))
@@ -177,7 +178,9 @@ def _emit_worker(b: Builder) -> None:
     free = b.op(f"icmp eq i64 {b.integer(f'and {before}, {bit}')}, 0")
     b.branch(free, mine, following)
     b.place(mine)
-    bounds = [b.integer(f"udiv {b.integer(f'mul {rows}, {c}')}, {chunks}") for c in (chunk, b.integer(f"add {chunk}, 1"))]
+    bounds = [
+        b.integer(f"udiv {b.integer(f'mul {rows}, {c}')}, {chunks}") for c in (chunk, b.integer(f"add {chunk}, 1"))
+    ]
     begin, end = (b.integer(f"and {bound}, {rounding}") for bound in bounds)
     end = b.op(f"select i1 {b.op(f'icmp eq i64 {bounds[1]}, {rows}')}, i64 {rows}, i64 {end}")
     b.do(f"call void {fn}(ptr {args}, ptr {params}, i64 {begin}, i64 {end})")

@@ -1,6 +1,7 @@
 """Row kernels as vector LLVM IR.
 
-A pass over a row is a loop of several vectors a turn (one when the body is long), a loop of single vectors, and one masked vector for the rest.
+A pass over a row is a loop of several vectors a turn (one when the body is long), a loop of single vectors, and one
+masked vector for the rest.
 """
 
 from __future__ import annotations
@@ -183,12 +184,15 @@ class _RowEmitter:
                 known[id(node)] = ops.emit(node, args, self.flags) if args else self._leaf(node)
         return known[id(root)]
 
+    def constant(self, node: Expr, at: Lanes) -> V:
+        """A constant in every lane."""
+        assert not isinstance(node.value, str)
+        return at.const(ops.element(node.dtype), node.value or 0)
+
     def _leaf(self, node: Expr) -> V:
-        elem = ops.element(node.dtype)
         match node.op:
             case "const":
-                assert not isinstance(node.value, str)
-                return self.one.const(elem, node.value or 0)
+                return self.constant(node, self.one)
             case "scalar":
                 return self.scalars[str(node.value)]
             case "count":
@@ -203,7 +207,9 @@ class _RowEmitter:
 class _Pass:
     """One loop over the inner axis."""
 
-    def __init__(self, rows: _RowEmitter, stage: Map | Reduce, stores: Sequence[Store], folds: Sequence[Reduction]) -> None:
+    def __init__(
+        self, rows: _RowEmitter, stage: Map | Reduce, stores: Sequence[Store], folds: Sequence[Reduction]
+    ) -> None:
         self.rows, self.b, self.at = rows, rows.b, rows.wide
         self.stores, self.folds = stores, folds
         self.nodes = list(walk(roots_of(stage)))
@@ -243,8 +249,9 @@ class _Pass:
             if id(node) in varying or id(node) not in needed:
                 continue
             value = self.rows.invariant(node, known)
-            constant = node.op == "const"
-            self.fixed[id(node)] = self.at.const(value.elem, node.value or 0) if constant else self.at.splat(value.elem, value.name)
+            # A constant is a splat literal; what is computed is spread over the lanes.
+            literal = self.rows.constant(node, self.at) if node.op == "const" else None
+            self.fixed[id(node)] = literal or self.at.splat(value.elem, value.name)
         self.varying = [node for node in self.nodes if id(node) in varying]
 
     def _loop(self, low: str, high: str, unroll: int, accumulators: list[list[V]]) -> list[list[V]]:
@@ -282,7 +289,10 @@ class _Pass:
 
     def _join(self, before: list[list[V]], after: list[list[V]], origin: str, last: str) -> list[list[V]]:
         joined = [
-            [V(self.at, a.elem, self.b.phi(a.kind, (a.name, origin), (c.name, last))) for a, c in zip(x, y, strict=True)]
+            [
+                V(self.at, a.elem, self.b.phi(a.kind, (a.name, origin), (c.name, last)))
+                for a, c in zip(x, y, strict=True)
+            ]
             for x, y in zip(before, after, strict=False)
         ]
         return joined + before[len(after) :]
@@ -396,7 +406,9 @@ def _half(value: V, half: Lanes, first: int) -> V:
     if half.lanes == 1:
         return V(half, value.elem, value.at.lane(value, first))
     order = ", ".join(f"i32 {first + k}" for k in range(half.lanes))
-    return half.wrap(value.elem, f"shufflevector {value.kind} {value.name}, {value.kind} poison, <{half.lanes} x i32> <{order}>")
+    return half.wrap(
+        value.elem, f"shufflevector {value.kind} {value.name}, {value.kind} poison, <{half.lanes} x i32> <{order}>"
+    )
 
 
 def _pairs(a: list[list[V]], b: list[list[V]]) -> list[tuple[V, V]]:

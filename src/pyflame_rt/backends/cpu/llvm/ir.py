@@ -287,7 +287,7 @@ class Lanes:
         return self.wrap(elem, f"{operation} {value.kind} {value.name} to {self.type(elem)}")
 
     def fma(self, a: V, b: V | Number, c: V | Number) -> V:
-        """a * b + c, rounded once where the machine can."""
+        """The sum a * b + c, rounded once where the machine can."""
         b, c = self.same(a, b), self.same(a, c)
         return a.intrinsic("fma", b, c) if self.builder.host.fma else a * b + c
 
@@ -327,7 +327,9 @@ class Lanes:
 
     def lane(self, value: V, lane: int) -> str:
         """One lane as a scalar."""
-        return value.name if self.lanes == 1 else self.builder.op(f"extractelement {value.kind} {value.name}, i64 {lane}")
+        return (
+            value.name if self.lanes == 1 else self.builder.op(f"extractelement {value.kind} {value.name}, i64 {lane}")
+        )
 
     def any(self, condition: V) -> str:
         """Whether any lane of a condition holds, as i1."""

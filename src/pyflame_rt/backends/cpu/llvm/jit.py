@@ -35,7 +35,9 @@ def _machine() -> llvm.TargetMachine:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_triple(llvm.get_process_triple())
-    return target.create_target_machine(cpu=host().cpu, features=host().features, opt=2, reloc="pic", codemodel="default")
+    return target.create_target_machine(
+        cpu=host().cpu, features=host().features, opt=2, reloc="pic", codemodel="default"
+    )
 
 
 @cache
@@ -56,7 +58,7 @@ def object_code(ir: str) -> bytes:
 
 
 def load_object(code: bytes, names: Sequence[str]) -> list[int]:
-    """Make object code executable; addresses of the functions named. Symbols are unique in the process by construction."""
+    """Make object code executable; addresses of the functions named, which must be new to the process."""
     with _lock:
         engine = _engine()
         engine.add_object_file(llvm.ObjectFileRef.from_data(code))

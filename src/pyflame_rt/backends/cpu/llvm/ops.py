@@ -215,7 +215,7 @@ _SIMPLE: dict[str, Callable[..., V]] = {
 }
 _FLOAT: dict[str, Callable[..., V]] = {
     "div": lambda a, b: a / b,
-    "abs": abs,
+    "abs": lambda x: x.intrinsic("fabs"),
     "sign": _float_sign,
     "reciprocal": lambda x: x.at.const(x.elem, 1.0) / x,
     "rsqrt": lambda x: x.at.const(x.elem, 1.0) / x.intrinsic("sqrt"),

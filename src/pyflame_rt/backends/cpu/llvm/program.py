@@ -1,10 +1,12 @@
 """What a generated kernel computes, as frozen data; `emit` turns it into LLVM IR.
 
-A `RowKernel` walks an outer index space row by row and runs its stages over the inner axis of each row. Expressions are a DAG of `Expr`, built with
-`load`, `const`, `scalar`, `count`, `index` and `apply`; a node used twice is computed once (nodes are compared with `is`).
+A `RowKernel` walks an outer index space row by row and runs its stages over the inner axis of each row. Expressions are
+a DAG of `Expr`, built with `load`, `const`, `scalar`, `count`, `index`, `cast` and `apply`; a node used twice in a stage
+is computed once (nodes are compared with `is`).
 
-Kernel ABI: `void kernel(i8** bufs, i64* params, i64 begin, i64 end)`, where `bufs` holds the operands (inputs, then outputs) and `params` is
-`[n, d_0..d_{r-1}, then per operand: its r outer strides and, when inner is 'strided', its inner stride]`, strides in elements.
+Kernel ABI: `void kernel(i8** bufs, i64* params, i64 begin, i64 end)`, where `bufs` holds the operands (inputs, then
+outputs) and `params` is `[n, d_0..d_{r-1}, then per operand: its r outer strides and, when inner is 'strided', its inner
+stride]`, strides in elements.
 """
 
 from __future__ import annotations
@@ -48,12 +50,15 @@ INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uin
 NARROW = ("float16", "bfloat16")
 _SIZES = {"bool": 1, "8": 1, "16": 2, "32": 4, "64": 8}
 
-# Operator name -> (number of arguments, kinds of argument it takes, type of the result). Kinds: f(loat), i(nteger), b(ool).
+# Operator name -> (number of arguments, kinds of argument it takes, type of the result).
+# Kinds: f(loat), i(nteger), b(ool).
 OPS: dict[str, tuple[int, str, Literal["same", "bool"]]] = {
     **dict.fromkeys(("add", "sub", "mul", "div", "pow", "rem", "mod"), (2, "fi", "same")),
     **dict.fromkeys(("max", "min"), (2, "fib", "same")),
     **dict.fromkeys(("neg", "abs", "sign"), (1, "fi", "same")),
-    **dict.fromkeys(("sqrt", "rsqrt", "reciprocal", "exp", "log", "log2", "log1p", "expm1", "tanh", "erf"), (1, "f", "same")),
+    **dict.fromkeys(
+        ("sqrt", "rsqrt", "reciprocal", "exp", "log", "log2", "log1p", "expm1", "tanh", "erf"), (1, "f", "same")
+    ),
     **dict.fromkeys(("sigmoid", "sin", "cos", "floor", "ceil", "round", "trunc"), (1, "f", "same")),
     **dict.fromkeys(("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"), (1, "f", "same")),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), (2, "fib", "bool")),
@@ -190,7 +195,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Reduction:
-    """Row scalar `name` := the fold of `value` over the row, in the type of `value`; the empty row gives the identity."""
+    """Row scalar `name` := the fold of `value` (not bool) over the row, in its type; an empty row gives the identity."""
 
     name: str
     kind: ReduceKind
@@ -214,7 +219,10 @@ class Reduce:
 
 @dataclass(frozen=True)
 class Scalar:
-    """Row scalar `name` := an expression over row scalars, constants, n and loads of 'zero' operands; `store` names a 'zero' output to keep it in."""
+    """Row scalar `name` := an expression over row scalars, constants, n and loads of 'zero' operands.
+
+    `store` names a 'zero' output to keep it in.
+    """
 
     name: str
     value: Expr
@@ -226,9 +234,9 @@ Stage = Map | Reduce | Scalar
 
 @dataclass(frozen=True)
 class RowKernel:
-    """Stages over every row of an outer space of rank `outer_rank` (0 to 6); rank 0 is a flat loop over [begin, end) with `Map` stages only.
+    """Stages over every row of an outer space of rank `outer_rank` (0 to 6).
 
-    `fast` allows a*b+c to be rounded once.
+    Rank 0 is a flat loop over the elements [begin, end) with `Map` stages only. `fast` allows a*b+c to be rounded once.
     """
 
     outer_rank: int
@@ -257,7 +265,7 @@ class RowKernel:
 
 @dataclass(frozen=True)
 class TransposeKernel:
-    """Blocked transpose of 4-byte elements: dst[o.., i, j] = src[o.., i, j] where src is contiguous along i and dst along j.
+    """Blocked transpose of 4-byte elements: dst[o.., i, j] = src[o.., i, j], src contiguous along i and dst along j.
 
     bufs: src, dst. params: [n_i, n_j, src stride of j, dst stride of i, d_0.., src outer strides, dst outer strides].
     rows: product of the outer dims x ceil(n_i / 8).
@@ -275,8 +283,8 @@ class TransposeKernel:
 class GatherKernel:
     """dst[o, k, :n] = src[o, indices[k], :n]; negative indices count from the end.
 
-    bufs: src, indices, dst, flag (int64). params: [n, number of indices, size of the axis, src stride of o, src stride of the axis]; dst is contiguous.
-    rows: o x number of indices. An index out of range writes zeros and sets flag to 1 + the row.
+    bufs: src, indices, dst, flag (int64). params: [n, number of indices, size of the axis, src stride of o, src stride
+    of the axis]; dst is contiguous. rows: o x number of indices. An index out of range writes zeros and sets flag to 1 + the row.
     """
 
     dtype: str
@@ -313,7 +321,9 @@ def row_params(kernel: RowKernel, n: int, dims: Sequence[int], strides: Sequence
         [4, 3, 4, 1, 3]
     """
     if len(dims) != kernel.outer_rank or len(strides) != len(kernel.operands):
-        raise ValueError(f"{kernel.outer_rank} dims and {len(kernel.operands)} lists of strides are needed, got {dims}, {strides}")
+        raise ValueError(
+            f"{kernel.outer_rank} dims and {len(kernel.operands)} lists of strides are needed, got {dims}, {strides}"
+        )
     for position, (operand, given) in enumerate(zip(kernel.operands, strides, strict=True)):
         if len(given) != kernel.outer_rank + (operand.inner == "strided"):
             raise ValueError(f"operand {position} ({operand}): wrong number of strides {given}")
@@ -360,12 +370,18 @@ def _check_stages(kernel: RowKernel) -> None:
                 if store is not None:
                     _check_store(where, kernel, store, value, zero=True)
         if isinstance(stage, Reduce):
+            if any(r.value.dtype == "bool" for r in stage.reductions):
+                raise ValueError(f"{where}: bool values are reduced as integers: cast them")
             known |= {r.name: r.value.dtype for r in stage.reductions}
 
 
 def _check_leaf(where: str, kernel: RowKernel, node: Expr, known: dict[str, str], in_scalar: bool) -> None:
     if node.op == "load":
-        operand = kernel.operands[node.value] if isinstance(node.value, int) and 0 <= node.value < len(kernel.operands) else None
+        operand = (
+            kernel.operands[node.value]
+            if isinstance(node.value, int) and 0 <= node.value < len(kernel.operands)
+            else None
+        )
         if operand is None or compute_type(operand.dtype) != node.dtype:
             raise ValueError(f"{where}: load({node.value}) as {node.dtype}, the operand is {operand}")
         if in_scalar and operand.inner != "zero":
@@ -388,7 +404,11 @@ def _check_store(where: str, kernel: RowKernel, operand: int, value: Expr, *, ze
 
 def _structure(kernel: RowKernel) -> str:
     parts = [f"r{kernel.outer_rank}{'f' if kernel.fast else ''}"]
-    parts.append(",".join(f"{o.dtype}:{o.inner}" for o in kernel.inputs) + ">" + ",".join(f"{o.dtype}:{o.inner}" for o in kernel.outputs))
+    parts.append(
+        ",".join(f"{o.dtype}:{o.inner}" for o in kernel.inputs)
+        + ">"
+        + ",".join(f"{o.dtype}:{o.inner}" for o in kernel.outputs)
+    )
     for stage in kernel.stages:
         names: dict[int, int] = {}
         for node in walk(roots_of(stage)):

@@ -236,7 +236,7 @@ def libm(name: str, *values: V) -> V:
 
 
 def power(x: V, y: V) -> V:
-    """x ** y of float32, through float64."""
+    """Float32 x ** y, through float64."""
     size = abs(x)
     product = (_log2_wide(size) * y.to("fpext", "double")).above(-200.0).below(200.0)
     result = _exp2_wide(product).to("fptrunc", "float")

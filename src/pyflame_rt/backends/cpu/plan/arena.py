@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from pyflame_rt.backends.cpu.forks import call_native
 from pyflame_rt.backends.cpu.llvm.driver import Patch, PatchKind, Plan, Step, StepKind, openmp, run
 from pyflame_rt.backends.cpu.llvm.jit import compile_kernels
 from pyflame_rt.backends.cpu.onednn import library
@@ -136,8 +138,7 @@ class Arena:
             return np.zeros(view.shape, dtype)
         span = sum((n - 1) * s for n, s in zip(view.shape, view.strides, strict=True)) + 1
         raw = (ctypes.c_byte * (span * dtype.itemsize)).from_address(self.address(view))
-        flat = np.frombuffer(raw, np.uint8).view(dtype)  # NumPy's buffers do not know ml_dtypes
-        return np.lib.stride_tricks.as_strided(flat, view.shape, [s * dtype.itemsize for s in view.strides])
+        return np.ndarray(view.shape, dtype, raw, strides=[s * dtype.itemsize for s in view.strides])
 
     # ------------------------------------------------------------------ running
 
@@ -161,7 +162,7 @@ class Arena:
             if isinstance(segment, HostStep):
                 self._host(segment)
                 continue
-            status = run()(ctypes.addressof(segment), self.io)
+            status = call_native(partial(run(), ctypes.addressof(segment), self.io))
             if status:
                 self._raise(segment, status, check)
             if self.flag[0]:
