@@ -6,9 +6,9 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from pyflame_rt.graph.errors import BackendError
-from numpy.lib.array_utils import byte_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -172,7 +172,7 @@ def register_backend(name: str, factory: Callable[[], Backend | Compiler]) -> No
         made: Any = factory()
         return BackendAdapter(made) if isinstance(made, Backend) else made
 
-    _providers[name] = Provider(name, make, note="registered with register_backend", builtin=False)
+    _providers[name] = Provider(name, make, about="registered with register_backend", builtin=False)
 
 
 def unregister_backend(name: str) -> None:

@@ -255,6 +255,7 @@ class InferenceSession:
         limits = Limits(self._check_closed, options, stop)
         profiler, log = self._profiler, self._run_log(options)
         profile = None if profiler is None else profiler.begin_run(limits.tag)
+        hooks.urgent = options is not None or stop is not None
         hooks.only_needed = options is not None and options.only_execute_path_to_fetches
         hooks.check = chain_checks(limits.check, None if profile is None else profile.check)
         hooks.observe = chain_observers(

@@ -24,12 +24,14 @@ class RunHooks:
             library the node ran on.
         taps: names of intermediate values to return after the outputs.
         only_needed: leave out nodes that no requested value needs.
+        urgent: ``check`` must be able to stop the run within a step, not only between calls.
     """
 
     check: Callable[[], None] | None = None
     observe: Callable[..., None] | None = None
     taps: Sequence[str] = ()
     only_needed: bool = False
+    urgent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

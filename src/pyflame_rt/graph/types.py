@@ -31,10 +31,10 @@ def make_dim(value: object) -> DimLike:
         >>> make_dim(3), make_dim("N"), make_dim(None), make_dim(-1)
         (3, N, None, None)
     """
+    if isinstance(value, str):
+        value = dim_from_text(value)
     if value is None or isinstance(value, Dim):
         return value
-    if isinstance(value, str):
-        return dim_from_text(value)
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise ShapeMismatchError(f"a dimension must be an int, a name or None, got {value!r}")
     size = int(value)  # type: ignore[call-overload]

@@ -14,7 +14,7 @@ from pyflame_rt.backends.base import Placement, RunHooks
 from pyflame_rt.backends.cpu.forks import forget_after_fork
 from pyflame_rt.backends.cpu.plan.concrete import ShapesUnknown
 from pyflame_rt.backends.cpu.plan.lower import HostStep
-from pyflame_rt.backends.cpu.plan.plan import Plan, make_plan
+from pyflame_rt.backends.cpu.plan.plan import Plan, Retired, make_plan
 from pyflame_rt.graph import DType, Graph
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.ops.evaluate import Context, Program
@@ -64,7 +64,12 @@ class CpuExecutable:
         plan = self._plan(given, extra)
         if plan is None:
             return self._interpret(given, wanted, hooks)
-        results = plan.run(given, hooks.check)
+        try:
+            results = plan.run(given, hooks)
+        except Retired:
+            if hooks.check is not None:
+                hooks.check()  # a closed session says so
+            return self.run(feeds, output_names, hooks)
         if wanted == outputs:
             return list(results)
         by_name = dict(zip([*outputs, *extra], results, strict=True))
@@ -92,7 +97,7 @@ class CpuExecutable:
             self._last = plan or self._last
             dropped = self._plans.popitem(last=False)[1] if len(self._plans) > MAX_PLANS else None
         if dropped is not None:
-            dropped.close()
+            dropped.retire()
         return plan
 
     def _interpret(self, feeds: Mapping[str, Any], wanted: Sequence[str], hooks: RunHooks) -> list[Any]:
@@ -130,7 +135,7 @@ class CpuExecutable:
         """Bytes held by plans."""
         with self._lock:
             plans = [p for p in self._plans.values() if p is not None]
-        return {"arenas": sum(p.arena_bytes * max(len(p.pool), 1) for p in plans), "plans": len(plans)}
+        return {"arenas": sum(p.held_bytes for p in plans), "plans": len(plans)}
 
     def close(self) -> None:
         """Free every plan."""
@@ -138,4 +143,4 @@ class CpuExecutable:
             plans, self._plans, self._last = list(self._plans.values()), OrderedDict(), None
         for plan in plans:
             if plan is not None:
-                plan.close()
+                plan.retire(cancel=True)

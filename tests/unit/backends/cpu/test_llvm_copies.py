@@ -13,7 +13,7 @@ from pyflame_rt.backends.cpu.llvm.program import FillKernel, GatherKernel, Trans
 def test_transpose(rows, columns):
     source = np.arange(rows * columns, dtype="f").reshape(rows, columns)
     out = np.full((columns + 1, rows), -1, "f")
-    blocks = -(-columns // 8)
+    blocks = -(-columns // TransposeKernel.BLOCK)
     for begin, end in ((0, blocks // 2), (blocks // 2, blocks)):
         call(TransposeKernel(), [source.ctypes.data, out.ctypes.data], [columns, rows, columns, rows], begin, end)
     np.testing.assert_array_equal(out[:-1], source.T)
@@ -27,7 +27,7 @@ def test_batched_transpose(shape):
     source = np.random.default_rng(0).integers(0, 99, shape).astype("i4")
     out = np.zeros((b, h, w, length), "i4")
     params = [w, length, h * w, length, b, h, length * h * w, w, h * w * length, w * length]
-    call(TransposeKernel(2), [source.ctypes.data, out.ctypes.data], params, 0, b * h * -(-w // 8))
+    call(TransposeKernel(2), [source.ctypes.data, out.ctypes.data], params, 0, b * h * -(-w // TransposeKernel.BLOCK))
     np.testing.assert_array_equal(out, source.transpose(0, 2, 3, 1))
 
 

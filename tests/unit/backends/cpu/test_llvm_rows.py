@@ -192,6 +192,24 @@ def test_layernorm(n, dtype):
     )
 
 
+def test_slow_lanes_and_negative_zero():
+    """Huge angles go to the C library, inside one module with several users of it."""
+    data = np.array([[1e30, -3e38, 0.5, 2.0**28] * 5, [0.1] * 20], "f")
+    sine, cosine = np.zeros_like(data), np.zeros_like(data)
+    stages = [Map((Store(1, apply("sin", x())), Store(2, apply("cos", apply("add", x(), -0.0)))))]
+    run_rows(stages, [data], [sine, cosine], data.shape)
+    np.testing.assert_allclose(sine, np.sin(data.astype("d")), rtol=3e-7, atol=1e-30)
+    np.testing.assert_allclose(cosine, np.cos(data.astype("d")), rtol=3e-7, atol=1e-30)
+    kernels = [
+        RowKernel(0, (F32,), (F32,), (Map((Store(1, apply("sin", apply("add", x(), c))),)),)) for c in (1.25, 2.25)
+    ]
+    assert len(set(compile_kernels(kernels))) == 2
+    zero = np.full((1, 9), -0.0, "f")
+    out = np.ones((1, 9), "f")
+    run_rows([Map((Store(1, apply("add", x(), -0.0)),))], [zero], [out], zero.shape)
+    assert np.signbit(out).all()
+
+
 def test_argmax_is_a_composition():
     data = np.random.default_rng(0).standard_normal((9, 77)).astype("f")
     where = apply("where", apply("eq", x(), scalar("m")), index(), const(2**62, "int64"))

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE, RowSpace
 from pyflame_rt.backends.cpu.llvm.host import host as this_host
 from pyflame_rt.backends.cpu.llvm.ir import Builder
-from pyflame_rt.backends.cpu.llvm.program import itemsize
+from pyflame_rt.backends.cpu.llvm.program import TransposeKernel, itemsize
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.llvm.host import Host
-    from pyflame_rt.backends.cpu.llvm.program import FillKernel, GatherKernel, TransposeKernel
+    from pyflame_rt.backends.cpu.llvm.program import FillKernel, GatherKernel
 
 __all__ = ["emit_fill", "emit_gather", "emit_transpose"]
 
@@ -107,34 +107,38 @@ def emit_transpose(kernel: TransposeKernel, name: str, host: Host | None = None)
     source, target = _buffers(b, 2)
     n_i, n_j, from_j, to_i = (b.load_i64("%params", k) for k in range(4))
     values = [b.load_i64("%params", 4 + k) for k in range(3 * rank)]
-    blocks = b.integer(f"udiv {b.integer(f'add {n_i}, 7')}, 8")
+    size = TransposeKernel.BLOCK
+    blocks = b.integer(f"udiv {b.integer(f'add {n_i}, {size - 1}')}, {size}")
     dims = [*values[:rank], blocks]
-    strides = [[*values[rank : 2 * rank], "8"], [*values[2 * rank :], b.integer(f"mul {to_i}, 8")]]
+    strides = [[*values[rank : 2 * rank], str(size)], [*values[2 * rank :], b.integer(f"mul {to_i}, {size}")]]
     rows = RowSpace(b, dims, strides)
     offsets = rows.open()
     src, dst = (b.element("i32", base, offset) for base, offset in zip((source, target), offsets, strict=True))
-    left = b.integer(f"sub {n_i}, {b.integer(f'mul {_block(b, rows, blocks)}, 8')}")
-    full = b.op(f"icmp sge i64 {left}, 8")
-    height = b.op(f"select i1 {full}, i64 8, i64 {left}")
-    whole = b.op(f"select i1 {full}, i64 {b.integer(f'and {n_j}, -8')}, i64 0")
-    with _Loop(b, "0", whole, 8) as j:
-        _transpose_block(
-            b, b.element("i32", src, b.integer(f"mul {j}, {from_j}")), from_j, b.element("i32", dst, j), to_i
-        )
-    with _Loop(b, whole, n_j) as j:
+    left = b.integer(f"sub {n_i}, {b.integer(f'mul {rows.position[-1]}, {size}')}")
+    height = b.op(f"select i1 {b.op(f'icmp sge i64 {left}, {size}')}, i64 {size}, i64 {left}")
+    tall, wide = b.integer(f"and {height}, -8"), b.integer(f"and {n_j}, -8")
+    with _Loop(b, "0", wide, 8) as j:
         column = b.element("i32", src, b.integer(f"mul {j}, {from_j}"))
-        with _Loop(b, "0", height) as i:
-            value = b.op(f"load i32, ptr {b.element('i32', column, i)}, align 1")
+        with _Loop(b, "0", tall, 8) as i:
             place = b.element("i32", dst, b.integer(f"add {b.integer(f'mul {i}, {to_i}')}, {j}"))
-            b.do(f"store i32 {value}, ptr {place}, align 1")
+            _transpose_block(b, b.element("i32", column, i), from_j, place, to_i)
+    _transpose_edge(b, (src, from_j), (dst, to_i), (tall, height), ("0", wide))
+    _transpose_edge(b, (src, from_j), (dst, to_i), ("0", height), (wide, n_j))
     rows.close()
     b.end(SIGNATURE.format(name=name))
     return b.text()
 
 
-def _block(b: Builder, rows: RowSpace, blocks: str) -> str:
-    """Which block of 8 this row is: the last index (of rank 1 the row itself, already below `blocks`)."""
-    return b.integer(f"urem {rows.position[-1]}, {blocks}")
+def _transpose_edge(
+    b: Builder, source: tuple[str, str], target: tuple[str, str], i_range: tuple[str, str], j_range: tuple[str, str]
+) -> None:
+    """Element by element over ranges of i and j; source and target are (address, stride)."""
+    with _Loop(b, *j_range) as j:
+        column = b.element("i32", source[0], b.integer(f"mul {j}, {source[1]}"))
+        with _Loop(b, *i_range) as i:
+            value = b.op(f"load i32, ptr {b.element('i32', column, i)}, align 1")
+            place = b.element("i32", target[0], b.integer(f"add {b.integer(f'mul {i}, {target[1]}')}, {j}"))
+            b.do(f"store i32 {value}, ptr {place}, align 1")
 
 
 def _transpose_block(b: Builder, source: str, source_stride: str, target: str, target_stride: str) -> None:

@@ -186,8 +186,9 @@ class _RowEmitter:
 
     def constant(self, node: Expr, at: Lanes) -> V:
         """A constant in every lane."""
+        assert node.value is not None
         assert not isinstance(node.value, str)
-        return at.const(ops.element(node.dtype), node.value or 0)
+        return at.const(ops.element(node.dtype), node.value)
 
     def _leaf(self, node: Expr) -> V:
         match node.op:

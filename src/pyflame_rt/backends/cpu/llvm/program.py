@@ -1,19 +1,19 @@
 """What a generated kernel computes, as frozen data; `emit` turns it into LLVM IR.
 
 A `RowKernel` walks an outer index space row by row and runs its stages over the inner axis of each row. Expressions are
-a DAG of `Expr`, built with `load`, `const`, `scalar`, `count`, `index`, `cast` and `apply`; a node used twice in a stage
-is computed once (nodes are compared with `is`).
+a DAG of `Expr`, built with `load`, `const`, `scalar`, `count`, `index`, `cast` and `apply`; a node used twice in a
+stage is computed once (nodes are compared with `is`).
 
 Kernel ABI: `void kernel(i8** bufs, i64* params, i64 begin, i64 end)`, where `bufs` holds the operands (inputs, then
-outputs) and `params` is `[n, d_0..d_{r-1}, then per operand: its r outer strides and, when inner is 'strided', its inner
-stride]`, strides in elements.
+outputs) and `params` is `[n, d_0..d_{r-1}, then per operand: its r outer strides and, when inner is 'strided', its
+inner stride]`, strides in elements.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -195,7 +195,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Reduction:
-    """Row scalar `name` := the fold of `value` (not bool) over the row, in its type; an empty row gives the identity."""
+    """Row scalar `name` := the fold of `value` (not bool) over the row, in its type; of nothing, the identity."""
 
     name: str
     kind: ReduceKind
@@ -268,8 +268,10 @@ class TransposeKernel:
     """Blocked transpose of 4-byte elements: dst[o.., i, j] = src[o.., i, j], src contiguous along i and dst along j.
 
     bufs: src, dst. params: [n_i, n_j, src stride of j, dst stride of i, d_0.., src outer strides, dst outer strides].
-    rows: product of the outer dims x ceil(n_i / 8).
+    rows: product of the outer dims x ceil(n_i / BLOCK).
     """
+
+    BLOCK: ClassVar[int] = 16  # a cache line of the source
 
     outer_rank: int = 0
 
@@ -284,7 +286,8 @@ class GatherKernel:
     """dst[o, k, :n] = src[o, indices[k], :n]; negative indices count from the end.
 
     bufs: src, indices, dst, flag (int64). params: [n, number of indices, size of the axis, src stride of o, src stride
-    of the axis]; dst is contiguous. rows: o x number of indices. An index out of range writes zeros and sets flag to 1 + the row.
+    of the axis]; dst is contiguous. rows: o x number of indices. An index out of range writes zeros and sets flag to
+    1 + the row.
     """
 
     dtype: str

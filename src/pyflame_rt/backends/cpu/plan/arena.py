@@ -143,14 +143,19 @@ class Arena:
     # ------------------------------------------------------------------ running
 
     def run(
-        self, inputs: Sequence[np.ndarray[Any, Any]], outputs: Sequence[np.ndarray[Any, Any]], check: Callable[[], None] | None
+        self,
+        inputs: Sequence[np.ndarray[Any, Any]],
+        outputs: Sequence[np.ndarray[Any, Any]],
+        check: Callable[[], None] | None = None,
+        *,
+        urgent: bool = False,
     ) -> None:
         """Run every segment on the caller's arrays."""
         for i, array in enumerate((*inputs, *outputs)):
             self.io[i] = array.ctypes.data
         self.flag[0] = self.cancel[0] = 0
-        if check is None:
-            self._run_segments(None)
+        if check is None or not urgent:
+            self._run_segments(check)
             return
         with watched(check, self.cancel):
             self._run_segments(check)

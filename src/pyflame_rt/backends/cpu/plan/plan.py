@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from pyflame_rt.backends.base import RunHooks
 from pyflame_rt.backends.cpu.plan import lower_dnn, lower_loops, lower_views
 from pyflame_rt.backends.cpu.plan.arena import Arena
 from pyflame_rt.backends.cpu.plan.claims import keeps
@@ -17,10 +18,14 @@ from pyflame_rt.backends.cpu.plan.lower import DnnStep, HostStep, KernelStep, Lo
 from pyflame_rt.backends.cpu.plan.memory import assign_offsets
 from pyflame_rt.graph import DType, Graph
 
-__all__ = ["Plan", "make_plan"]
+__all__ = ["Plan", "Retired", "make_plan"]
 
 # Declaring the lowerings is what importing these modules is for.
 _FAMILIES = (lower_dnn, lower_loops, lower_views)
+
+
+class Retired(Exception):
+    """The plan was given up between finding it and running it."""
 
 
 @dataclass(slots=True)
@@ -31,36 +36,61 @@ class Plan:
     arena_bytes: int
     threads: int
     outputs: list[tuple[tuple[int, ...], np.dtype[Any]]]
-    pool: list[Arena]
-    lock: threading.Lock
+    free: list[Arena] = field(default_factory=list)
+    busy: list[Arena] = field(default_factory=list)
+    retired: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def run(self, feeds: Mapping[str, Any], check: Any = None) -> list[np.ndarray[Any, Any]]:
+    def run(self, feeds: Mapping[str, Any], hooks: RunHooks) -> list[np.ndarray[Any, Any]]:
         """Outputs in fresh arrays."""
         inputs = [np.asarray(feeds[name], order="C") for name in self.lowered.inputs]
         outputs = [np.empty(shape, dtype) for shape, dtype in self.outputs]
         arena = self._take()
         try:
-            arena.run(inputs, outputs, check)
+            arena.run(inputs, outputs, hooks.check, urgent=hooks.urgent)
         finally:
-            with self.lock:
-                self.pool.append(arena)
+            self._give_back(arena)
         return outputs
 
     def _take(self) -> Arena:
         with self.lock:
-            if self.pool:
-                return self.pool.pop()
-        return Arena(self.lowered, self.arena_bytes, self.threads)
+            if self.retired:
+                raise Retired
+            arena = self.free.pop() if self.free else Arena(self.lowered, self.arena_bytes, self.threads)
+            self.busy.append(arena)
+            return arena
 
-    def close(self) -> None:
-        """Free native objects; runs under way keep theirs until they end."""
+    def _give_back(self, arena: Arena) -> None:
         with self.lock:
-            arenas, self.pool = self.pool, []
-        for arena in arenas:
+            self.busy.remove(arena)
+            self.free.append(arena)
+            last = self.retired and not self.busy
+        if last:
+            self._release()
+
+    def retire(self, *, cancel: bool = False) -> None:
+        """Give the plan up: free it now, or when the last run under way ends (``cancel`` stops those)."""
+        with self.lock:
+            already, self.retired = self.retired, True
+            if cancel:
+                for arena in self.busy:
+                    arena.cancel[0] = 1
+            idle = not self.busy
+        if idle and not already:
+            self._release()
+
+    def _release(self) -> None:
+        for arena in self.free:
             arena.close()
+        self.free = []
         for step in self.lowered.steps:
             if isinstance(step, DnnStep):
                 step.primitive.close()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of its arenas."""
+        return self.arena_bytes * (len(self.free) + len(self.busy))
 
 
 def make_plan(
@@ -72,7 +102,7 @@ def make_plan(
     note_lives(lowered)
     size = assign_offsets(lowered.buffers)
     outputs = [(view.shape, view.dtype.numpy) for view in lowered.outputs]
-    return Plan(lowered, size, threads, outputs, [], threading.Lock())
+    return Plan(lowered, size, threads, outputs)
 
 
 def note_lives(lowered: Lowered) -> None:
