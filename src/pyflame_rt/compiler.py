@@ -17,7 +17,7 @@ from pyflame_rt.graph.errors import (
 from pyflame_rt.logs import SessionLog
 from pyflame_rt.ops.registry import find_op, unknown_operator_message
 from pyflame_rt.options import OptLevel, SessionOptions
-from pyflame_rt.providers import Provider, find_provider
+from pyflame_rt.providers import DEFAULT_PROVIDER, Provider, find_provider, native_engine_missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -154,8 +154,9 @@ def _optimise(graph: Graph, options: SessionOptions, notes: list[str], log: Sess
 
 def _without_effect(options: SessionOptions, provider: Provider) -> list[str]:
     """Settings that are valid but that this provider makes no use of."""
+    native = provider.name == DEFAULT_PROVIDER and not native_engine_missing()
     settings = {
-        "num_threads": options.num_threads != 0,
+        "num_threads": options.num_threads != 0 and not native,
         "execution_mode": options.execution_mode != "sequential",
         "inter_op_num_threads": options.inter_op_num_threads > 1,
         "cache": options.cache is not None,
@@ -163,7 +164,7 @@ def _without_effect(options: SessionOptions, provider: Provider) -> list[str]:
     unused = [name for name, given in settings.items() if given]
     if not unused or not provider.builtin:
         return []
-    return [f"{', '.join(unused)}: set, but the interpreter runs node by node and makes no use of it"]
+    return [f"{', '.join(unused)}: set, but {provider.name} makes no use of it"]
 
 
 def quantize(graph: Graph, options: SessionOptions) -> tuple[Graph, Any]:

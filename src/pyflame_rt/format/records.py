@@ -180,6 +180,7 @@ class RecordReader:
         if depth > MAX_DEPTH:
             raise cursor.fail("subgraphs are nested too deep")
         graph = Graph(cursor.string("subgraph name"))
+        graph.doc = cursor.string("subgraph description")
         graph.inputs, graph.outputs = self.infos(cursor), self.infos(cursor)
         graph.initializers = self.initializers(cursor)
         graph.nodes = self.nodes(cursor, depth)
@@ -328,6 +329,7 @@ class RecordWriter:
 
     def _graph(self, sink: Sink, graph: Graph, depth: int) -> None:
         sink.string(graph.name)
+        sink.string(graph.doc)
         sink.raw(self.infos(graph.inputs))
         sink.raw(self.infos(graph.outputs))
         sink.raw(self.initializers(graph.initializers))

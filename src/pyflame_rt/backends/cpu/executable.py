@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -11,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from pyflame_rt.backends.base import Placement, RunHooks
-from pyflame_rt.backends.cpu.forks import forget_after_fork
+from pyflame_rt.backends.cpu.forks import call_native, forget_after_fork, forked
 from pyflame_rt.backends.cpu.plan.concrete import ShapesUnknown
 from pyflame_rt.backends.cpu.plan.lower import HostStep
 from pyflame_rt.backends.cpu.plan.plan import Plan, Retired, make_plan
+from pyflame_rt.backends.cpu.threads import available_threads, use_threads
 from pyflame_rt.graph import DType, Graph
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.ops.evaluate import Context, Program
@@ -31,7 +31,7 @@ class CpuBackend:
 
     def compile(self, graph: Graph, options: Any = None) -> CpuExecutable:
         """Prepare a graph; plans are made when the first inputs of a shape come."""
-        threads = int(getattr(options, "num_threads", 0) or 0) or len(os.sched_getaffinity(0))
+        threads = int(getattr(options, "num_threads", 0) or 0) or available_threads()
         return CpuExecutable(graph, threads)
 
 
@@ -61,19 +61,25 @@ class CpuExecutable:
             return self._interpret(given, wanted, hooks)
         outputs = [info.name for info in self.graph.outputs]
         extra = tuple(dict.fromkeys(n for n in wanted if n not in outputs))
-        plan = self._plan(given, extra)
-        if plan is None:
+        results = call_native(lambda: self._run_plan(given, extra, hooks)) if forked() else self._run_plan(given, extra, hooks)
+        if results is None:
             return self._interpret(given, wanted, hooks)
-        try:
-            results = plan.run(given, hooks)
-        except Retired:
-            if hooks.check is not None:
-                hooks.check()  # a closed session says so
-            return self.run(feeds, output_names, hooks)
         if wanted == outputs:
             return list(results)
         by_name = dict(zip([*outputs, *extra], results, strict=True))
         return [by_name[name] for name in wanted]
+
+    def _run_plan(self, feeds: Mapping[str, Any], extra: tuple[str, ...], hooks: RunHooks) -> list[Any] | None:
+        """Outputs of the plan for these shapes; None when they cannot be planned."""
+        while True:
+            plan = self._plan(feeds, extra)
+            if plan is None:
+                return None
+            try:
+                return plan.run(feeds, hooks)
+            except Retired:
+                if hooks.check is not None:
+                    hooks.check()  # a closed session says so
 
     def _plannable(self, feeds: Mapping[str, Any]) -> bool:
         """Whether every input is an array of numbers."""
@@ -89,7 +95,8 @@ class CpuExecutable:
                 return self._plans[key]
         types = {name: (DType.of(array.dtype), array.shape) for name, array in feeds.items()}
         try:
-            plan = make_plan(self.graph, types, self.threads, extra)
+            with use_threads(self.threads):  # primitives divide their work when they are made
+                plan = make_plan(self.graph, types, self.threads, extra)
         except ShapesUnknown as error:
             plan, self._why = None, str(error)
         with self._lock:

@@ -11,9 +11,13 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
 
 __all__ = ["call_native", "forked", "forget_after_fork"]
+
+
+T = TypeVar("T")
 
 
 class _Forgets(Protocol):
@@ -34,15 +38,22 @@ def forget_after_fork(holder: _Forgets) -> None:
     _holders.add(holder)
 
 
-def call_native(function: Callable[[], int]) -> int:
-    """Call native code that may use threads."""
+def call_native(function: Callable[[], T]) -> T:
+    """Call something that runs native code on several threads; what it raises comes through."""
     if not _forked:
         return function()
-    result: list[int] = []
-    thread = threading.Thread(target=lambda: result.append(function()))
+    future: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - handed to the caller
+            future.set_exception(error)
+
+    thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    return result[0]
+    return future.result()
 
 
 def _after_fork() -> None:

@@ -24,6 +24,7 @@ class Built:
     """A plan with everything it points to."""
 
     def __init__(self, steps, patches=(), threads=1, **fields):
+        self.keep = steps  # the arrays they point to
         self.steps, self.patches = (Step * max(1, len(steps)))(*steps), (Patch * max(1, len(patches)))(*patches)
         gomp = driver.openmp()
         self.plan = Plan(

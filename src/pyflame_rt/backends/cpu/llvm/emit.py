@@ -1,7 +1,8 @@
 """Row kernels as vector LLVM IR.
 
-A pass over a row is a loop of several vectors a turn (one when the body is long), a loop of single vectors, and one
-masked vector for the rest.
+A pass over a row is a loop of whole vectors and one masked vector for the rest. A light reduction takes several vectors
+a turn, so that additions need not wait for each other, and masked ones for the rest. Elsewhere more vectors a turn gave
+nothing in time and doubled that of compilation.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["SIGNATURE", "RowSpace", "emit_rows"]
 
 SIGNATURE = "void @{name}(ptr %bufs, ptr %params, i64 %begin, i64 %end)"
-_CHEAP = 24  # nodes of a body that is worth unrolling
+_LIGHT = 24  # nodes of a body that is worth repeating
+_UNROLL = 4
 
 
 def emit_rows(kernel: RowKernel, name: str, host: Host | None = None) -> str:
@@ -139,7 +141,7 @@ class _RowEmitter:
             self._stages("%begin", "%end")
             b.do("ret void")
             return
-        for unroll in (1, 2, 4):
+        for unroll in (1, _UNROLL):
             self.bound("0", self.n, unroll)
         rows = RowSpace(b, dims, strides)
         offsets = rows.open()
@@ -215,20 +217,16 @@ class _Pass:
         self.stores, self.folds = stores, folds
         self.nodes = list(walk(roots_of(stage)))
         self.fixed: dict[int, V] = {}
-        heavy = any(node.op in ops.HEAVY for node in self.nodes) or len(self.nodes) > _CHEAP
-        self.unroll = 1 if heavy else 4 if folds else 2
+        light = len(self.nodes) <= _LIGHT and not any(node.op in ops.HEAVY for node in self.nodes)
+        self.unroll = _UNROLL if light and folds and not stores else 1
 
     def emit(self, low: str, high: str) -> None:
         self._hoist()
         self.high = high
-        vectors, turns = self.rows.bound(low, high, 1), self.rows.bound(low, high, self.unroll)
-        start = [[self._identity(fold) for fold in self.folds] for _ in range(self.unroll)]
-        accumulators, at = start, low
-        if self.unroll > 1:
-            accumulators = self._loop(at, turns, self.unroll, accumulators)
-            at = turns
-        accumulators = self._loop(at, vectors, 1, accumulators)
-        accumulators = self._rest(vectors, accumulators)
+        accumulators = [[self._identity(fold) for fold in self.folds] for _ in range(self.unroll)]
+        middle = self.rows.bound(low, high, self.unroll)
+        accumulators = self._loop(low, middle, accumulators)
+        accumulators = self._rest(middle, accumulators)
         for position, fold in enumerate(self.folds):
             total = self._total(fold, [chunk[position] for chunk in accumulators])
             self.rows.scalars[fold.name] = total
@@ -255,15 +253,16 @@ class _Pass:
             self.fixed[id(node)] = literal or self.at.splat(value.elem, value.name)
         self.varying = [node for node in self.nodes if id(node) in varying]
 
-    def _loop(self, low: str, high: str, unroll: int, accumulators: list[list[V]]) -> list[list[V]]:
+    def _loop(self, low: str, high: str, accumulators: list[list[V]], *, masked: bool = False) -> list[list[V]]:
+        """Turns of as many vectors as there are accumulators."""
         b = self.b
         loop, done, origin = b.label("loop"), b.label("done"), b.block
         b.branch(b.op(f"icmp slt i64 {low}, {high}"), loop, done)
         b.place(loop)
         i = b.phi("i64", (low, origin))
-        phis = [[self._phi(v, origin) for v in chunk] for chunk in accumulators[:unroll]]
-        news = self._body(i, phis, mask=None)
-        following = b.integer(f"add {i}, {unroll * self.at.lanes}")
+        phis = [[self._phi(v, origin) for v in chunk] for chunk in accumulators]
+        news = self._body(i, phis, self._mask(i) if masked else None)
+        following = b.integer(f"add {i}, {len(accumulators) * self.at.lanes}")
         b.add_incoming(i, following, b.block)
         for phi, value in _pairs(phis, news):
             b.add_incoming(phi.name, value.name, b.block)
@@ -273,30 +272,34 @@ class _Pass:
         return self._join(accumulators, news, origin, last)
 
     def _rest(self, low: str, accumulators: list[list[V]]) -> list[list[V]]:
+        if self.unroll > 1:
+            return self._loop(low, self.high, accumulators[:1], masked=True) + accumulators[1:]
         b = self.b
         tail, done, origin = b.label("tail"), b.label("done"), b.block
         b.branch(b.op(f"icmp slt i64 {low}, {self.high}"), tail, done)
         b.place(tail)
-        left = b.op(f"trunc i64 {b.integer(f'sub {self.high}, {low}')} to i32")
-        mask = self.at.iota("0", "i32").cmp("slt", self.at.splat("i32", left))
-        news = self._body(low, accumulators[:1], mask)
+        news = self._body(low, accumulators, self._mask(low))
         last = b.block
         b.jump(done)
         b.place(done)
         return self._join(accumulators, news, origin, last)
 
+    def _mask(self, i: str) -> V:
+        """The lanes from element i on that are elements."""
+        left = self.b.op(f"trunc i64 {self.b.integer(f'sub {self.high}, {i}')} to i32")
+        return self.at.iota("0", "i32").cmp("slt", self.at.splat("i32", left))
+
     def _phi(self, value: V, origin: str) -> V:
         return V(self.at, value.elem, self.b.phi(value.kind, (value.name, origin)))
 
     def _join(self, before: list[list[V]], after: list[list[V]], origin: str, last: str) -> list[list[V]]:
-        joined = [
+        return [
             [
                 V(self.at, a.elem, self.b.phi(a.kind, (a.name, origin), (c.name, last)))
                 for a, c in zip(x, y, strict=True)
             ]
-            for x, y in zip(before, after, strict=False)
+            for x, y in zip(before, after, strict=True)
         ]
-        return joined + before[len(after) :]
 
     def _body(self, i: str, accumulators: list[list[V]], mask: V | None) -> list[list[V]]:
         """Several vectors from element i on: all loads, then all arithmetic, then all stores."""

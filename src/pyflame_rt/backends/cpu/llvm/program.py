@@ -25,12 +25,14 @@ __all__ = [
     "Expr",
     "FillKernel",
     "GatherKernel",
+    "Kernel",
     "Map",
     "Operand",
     "Reduce",
     "Reduction",
     "RowKernel",
     "Scalar",
+    "Stage",
     "Store",
     "TransposeKernel",
     "apply",
@@ -41,8 +43,10 @@ __all__ = [
     "index",
     "itemsize",
     "load",
+    "roots_of",
     "row_params",
     "scalar",
+    "walk",
 ]
 
 FLOATS = ("float32", "float64")

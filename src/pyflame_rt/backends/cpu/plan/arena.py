@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from functools import partial
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from pyflame_rt.backends.cpu.forks import call_native
 from pyflame_rt.backends.cpu.llvm.driver import Patch, PatchKind, Plan, Step, StepKind, openmp, run
 from pyflame_rt.backends.cpu.llvm.jit import compile_kernels
 from pyflame_rt.backends.cpu.onednn import library
@@ -167,7 +165,7 @@ class Arena:
             if isinstance(segment, HostStep):
                 self._host(segment)
                 continue
-            status = call_native(partial(run(), ctypes.addressof(segment), self.io))
+            status = run()(ctypes.addressof(segment), self.io)
             if status:
                 self._raise(segment, status, check)
             if self.flag[0]:

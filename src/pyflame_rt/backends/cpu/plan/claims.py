@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DType
-from pyflame_rt.ops.registry import Op
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyflame_rt.ops.registry import Op
 
 __all__ = ["ACTIVATIONS", "ELEMENTWISE", "LOOP_TYPES", "VIEWS", "WHOLE", "keeps"]
 
@@ -38,9 +41,7 @@ WHOLE = frozenset(
 # Operators that only say how elements are found.
 VIEWS = frozenset({"Expand", "Flatten", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
 
-LOOP_TYPES = frozenset(
-    {DType.Float32, DType.Float64, DType.Int32, DType.Int64, DType.Bool, DType.Int8, DType.UInt8}
-)
+LOOP_TYPES = frozenset({DType.Float32, DType.Float64, DType.Int32, DType.Int64, DType.Bool, DType.Int8, DType.UInt8})
 
 
 def keeps(op: Op, attributes: Mapping[str, Any]) -> bool:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +16,9 @@ from pyflame_rt.ops.inline import instantiate
 from pyflame_rt.ops.registry import Op, get_op
 from pyflame_rt.ops.trace import infer_outputs
 from pyflame_rt.ops.value import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["Concrete", "ShapesUnknown", "Step", "concretize"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,6 +10,8 @@ from pyflame_rt.backends.cpu.onednn.attr import Attr
 from pyflame_rt.graph import DType
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from pyflame_rt.backends.cpu.onednn.memory import MemDesc
     from pyflame_rt.backends.cpu.plan.concrete import Concrete, Step
     from pyflame_rt.backends.cpu.plan.groups import Group

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.backends.cpu.llvm.program import Expr, apply, cast, const
 from pyflame_rt.graph import DType, Node, Shape, TensorType
+from pyflame_rt.ops.evaluate import bind_attributes
 from pyflame_rt.ops.inline import instantiate
 from pyflame_rt.ops.registry import Op, get_op
-from pyflame_rt.ops.evaluate import bind_attributes
 from pyflame_rt.ops.value import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy as np
 
 __all__ = ["expression"]
 
 _UNARY = {
-    "Abs": "abs", "Ceil": "ceil", "Cos": "cos", "Erf": "erf", "Exp": "exp", "Floor": "floor", "IsNaN": "isnan", "Log": "log",
-    "Neg": "neg", "Not": "not", "Round": "round", "Sigmoid": "sigmoid", "Sign": "sign", "Sin": "sin", "Sqrt": "sqrt",
+    "Abs": "abs", "Ceil": "ceil", "Cos": "cos", "Erf": "erf", "Exp": "exp", "Floor": "floor", "IsNaN": "isnan",
+    "Log": "log", "Neg": "neg", "Not": "not", "Round": "round", "Sigmoid": "sigmoid", "Sign": "sign", "Sin": "sin", "Sqrt": "sqrt",
     "Tanh": "tanh",
 }  # fmt: skip
 _BINARY = {
@@ -45,7 +47,7 @@ def _is_noop(name: str, value: Expr) -> bool:
 
 
 def _fold(name: str) -> Callable[[Mapping[str, Any], Sequence[Expr | None]], Expr]:
-    def build(attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
+    def build(_: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
         result, *rest = [a for a in args if a is not None]
         for value in rest:
             result = apply(name, result, value)
@@ -62,15 +64,18 @@ def _cast(attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
     return value if value.dtype == target else cast(value, target)
 
 
-def _where(attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
+def _where(_: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
     condition, yes, no = args
-    assert condition is not None and yes is not None and no is not None
+    assert condition is not None
+    assert yes is not None
+    assert no is not None
     return apply("where", condition, yes, no)
 
 
-def _pow(attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
+def _pow(_: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
     base, power = args
-    assert base is not None and power is not None
+    assert base is not None
+    assert power is not None
     if power.op == "const" and isinstance(power.value, (int, float)):
         small = {2: lambda: apply("mul", base, base), 1: lambda: base, 0.5: lambda: apply("sqrt", base)}
         simple = small.get(power.value)
@@ -86,7 +91,7 @@ def _mod(attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
     return apply("rem" if attributes.get("fmod") else "mod", left, right)
 
 
-def _softplus(attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
+def _softplus(_: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
     (x,) = [a for a in args if a is not None]
     # max(x, 0) + log1p(exp(-|x|)) neither overflows nor loses the small end.
     return apply("add", apply("max", x, 0), apply("log1p", apply("exp", apply("neg", apply("abs", x)))))
@@ -117,10 +122,15 @@ _SPECIAL: dict[str, Callable[[Mapping[str, Any], Sequence[Expr | None]], Expr]] 
 def _opened(op: Op, attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
     """The expression of a composition: its body, traced on single elements."""
     names = [f"x{i}" if a is not None else "" for i, a in enumerate(args)]
-    kinds = [None if a is None else Value(n, TensorType(DType.of(a.dtype), Shape(()))) for n, a in zip(names, args, strict=True)]
+    kinds = [
+        None if a is None else Value(n, TensorType(DType.of(a.dtype), Shape(())))
+        for n, a in zip(names, args, strict=True)
+    ]
     given = {k: v for k, v in attributes.items() if v is not None}
     counter = iter(range(1 << 30))
-    body = instantiate(Node("n", op.name, names, ["y"], given, op.domain), op, kinds, lambda hint: f"{hint}%{next(counter)}")
+    body = instantiate(
+        Node("n", op.name, names, ["y"], given, op.domain), op, kinds, lambda hint: f"{hint}%{next(counter)}"
+    )
     values: dict[str, Expr] = {n: a for n, a in zip(names, args, strict=True) if a is not None}
     for name, tensor in body.constants.items():
         values[name] = constant_expr(tensor.raw())

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.plan.claims import ACTIVATIONS, ELEMENTWISE, LOOP_TYPES
-from pyflame_rt.backends.cpu.plan.concrete import Concrete, Step
+
+if TYPE_CHECKING:
+    from pyflame_rt.backends.cpu.plan.concrete import Concrete, Step
 
 __all__ = ["Group", "group_steps", "is_elementwise"]
 
@@ -42,13 +45,13 @@ def group_steps(concrete: Concrete) -> list[Group]:
     outputs = set(concrete.outputs)
     for i in reversed(range(len(concrete.steps))):
         step = concrete.steps[i]
-        home[i] = _join(step, i, concrete, readers, home, outputs)
+        home[i] = _join(step, concrete, readers, home, outputs)
     ordered = dict.fromkeys(home[i] for i in range(len(concrete.steps)))
     return _in_order(list(ordered), home)
 
 
 def _join(
-    step: Step, i: int, concrete: Concrete, readers: dict[str, set[int]], home: dict[int, Group], outputs: set[str]
+    step: Step, concrete: Concrete, readers: dict[str, set[int]], home: dict[int, Group], outputs: set[str]
 ) -> Group:
     if not is_elementwise(step, concrete):
         return Group([step])

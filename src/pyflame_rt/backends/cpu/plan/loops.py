@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.llvm.program import Inner, Operand
-from pyflame_rt.backends.cpu.plan.views import View
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame_rt.backends.cpu.plan.views import View
 
 __all__ = ["Nest", "nest_of"]
 
@@ -68,7 +72,7 @@ def nest_of(views: Sequence[View], shape: tuple[int, ...], *, keep_inner: bool =
     if len(merged) > MAX_OUTER:
         return None
     outer = tuple(n for n, _ in merged)
-    strides = tuple(tuple(s[i] for _, s in merged) + (last[1][i],) for i in range(len(views)))
+    strides = tuple((*(s[i] for _, s in merged), last[1][i]) for i in range(len(views)))
     return Nest(outer, last[0], strides)
 
 

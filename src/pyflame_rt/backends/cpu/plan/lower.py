@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyflame_rt.backends.cpu.llvm.program import Kernel, Map, RowKernel, Store, load
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
-from pyflame_rt.backends.cpu.onednn.primitive import Primitive
 from pyflame_rt.backends.cpu.onednn.primitives import reorder
 from pyflame_rt.backends.cpu.plan.concrete import Concrete, Step
 from pyflame_rt.backends.cpu.plan.groups import Group, group_steps
 from pyflame_rt.backends.cpu.plan.loops import FLAT_GRAIN, Nest, nest_of
 from pyflame_rt.backends.cpu.plan.views import Buffer, Place, View, contiguous_strides
 from pyflame_rt.graph import DType
+
+if TYPE_CHECKING:
+    from pyflame_rt.backends.cpu.onednn.primitive import Primitive
 
 __all__ = ["DnnStep", "HostStep", "KernelStep", "Lowered", "Lowering", "NotNative", "lowers"]
 
@@ -298,7 +300,9 @@ class Lowering:
     def _output_view(self, name: str, index: int) -> View:
         """Hand an output out in the caller's buffer, written there directly where possible."""
         view = self.strided(name)
-        whole = view.is_contiguous and view.offset == 0 and view.buffer.nbytes == max(view.count * view.dtype.itemsize, 1)
+        whole = (
+            view.is_contiguous and view.offset == 0 and view.buffer.nbytes == max(view.count * view.dtype.itemsize, 1)
+        )
         if view.buffer.place is Place.ARENA and whole:
             view.buffer.place, view.buffer.index = Place.OUTPUT, index
             return view

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,14 +12,18 @@ from pyflame_rt.backends.cpu.onednn.api import OneDnnError, cpu_isa
 from pyflame_rt.backends.cpu.onednn.attr import Attr
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.onednn.packing import pack
-from pyflame_rt.backends.cpu.onednn.primitive import Primitive
-from pyflame_rt.backends.cpu.plan.concrete import Step
 from pyflame_rt.backends.cpu.plan.epilogue import Epilogue, find_epilogue
-from pyflame_rt.backends.cpu.plan.groups import Group
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative, lowers
 from pyflame_rt.backends.cpu.plan.views import View
 from pyflame_rt.graph import DType
 from pyflame_rt.ops.windows import Windows, windows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame_rt.backends.cpu.onednn.primitive import Primitive
+    from pyflame_rt.backends.cpu.plan.concrete import Step
+    from pyflame_rt.backends.cpu.plan.groups import Group
 
 __all__ = ["fuse_epilogue"]
 
@@ -92,7 +95,10 @@ def _convolution(low: Lowering, step: Step, epilogue: Epilogue) -> View:
     primitive = _with_epilogue(low, epilogue, make)
     if primitive.impl.startswith("ref") and epilogue.names:
         raise NotNative("with this epilogue the library has only its slow implementation")
-    args = {"src": _arranged(low, src, primitive.args["src"]), "weights": _packed(low, step.node.inputs[1], shape, primitive)}
+    args = {
+        "src": _arranged(low, src, primitive.args["src"]),
+        "weights": _packed(low, step.node.inputs[1], shape, primitive),
+    }
     if bias is not None:
         args["bias"] = bias
     return _finish(low, step, epilogue, primitive, args)
@@ -237,7 +243,9 @@ def _dense_layer(low: Lowering, step: Step, epilogue: Epilogue, a: View, b: View
 def _flat_operand(low: Lowering, name: str, shape: tuple[int, ...], flat: tuple[int, int]) -> View:
     """An operand of the epilogue with its leading axes merged as those of the product are."""
     view = low.dense(name)
-    result = view.reshaped(flat) if view.shape == shape else view.reshaped((1, flat[1])) if view.count == flat[1] else None
+    result = (
+        view.reshaped(flat) if view.shape == shape else view.reshaped((1, flat[1])) if view.count == flat[1] else None
+    )
     if result is None:
         raise NotNative("an operand that broadcasts over some leading axes only")
     return result

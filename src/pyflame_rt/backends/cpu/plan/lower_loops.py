@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.backends.cpu.llvm.program import (
     Expr,
@@ -22,14 +21,18 @@ from pyflame_rt.backends.cpu.llvm.program import (
     scalar,
 )
 from pyflame_rt.backends.cpu.plan.claims import LOOP_TYPES
-from pyflame_rt.backends.cpu.plan.concrete import Step
 from pyflame_rt.backends.cpu.plan.exprs import constant_expr, expression
-from pyflame_rt.backends.cpu.plan.groups import Group
 from pyflame_rt.backends.cpu.plan.loops import nest_of
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative, lowers
 from pyflame_rt.backends.cpu.plan.views import View, contiguous_strides
 from pyflame_rt.graph import DType
 from pyflame_rt.ops.rules import normalize_axes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame_rt.backends.cpu.plan.concrete import Step
+    from pyflame_rt.backends.cpu.plan.groups import Group
 
 __all__ = ["lower_loop"]
 
@@ -69,7 +72,7 @@ def _loop(low: Lowering, group: Group) -> None:
     label = "+".join(s.op.name for s in group.steps)
     if out.count:
         low.row_kernel(label, kernel, nest, [*views, out])
-    low.places[target] = out if blocked is None else _restored(low, out, blocked)
+    low.places[target] = out if blocked is None else _restored(out, blocked)
 
 
 def _external(low: Lowering, group: Group) -> list[str]:
@@ -113,7 +116,7 @@ def _flat(view: View) -> View:
     return View(view.buffer, view.dtype, (total,), (1,))
 
 
-def _restored(low: Lowering, flat: View, like: View) -> View:
+def _restored(flat: View, like: View) -> View:
     return View(flat.buffer, flat.dtype, like.shape, (), desc=like.desc)
 
 
@@ -164,7 +167,9 @@ def softmax(low: Lowering, step: Step) -> None:
         return
     total = Reduce((Reduction("sum", "sum", raised),))
     log = Scalar("log", apply("log", scalar("sum", label)))
-    row_step(low, "LogSoftmax", [a, b], 1, [top, total, log, Map((Store(1, apply("sub", shifted, scalar("log", label))),))])
+    row_step(
+        low, "LogSoftmax", [a, b], 1, [top, total, log, Map((Store(1, apply("sub", shifted, scalar("log", label))),))]
+    )
 
 
 @lowers("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
@@ -249,5 +254,3 @@ def _reduced_axes(low: Lowering, step: Step, rank: int) -> list[int] | None:
 def _need_float(view: View) -> None:
     if view.dtype not in (DType.Float32, DType.Float64):
         raise NotNative(f"softmax of {view.dtype.label}")
-
-

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pyflame_rt.backends.cpu.llvm.program import FillKernel, GatherKernel
-from pyflame_rt.backends.cpu.plan.concrete import Step
 from pyflame_rt.backends.cpu.plan.loops import FLAT_GRAIN
 from pyflame_rt.backends.cpu.plan.lower import ROW_GRAIN, Lowering, NotNative, lowers
 from pyflame_rt.graph import DType
+
+if TYPE_CHECKING:
+    from pyflame_rt.backends.cpu.plan.concrete import Step
 
 __all__: list[str] = []
 
@@ -36,7 +39,9 @@ def transpose(low: Lowering, step: Step) -> None:
 @lowers("Expand")
 def expand(low: Lowering, step: Step) -> None:
     """Stretched axes."""
-    low.places[step.node.outputs[0]] = low.strided(step.node.inputs[0]).broadcast(low.concrete.shape(step.node.outputs[0]))
+    low.places[step.node.outputs[0]] = low.strided(step.node.inputs[0]).broadcast(
+        low.concrete.shape(step.node.outputs[0])
+    )
 
 
 @lowers("Slice")
@@ -121,7 +126,9 @@ def _gather_rows(low: Lowering, step: Step, axis: int) -> None:
         return
     kernel = GatherKernel(view.dtype.label, index.dtype.label)  # type: ignore[arg-type]
     params = [inner, index.count, view.shape[axis], inner * view.shape[axis], inner]
-    low.kernel("Gather", kernel, [view, index, out, low.flag()], params, outer * index.count, ROW_GRAIN // max(inner, 1))
+    low.kernel(
+        "Gather", kernel, [view, index, out, low.flag()], params, outer * index.count, ROW_GRAIN // max(inner, 1)
+    )
 
 
 @lowers("Pad")

@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 
 from pyflame_rt.backends.base import RunHooks
-from pyflame_rt.backends.cpu.plan import lower_dnn, lower_loops, lower_views
+from pyflame_rt.backends.cpu.plan import lower_dnn, lower_loops, lower_rnn, lower_views
 from pyflame_rt.backends.cpu.plan.arena import Arena
 from pyflame_rt.backends.cpu.plan.claims import keeps
 from pyflame_rt.backends.cpu.plan.concrete import concretize
 from pyflame_rt.backends.cpu.plan.lower import DnnStep, HostStep, KernelStep, Lowered, Lowering
 from pyflame_rt.backends.cpu.plan.memory import assign_offsets
+from pyflame_rt.backends.cpu.threads import use_threads
 from pyflame_rt.graph import DType, Graph
 
 __all__ = ["Plan", "Retired", "make_plan"]
 
 # Declaring the lowerings is what importing these modules is for.
-_FAMILIES = (lower_dnn, lower_loops, lower_views)
+_FAMILIES = (lower_dnn, lower_loops, lower_rnn, lower_views)
 
 
 class Retired(Exception):
@@ -47,7 +48,8 @@ class Plan:
         outputs = [np.empty(shape, dtype) for shape, dtype in self.outputs]
         arena = self._take()
         try:
-            arena.run(inputs, outputs, hooks.check, urgent=hooks.urgent)
+            with use_threads(self.threads):
+                arena.run(inputs, outputs, hooks.check, urgent=hooks.urgent)
         finally:
             self._give_back(arena)
         return outputs

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyflame_rt.graph import DType
+if TYPE_CHECKING:
+    from pyflame_rt.graph import DType
 
 __all__ = ["Buffer", "Place", "View", "contiguous_strides"]
 
@@ -79,7 +80,9 @@ class View:
         if self.desc is not None:
             return False
         wanted = contiguous_strides(self.shape)
-        return all(n == 1 or s == w for n, s, w in zip(self.shape, self.strides, wanted, strict=True)) or self.count == 0
+        return (
+            all(n == 1 or s == w for n, s, w in zip(self.shape, self.strides, wanted, strict=True)) or self.count == 0
+        )
 
     @property
     def is_dense(self) -> bool:
@@ -138,7 +141,7 @@ def _reshape_strides(view: View, shape: tuple[int, ...]) -> tuple[int, ...] | No
             runs.append([(n, s)])
     merged = [(math.prod(n for n, _ in run), run[-1][1]) for run in runs]
     strides: list[int] = []
-    rest = [n for n in shape]
+    rest = list(shape)
     for size, step in merged:
         inner: list[int] = []
         product = 1

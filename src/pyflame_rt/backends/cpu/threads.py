@@ -1,0 +1,91 @@
+"""How many threads this process may use, and telling OpenMP so."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pyflame_rt.backends.cpu.onednn.library import load_gomp
+
+__all__ = ["available_threads", "use_threads"]
+
+
+def available_threads(cgroup: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
+    """Processors this process may run on, and no more than its cgroup pays for.
+
+    Args:
+        cgroup: where cgroups are mounted.
+        membership: the file that says which cgroups this process is in.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = min(_quotas(cgroup, membership), default=math.inf)
+    return max(1, min(cores, math.ceil(quota) if quota != math.inf else cores))
+
+
+def _quotas(cgroup: Path, membership: Path) -> Iterator[float]:
+    """Processor quotas of this process's cgroups and of all above them, in processors."""
+    for line in _text(membership).splitlines():
+        _, controllers, path = (line.split(":", 2) + ["", "", ""])[:3]
+        if controllers == "":
+            yield from _along(cgroup, path, _quota_v2)
+        elif "cpu" in controllers.split(","):
+            yield from _along(cgroup / controllers, path, _quota_v1)
+            yield from _along(cgroup / "cpu", path, _quota_v1)
+
+
+def _along(root: Path, path: str, read: Any) -> Iterator[float]:
+    folder = root / path.strip("/")
+    for place in (folder, *folder.parents):
+        if not place.is_relative_to(root):
+            return
+        quota = read(place)
+        if quota is not None:
+            yield quota
+
+
+def _quota_v2(folder: Path) -> float | None:
+    words = _text(folder / "cpu.max").split()
+    return _ratio(words[0], words[1]) if len(words) == 2 else None
+
+
+def _quota_v1(folder: Path) -> float | None:
+    return _ratio(_text(folder / "cpu.cfs_quota_us").strip(), _text(folder / "cpu.cfs_period_us").strip())
+
+
+def _ratio(quota: str, period: str) -> float | None:
+    if not quota.isdigit() or not period.isdigit() or int(period) == 0:
+        return None  # "max" and -1 mean no limit
+    return int(quota) / int(period)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+@cache
+def _openmp() -> tuple[Any, Any] | None:
+    library = load_gomp()
+    return None if library is None else (library.omp_get_max_threads, library.omp_set_num_threads)
+
+
+@contextmanager
+def use_threads(count: int) -> Iterator[None]:
+    """Parallel regions begun by this thread use ``count`` threads; what was set before comes back."""
+    calls = _openmp()
+    before = count if calls is None else calls[0]()
+    if calls is None or before == count:
+        yield
+        return
+    calls[1](count)
+    try:
+        yield
+    finally:
+        calls[1](before)
