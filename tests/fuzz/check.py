@@ -17,7 +17,7 @@ from pyflame_rt.graph.errors import PyFlameRTError
 from pyflame_rt.ops.inference import infer_types
 
 SECONDS = 8
-MORE_MEMORY = 1 << 30
+MORE_MEMORY = 1 << 28
 _RUN_MS = 300
 _MAX_ELEMENTS = 4096
 

@@ -379,6 +379,10 @@ def pad(  # noqa: D417
     """
     x = lib.as_array(x)
     pairs = full_pairs(pad_width, len(x.shape))
+    if mode != "constant" and 0 in x.shape:
+        if any(n == 0 and (before or after) for n, (before, after) in zip(x.shape, pairs, strict=True)):
+            raise ValueError(f"mode {mode!r} has nothing to extend an empty axis with, shape {tuple(x.shape)}")
+        return lib.reshape(x, tuple(n + sum(pair) for n, pair in zip(x.shape, pairs, strict=True)))
     for axis, (before, after) in enumerate(pairs):
         if before == after == 0:
             continue

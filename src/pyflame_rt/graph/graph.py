@@ -193,6 +193,18 @@ class Graph:
         twin.metadata = dict(self.metadata)
         return twin
 
+    def needed_for(self, names: Iterable[str]) -> Graph:
+        """A copy without the nodes and outputs that none of these values needs."""
+        live, kept = set(names), []
+        for node in reversed(self.topological_sort()):
+            if live.intersection(node.outputs):
+                live.update(node.inputs)
+                kept.append(node)
+        twin = self.copy()
+        twin.nodes = kept[::-1]
+        twin.outputs = [info for info in self.outputs if info.name in live]
+        return twin
+
     def fingerprint(self, *, weights: bool = False) -> str:
         """A hash of the structure (names do not matter); with ``weights``, of the data too."""
         from pyflame_rt.graph.fingerprint import fingerprint

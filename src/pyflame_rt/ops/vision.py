@@ -63,6 +63,8 @@ def GridSample(
     """Values of an image at the points of a grid, whose coordinates run from -1 to 1."""
     if mode not in _SAMPLING or padding_mode not in _PADDING:
         raise InputError(f"mode {mode!r} or padding_mode {padding_mode!r} is not one of {_SAMPLING} and {_PADDING}")
+    if X.rank < 3:
+        raise InputError(f"X has the axes batch, channels and at least one of space, got {X.type}")
     sizes = [static_size(d) for d in X.shape[2:]]
     batch, channels, points = X.shape[0], X.shape[1], list(grid.shape[1:-1])
     exact = DType.Float64 if grid.dtype is DType.Float64 else DType.Float32

@@ -89,7 +89,7 @@ def test_verify(cli, digits, tmp_path, monkeypatch):
 
 
 def test_explain_and_diff(cli, digits):
-    assert "reference interpreter" in cli("explain", digits)[1]
+    assert "native" in cli("explain", digits)[1]
     assert json.loads(cli("explain", digits, "--json")[1])["rows"][1]["op_type"] == "Conv"
     assert "agree" in cli("diff", digits)[1]
     assert json.loads(cli("diff", digits, "--json")[1])["equal"]

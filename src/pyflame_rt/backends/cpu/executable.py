@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,14 +33,16 @@ class CpuBackend:
     def compile(self, graph: Graph, options: Any = None) -> CpuExecutable:
         """Prepare a graph; plans are made when the first inputs of a shape come."""
         threads = int(getattr(options, "num_threads", 0) or 0) or available_threads()
-        return CpuExecutable(graph, threads)
+        return CpuExecutable(graph, threads, getattr(options, "plan_cache_size", MAX_PLANS))
 
 
 class CpuExecutable:
     """A graph with its plans. Safe for concurrent runs: each takes an arena of its own."""
 
-    def __init__(self, graph: Graph, threads: int) -> None:
+    def __init__(self, graph: Graph, threads: int, max_plans: int = MAX_PLANS) -> None:
         self.graph = graph
+        self.outputs = tuple(info.name for info in graph.outputs)
+        self.max_plans = max(max_plans, 1)
         self.threads = threads
         self.reference = Program(graph)
         self._required = [info.name for info in graph.required_inputs]
@@ -59,20 +62,20 @@ class CpuExecutable:
         given = {name: value for name, value in feeds.items() if value is not None}
         if hooks.observe is not None or not self._plannable(given):
             return self._interpret(given, wanted, hooks)
-        outputs = [info.name for info in self.graph.outputs]
-        extra = tuple(dict.fromkeys(n for n in wanted if n not in outputs))
-        results = call_native(lambda: self._run_plan(given, extra, hooks)) if forked() else self._run_plan(given, extra, hooks)
+        names = tuple(dict.fromkeys(wanted if hooks.only_needed else (*self.outputs, *hooks.taps, *output_names)))
+        run = partial(self._run_plan, given, names, hooks)
+        results = call_native(run) if forked() else run()
         if results is None:
             return self._interpret(given, wanted, hooks)
-        if wanted == outputs:
-            return list(results)
-        by_name = dict(zip([*outputs, *extra], results, strict=True))
+        if len(wanted) == len(names) and tuple(wanted) == names:
+            return results
+        by_name = dict(zip(names, results, strict=True))
         return [by_name[name] for name in wanted]
 
-    def _run_plan(self, feeds: Mapping[str, Any], extra: tuple[str, ...], hooks: RunHooks) -> list[Any] | None:
+    def _run_plan(self, feeds: Mapping[str, Any], names: tuple[str, ...], hooks: RunHooks) -> list[Any] | None:
         """Outputs of the plan for these shapes; None when they cannot be planned."""
         while True:
-            plan = self._plan(feeds, extra)
+            plan = self._plan(feeds, names)
             if plan is None:
                 return None
             try:
@@ -87,22 +90,23 @@ class CpuExecutable:
             return False
         return all(isinstance(v, np.ndarray) and v.dtype != object for v in feeds.values())
 
-    def _plan(self, feeds: Mapping[str, np.ndarray[Any, Any]], extra: tuple[str, ...]) -> Plan | None:
-        key = (extra, *((name, array.dtype, array.shape) for name, array in feeds.items()))
+    def _plan(self, feeds: Mapping[str, np.ndarray[Any, Any]], names: tuple[str, ...]) -> Plan | None:
+        key = (names, *((name, array.dtype, array.shape) for name, array in feeds.items()))
         with self._lock:
             if key in self._plans:
                 self._plans.move_to_end(key)
                 return self._plans[key]
         types = {name: (DType.of(array.dtype), array.shape) for name, array in feeds.items()}
         try:
+            graph = self.graph if set(self.outputs) <= set(names) else self.graph.needed_for(names)
             with use_threads(self.threads):  # primitives divide their work when they are made
-                plan = make_plan(self.graph, types, self.threads, extra)
+                plan = make_plan(graph, types, self.threads, names)
         except ShapesUnknown as error:
             plan, self._why = None, str(error)
         with self._lock:
             self._plans[key] = plan
             self._last = plan or self._last
-            dropped = self._plans.popitem(last=False)[1] if len(self._plans) > MAX_PLANS else None
+            dropped = self._plans.popitem(last=False)[1] if len(self._plans) > self.max_plans else None
         if dropped is not None:
             dropped.retire()
         return plan
@@ -111,7 +115,8 @@ class CpuExecutable:
         """Node by node, where a size depends on data or every node is to be seen."""
         outputs = {info.name for info in self.graph.outputs}
         keep = [name for name in wanted if name not in outputs]
-        program = Program(self.graph, keep) if keep else self.reference
+        graph = self.graph.needed_for(wanted) if hooks.only_needed else self.graph
+        program = Program(graph, keep) if keep or hooks.only_needed else self.reference
         context = Context.of("numpy")
         context.check, context.observe = hooks.check, hooks.observe
         values = program.run_values([feeds.get(info.name) for info in self.graph.inputs], context)

@@ -71,7 +71,7 @@ class ReferenceExecutable:
             if key in self._plans:
                 self._plans.move_to_end(key)
                 return self._plans[key]
-        graph = _needed(self._program.graph, wanted) if only_needed else self._program.graph
+        graph = self._program.graph.needed_for(wanted) if only_needed else self._program.graph
         plan = Program(graph, keep)
         with self._lock:
             self._plans[key] = plan
@@ -102,17 +102,3 @@ class ReferenceExecutable:
         with self._lock:
             self._plans.clear()
         self._subprograms.clear()
-
-
-def _needed(graph: Graph, wanted: Sequence[str]) -> Graph:
-    """The same graph without nodes that no wanted value needs."""
-    live = set(wanted)
-    kept = []
-    for node in reversed(graph.topological_sort()):
-        if live.intersection(node.outputs):
-            live.update(node.inputs)
-            kept.append(node)
-    twin = graph.copy()
-    twin.nodes = kept[::-1]
-    twin.outputs = [info for info in graph.outputs if info.name in live]
-    return twin

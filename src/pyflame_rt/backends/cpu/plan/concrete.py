@@ -64,7 +64,7 @@ def concretize(
     graph: Graph,
     feeds: Mapping[str, tuple[DType, tuple[int, ...]]],
     keeps: Callable[[Op, Mapping[str, Any]], bool],
-    extra: Sequence[str] = (),
+    wanted: Sequence[str],
 ) -> Concrete:
     """Specialise a graph.
 
@@ -72,9 +72,9 @@ def concretize(
         graph: normalised; shared, not changed.
         feeds: element type and sizes of each input that is fed.
         keeps: whether the engine takes a composite whole; others are opened.
-        extra: values to hand out after the outputs.
+        wanted: values to hand out.
     """
-    return _Worker(graph, feeds, keeps, extra).run()
+    return _Worker(graph, feeds, keeps, wanted).run()
 
 
 class _Worker:
@@ -83,7 +83,7 @@ class _Worker:
         graph: Graph,
         feeds: Mapping[str, tuple[DType, tuple[int, ...]]],
         keeps: Callable[[Op, Mapping[str, Any]], bool],
-        extra: Sequence[str],
+        wanted: Sequence[str],
     ) -> None:
         self.graph = graph
         self.keeps = keeps
@@ -91,7 +91,7 @@ class _Worker:
         self.values: dict[str, Value] = {}
         self.count = 0
         self.context = Context.of("numpy")
-        self.wanted = [*(o.name for o in graph.outputs), *extra]
+        self.wanted = list(wanted)
         self.out = Concrete(list(feeds), [])
         for name, tensor in graph.initializers.items():
             if name not in feeds:

@@ -20,8 +20,8 @@ __all__ = ["expression"]
 
 _UNARY = {
     "Abs": "abs", "Ceil": "ceil", "Cos": "cos", "Erf": "erf", "Exp": "exp", "Floor": "floor", "IsNaN": "isnan",
-    "Log": "log", "Neg": "neg", "Not": "not", "Round": "round", "Sigmoid": "sigmoid", "Sign": "sign", "Sin": "sin", "Sqrt": "sqrt",
-    "Tanh": "tanh",
+    "Log": "log", "Neg": "neg", "Not": "not", "Round": "round", "Sigmoid": "sigmoid", "Sign": "sign", "Sin": "sin",
+    "Sqrt": "sqrt", "Tanh": "tanh",
 }  # fmt: skip
 _BINARY = {
     "Add": "add", "And": "and", "Div": "div", "Equal": "eq", "Greater": "gt", "GreaterOrEqual": "ge", "Less": "lt",

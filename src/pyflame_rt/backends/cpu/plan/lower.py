@@ -199,13 +199,14 @@ class Lowering:
         target = self.new(view.shape, view.dtype) if target is None else target
         if view.count == 0:
             return target
-        nest = nest_of([view, target], view.shape)
+        bits = [as_bits(view), as_bits(target)]
+        nest = nest_of(bits, bits[0].shape)
         if nest is None:
             raise NotNative("too many axes to copy")
-        label = view.dtype.label
+        label = bits[0].dtype.label
         source, sink = nest.operand(0, label), nest.operand(1, label)
         kernel = RowKernel(len(nest.outer), (source,), (sink,), (Map((Store(1, load(0, label)),)),))
-        self.row_kernel("copy", kernel, nest, [view, target])
+        self.row_kernel("copy", kernel, nest, bits)
         return target
 
     def reordered(self, view: View, desc: MemDesc | None) -> View:
@@ -309,6 +310,18 @@ class Lowering:
         buffer = self._buffer(view.count * view.dtype.itemsize, Place.OUTPUT, index)
         target = View(buffer, view.dtype, view.shape, contiguous_strides(view.shape))
         return self.copied(view, target)
+
+
+_BITS = {1: DType.UInt8, 2: DType.UInt16, 4: DType.UInt32, 8: DType.UInt64}
+
+
+def as_bits(view: View) -> View:
+    """The view with its elements as plain integers, for kernels that only move them."""
+    size = view.dtype.itemsize
+    if size == 16:
+        strides = (*(2 * s for s in view.strides), 1)
+        return View(view.buffer, DType.UInt64, (*view.shape, 2), strides, 2 * view.offset)
+    return replace(view, dtype=_BITS[size])
 
 
 def simplified(view: View) -> View:

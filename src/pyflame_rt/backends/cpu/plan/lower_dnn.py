@@ -69,12 +69,13 @@ def conv(low: Lowering, step: Step) -> None:
 
 
 def _convolution(low: Lowering, step: Step, epilogue: Epilogue) -> View:
-    src, weights = low.view(step.node.inputs[0]), low.dense(step.node.inputs[1])
+    data, kernel, *rest = step.node.inputs
+    src, weights = low.view(data), low.dense(kernel)
     if src.dtype is not DType.Float32:
         raise NotNative(f"convolution of {src.dtype.label}")
     groups = step.attributes["group"]
     shape = weights.shape if groups == 1 else (groups, weights.shape[0] // groups, *weights.shape[1:])
-    bias = low.dense(step.node.inputs[2]) if len(step.node.inputs) > 2 and step.node.inputs[2] else None
+    bias = low.dense(rest[0]) if rest and rest[0] else None
     at = _windows(step, src.shape[2:], weights.shape[2:])
     out_shape = low.concrete.shape(step.node.outputs[0])
     layout = _image_layout(len(out_shape))
@@ -97,7 +98,7 @@ def _convolution(low: Lowering, step: Step, epilogue: Epilogue) -> View:
         raise NotNative("with this epilogue the library has only its slow implementation")
     args = {
         "src": _arranged(low, src, primitive.args["src"]),
-        "weights": _packed(low, step.node.inputs[1], shape, primitive),
+        "weights": _packed(low, kernel, shape, primitive),
     }
     if bias is not None:
         args["bias"] = bias
@@ -255,12 +256,12 @@ def _gemm_operands(low: Lowering, step: Step, a: View, b: View) -> tuple[View, V
     attributes = step.attributes
     a = a.permuted([1, 0]) if attributes["transA"] else a
     b = b.permuted([1, 0]) if attributes["transB"] else b
-    has_bias = len(step.node.inputs) > 2 and bool(step.node.inputs[2])
-    if not has_bias:
+    addend = next(iter(step.node.inputs[2:]), "")
+    if not addend:
         return a, b, None, attributes["alpha"]
     if attributes["alpha"] != 1.0 or attributes["beta"] != 1.0:
         raise NotNative("alpha or beta together with a bias")
-    bias = low.dense(step.node.inputs[2])
+    bias = low.dense(addend)
     if bias.count == 1 and b.shape[1] != 1:
         raise NotNative("a bias of one element")
     return a, b, bias, 1.0

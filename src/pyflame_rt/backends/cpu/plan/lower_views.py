@@ -9,7 +9,7 @@ import numpy as np
 
 from pyflame_rt.backends.cpu.llvm.program import FillKernel, GatherKernel
 from pyflame_rt.backends.cpu.plan.loops import FLAT_GRAIN
-from pyflame_rt.backends.cpu.plan.lower import ROW_GRAIN, Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.plan.lower import ROW_GRAIN, Lowering, NotNative, as_bits, lowers
 from pyflame_rt.graph import DType
 
 if TYPE_CHECKING:
@@ -124,7 +124,9 @@ def _gather_rows(low: Lowering, step: Step, axis: int) -> None:
         outer *= n
     if not out.count:
         return
-    kernel = GatherKernel(view.dtype.label, index.dtype.label)  # type: ignore[arg-type]
+    if view.dtype.itemsize == 16:
+        raise NotNative("elements of 16 bytes")
+    kernel = GatherKernel(as_bits(view).dtype.label, index.dtype.label)  # type: ignore[arg-type]
     params = [inner, index.count, view.shape[axis], inner * view.shape[axis], inner]
     low.kernel(
         "Gather", kernel, [view, index, out, low.flag()], params, outer * index.count, ROW_GRAIN // max(inner, 1)
@@ -143,7 +145,9 @@ def pad(low: Lowering, step: Step) -> None:
     if value is None and len(step.node.inputs) > 2 and step.node.inputs[2]:
         raise NotNative("the padding value is not constant")
     fill = low.constant(np.full(1, 0 if value is None else value, view.dtype.numpy))
-    low.kernel("Pad", FillKernel(view.dtype.label), [fill, out], [0], out.count, FLAT_GRAIN)
+    if view.dtype.itemsize == 16:
+        raise NotNative("elements of 16 bytes")
+    low.kernel("Pad", FillKernel(as_bits(view).dtype.label), [fill, out], [0], out.count, FLAT_GRAIN)
     offset = sum(b * s for b, s in zip(begins, out.strides, strict=True))
     if view.count:
         low.copied(view, replace(out, shape=view.shape, offset=offset))

@@ -96,10 +96,10 @@ class Plan:
 
 
 def make_plan(
-    graph: Graph, feeds: Mapping[str, tuple[DType, tuple[int, ...]]], threads: int, extra: Sequence[str] = ()
+    graph: Graph, feeds: Mapping[str, tuple[DType, tuple[int, ...]]], threads: int, wanted: Sequence[str]
 ) -> Plan:
-    """Plan a graph for given input types; ``extra`` values are handed out after the outputs."""
-    concrete = concretize(graph, feeds, keeps, extra)
+    """Plan a graph for given input types, to hand out the values ``wanted``."""
+    concrete = concretize(graph, feeds, keeps, wanted)
     lowered = Lowering(concrete).run()
     note_lives(lowered)
     size = assign_offsets(lowered.buffers)

@@ -1,0 +1,1 @@
+"""From a graph to native steps: concrete shapes, groups, lowering, memory, arenas."""
