@@ -7,6 +7,7 @@ from collections import Counter
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+
 from tests.conformance.suite import PROVIDERS, case_names, run_case
 
 

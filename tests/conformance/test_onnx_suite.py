@@ -3,6 +3,7 @@
 import warnings
 
 import pytest
+
 from tests.conformance.suite import PROVIDERS, case_names, expected_failures, run_case
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["GraphReader"]
 
 _MAX_DEPTH = 64
+_MAX_INLINED = 1_000_000
 
 
 class GraphReader:
@@ -35,6 +36,8 @@ class GraphReader:
         self._weights: Mapping[int, memoryview] = {}
         self._used: set[str] = set()
         self._count = 0
+        self._sizes: dict[tuple[str, str, str], int] = {}
+        self._inlined = 0
         self._collect_names(model)
 
     def _collect_names(self, model: onnx.ModelProto) -> None:
@@ -113,7 +116,7 @@ class GraphReader:
         depth: int,
     ) -> None:
         domain = _domain(proto.domain)
-        function = self.functions.get((domain, text_of(proto.op_type), text_of(proto.overload)))
+        function = self._function(proto)
         if function is not None:
             self._inline(graph, proto, function, rename, refs, depth)
             return
@@ -228,6 +231,9 @@ class GraphReader:
     ) -> None:
         if depth > _MAX_DEPTH:
             raise InvalidModelError(f"function {function.name!r} is nested more than {_MAX_DEPTH} deep")
+        self._inlined += len(function.node)
+        if max(self._inlined, self._inlined_size(function, 0)) > _MAX_INLINED:
+            raise InvalidModelError(f"function {function.name!r} stands for more than {_MAX_INLINED} nodes")
         given = [rename.get(name, name) for name in map(text_of, call.input)]
         inner = dict(zip(map(text_of, function.input), [*given, *[""] * len(function.input)], strict=False))
         for formal, actual in zip(map(text_of, function.output), map(text_of, call.output), strict=False):
@@ -245,6 +251,21 @@ class GraphReader:
         opsets = {_domain(o.domain): o.version for o in function.opset_import} or self.opsets
         for node in function.node:
             self._node(graph, node, opsets, inner, bound, depth + 1)
+
+
+    def _function(self, proto: onnx.NodeProto) -> onnx.FunctionProto | None:
+        """The function a node calls, or None."""
+        return self.functions.get((_domain(proto.domain), text_of(proto.op_type), text_of(proto.overload)))
+
+    def _inlined_size(self, function: onnx.FunctionProto, depth: int) -> int:
+        """How many nodes a call becomes: functions that call others twice grow like 2^n."""
+        key = (function.domain, function.name, function.overload)
+        if key not in self._sizes:
+            if depth > _MAX_DEPTH:
+                raise InvalidModelError(f"function {function.name!r} is nested more than {_MAX_DEPTH} deep")
+            called = [self._function(node) for node in function.node]
+            self._sizes[key] = sum(1 if f is None else self._inlined_size(f, depth + 1) for f in called)
+        return self._sizes[key]
 
 
 def constant_tensor(node: Node) -> Tensor:

@@ -47,7 +47,8 @@ def test_attention_masks(agrees_with_onnxruntime, mask, causal):
 
 def run(name, arrays, attributes):
     """Our outputs of a node."""
-    return evaluate(Node("n", name, ["x"], ["y"], attributes, MS), arrays)
+    names = ["" if a is None else f"x{i}" for i, a in enumerate(arrays)]
+    return evaluate(Node("n", name, names, ["y"], attributes, MS), arrays)
 
 
 def test_attention_with_a_square_mask_for_all_steps():
@@ -80,9 +81,9 @@ def test_attention_with_other_sizes_of_values(agrees_with_onnxruntime):
 
 
 def test_attention_refuses_what_it_cannot_do():
-    node = Node("n", "Attention", ["x"], ["y"], {"num_heads": N, "do_rotary": 1}, MS)
+    arrays = [f32(B, S, 6), f32(6, 3 * D)]
     with pytest.raises(UnsupportedOperatorError, match="do_rotary"):
-        evaluate(node, [f32(B, S, 6), f32(6, 3 * D)])
+        run("Attention", arrays, {"num_heads": N, "do_rotary": 1})
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -141,9 +142,9 @@ def test_decoder_masked_attention(agrees_with_onnxruntime):
         f32(3 * D),
     ]
     attributes = {"num_heads": N, "past_present_share_buffer": 1}
-    ours = evaluate(Node("n", "DecoderMaskedMultiHeadAttention", ["x"], ["y"], attributes, MS), arrays)
+    ours = run("DecoderMaskedMultiHeadAttention", arrays, attributes)
     whole = [*arrays[:3], arrays[10], None, None, arrays[5][:, :, :past], arrays[6][:, :, :past]]
-    y, k, _, _ = evaluate(Node("n", "MultiHeadAttention", ["x"], ["y"], {"num_heads": N}, MS), whole)
+    y, k, _, _ = run("MultiHeadAttention", whole, {"num_heads": N})
     np.testing.assert_allclose(ours[0], y, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(ours[1][:, :, : past + 1], k)
     np.testing.assert_array_equal(ours[1][:, :, past + 1 :], arrays[5][:, :, past + 1 :])
@@ -262,18 +263,16 @@ def test_group_query_attention_sinks_bias_and_positions(agrees_with_onnxruntime)
 
 def test_group_query_attention_refuses_quantized_caches():
     attributes = {"num_heads": QN, "kv_num_heads": KN, "k_quant_type": "PER_TENSOR"}
-    node = Node("n", "GroupQueryAttention", ["x"], ["y"], attributes, MS)
+    arrays = group_query(0, 4, 0)
     with pytest.raises(PyFlameRTError, match="quantized cache"):
-        evaluate(node, group_query(0, 4, 0))
+        run("GroupQueryAttention", arrays, attributes)
 
 
 def test_half_precision_is_computed_in_single():
     arrays = [a.astype(np.float16) for a in (f32(B, S, 6), f32(6, 3 * D), f32(3 * D))]
-    y = evaluate(Node("n", "Attention", ["x"], ["y"], {"num_heads": N, "unidirectional": 1}, MS), arrays)[0]
-    exact = evaluate(
-        Node("n", "Attention", ["x"], ["y"], {"num_heads": N, "unidirectional": 1}, MS),
-        [a.astype(np.float32) for a in arrays],
-    )[0]
+    attributes = {"num_heads": N, "unidirectional": 1}
+    y = run("Attention", arrays, attributes)[0]
+    exact = run("Attention", [a.astype(np.float32) for a in arrays], attributes)[0]
     assert y.dtype == np.float16
     np.testing.assert_allclose(y, exact, atol=2e-2)
 

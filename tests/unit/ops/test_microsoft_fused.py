@@ -18,6 +18,12 @@ def f32(*shape):
     return rng.standard_normal(shape).astype(np.float32)
 
 
+def run(name, arrays, attributes=None, *, domain=MS, outputs=("y",)):
+    """Our outputs of a node."""
+    names = [f"x{i}" for i in range(len(arrays))]
+    return evaluate(Node("n", name, names, outputs, attributes, domain), arrays)
+
+
 @pytest.mark.parametrize(
     ("a", "b", "attributes"),
     [
@@ -116,8 +122,8 @@ def test_older_layer_normalization_of_the_standard_domain(agrees_with_onnxruntim
 def test_microsoft_domain_has_the_same_normalizations():
     x, scale = f32(2, 8), f32(8)
     for name, arrays in (("SimplifiedLayerNormalization", [x, scale]), ("LayerNormalization", [x, scale, scale])):
-        theirs = evaluate(Node("n", name, ["x"], ["y"], {}, MS), arrays)[0]
-        np.testing.assert_array_equal(theirs, evaluate(Node("n", name, ["x"], ["y"], {}, ""), arrays)[0])
+        theirs = run(name, arrays)[0]
+        np.testing.assert_array_equal(theirs, run(name, arrays, domain="")[0])
 
 
 @pytest.mark.parametrize("skip", [(2, 3, 8), (1, 3, 8), (3, 8)])
@@ -162,34 +168,30 @@ def test_bias_softmax_is_over_the_flattened_axes():
 
 def test_operators_only_gpus_have_in_onnxruntime():
     x = f32(2, 3, 8)
-    (y,) = evaluate(Node("n", "BiasAdd", ["x"], ["y"], {}, MS), [x, f32(8), x])
+    (y,) = run("BiasAdd", [x, f32(8), x])
     assert y.shape == x.shape
-    (left_right,) = evaluate(Node("n", "BiasSplitGelu", ["x"], ["y"], {}, MS), [x, np.zeros(8, np.float32)])
-    gelu = evaluate(Node("n", "Gelu", ["x"], ["y"], {}, MS), [x[..., 4:]])[0]
+    (left_right,) = run("BiasSplitGelu", [x, np.zeros(8, np.float32)])
+    gelu = run("Gelu", [x[..., 4:]])[0]
     np.testing.assert_allclose(left_right, x[..., :4] * gelu, rtol=1e-6)
-    product = evaluate(Node("n", "GemmFastGelu", ["x"], ["y"], {}, MS), [f32(2, 3), f32(3, 4), f32(4)])[0]
+    product = run("GemmFastGelu", [f32(2, 3), f32(3, 4), f32(4)])[0]
     assert product.shape == (2, 4)
 
 
 def test_group_norm_channels_last_and_first_agree():
     x, gamma, beta = f32(2, 5, 6, 8), f32(8), f32(8)
     attributes = {"groups": 4, "activation": 1}
-    (last,) = evaluate(Node("n", "GroupNorm", ["x"], ["y"], attributes, MS), [x, gamma, beta])
+    (last,) = run("GroupNorm", [x, gamma, beta], attributes)
     turned = np.moveaxis(x, 3, 1)
-    (first,) = evaluate(
-        Node("n", "GroupNorm", ["x"], ["y"], {**attributes, "channels_last": 0}, MS), [turned, gamma, beta]
-    )
+    (first,) = run("GroupNorm", [turned, gamma, beta], {**attributes, "channels_last": 0})
     np.testing.assert_allclose(np.moveaxis(first, 1, 3), last, rtol=1e-5, atol=1e-6)
     grouped = x.reshape(2, 30, 4, 2)
     normal = (grouped - grouped.mean((1, 3), keepdims=True)) / np.sqrt(grouped.var((1, 3), keepdims=True) + 1e-5)
     affine = normal.reshape(x.shape) * gamma + beta
     np.testing.assert_allclose(last, affine / (1 + np.exp(-affine)), rtol=1e-4, atol=1e-5)
     skip, bias = f32(2, 8), f32(8)
-    y, total = evaluate(Node("n", "SkipGroupNorm", ["x"], ["y", "s"], attributes, MS), [x, gamma, beta, skip, bias])
+    y, total = run("SkipGroupNorm", [x, gamma, beta, skip, bias], attributes, outputs=["y", "s"])
     np.testing.assert_allclose(total, x + skip[:, None, None] + bias, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(
-        y, evaluate(Node("n", "GroupNorm", ["x"], ["y"], attributes, MS), [total, gamma, beta])[0], rtol=1e-5
-    )
+    np.testing.assert_allclose(y, run("GroupNorm", [total, gamma, beta], attributes)[0], rtol=1e-5)
 
 
 def test_shapes_are_inferred_with_symbolic_sizes():
@@ -214,7 +216,7 @@ def test_shapes_are_inferred_with_symbolic_sizes():
 
 def test_half_precision():
     x = f32(2, 8).astype(np.float16)
-    (y,) = evaluate(Node("n", "Gelu", ["x"], ["y"], {}, MS), [x])
+    (y,) = run("Gelu", [x])
     assert y.dtype == np.float16
-    (y, _) = evaluate(Node("n", "SimplifiedLayerNormalization", ["x"], ["y"]), [x, np.ones(8, np.float16)])
+    (y, _) = run("SimplifiedLayerNormalization", [x, np.ones(8, np.float16)], domain="")
     assert y.dtype == np.float16

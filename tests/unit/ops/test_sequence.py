@@ -28,7 +28,7 @@ FLOATS = TensorType(DType.Float32, Shape([N, 2]))
 
 def run(op, *arrays, library="numpy", outputs=1, **attributes):
     context = Context.of(library)
-    names = ["" if a is None else f"i{i}" for i, a in enumerate(arrays)]
+    names = [f"i{i}" for i in range(len(arrays))]
     moved = [to_library(a, context.library) for a in arrays]
     made = evaluate(Node("n", op, names, [f"o{i}" for i in range(outputs)], attributes), moved, context)
     results = [to_host(r, context.library) for r in made]

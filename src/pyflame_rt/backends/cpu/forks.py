@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-__all__ = ["call_native", "forked", "forget_after_fork"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["call_native", "forget_after_fork", "forked"]
 
 
 T = TypeVar("T")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.backends.cpu.onednn.library import load_gomp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["available_threads", "use_threads"]
 
@@ -30,7 +32,7 @@ def available_threads(cgroup: Path = Path("/sys/fs/cgroup"), membership: Path = 
 def _quotas(cgroup: Path, membership: Path) -> Iterator[float]:
     """Processor quotas of this process's cgroups and of all above them, in processors."""
     for line in _text(membership).splitlines():
-        _, controllers, path = (line.split(":", 2) + ["", "", ""])[:3]
+        _, controllers, path = [*line.split(":", 2), "", "", ""][:3]
         if controllers == "":
             yield from _along(cgroup, path, _quota_v2)
         elif "cpu" in controllers.split(","):

@@ -73,7 +73,9 @@ def attention():
 
 
 def sessions(data):
-    return [pyflame_rt.InferenceSession(data, providers=[p]) for p in ("CPUExecutionProvider", "ReferenceExecutionProvider")]
+    return [
+        pyflame_rt.InferenceSession(data, providers=[p]) for p in ("CPUExecutionProvider", "ReferenceExecutionProvider")
+    ]
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 32, 32), (2, 3, 17, 23), (5, 3, 8, 8)])
@@ -111,7 +113,9 @@ def test_many_shapes_keep_a_bounded_number_of_plans():
     session, reference = sessions(attention())
     for length in [*range(1, 40), 3, 17, 39]:
         x = RNG.standard_normal((1, length, 32)).astype(np.float32)
-        np.testing.assert_allclose(session.run(None, {"x": x})[0], reference.run(None, {"x": x})[0], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            session.run(None, {"x": x})[0], reference.run(None, {"x": x})[0], rtol=1e-4, atol=1e-5
+        )
     assert session.memory_stats()["plans"] <= 16
 
 
@@ -173,7 +177,10 @@ def test_closing_frees_every_native_handle():
 
 def test_a_bad_index_is_an_error_not_a_crash():
     nodes = [helper.make_node("Gather", ["x", "i"], ["y"], "pick")]
-    infos = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 3]), helper.make_tensor_value_info("i", TensorProto.INT64, [2])]
+    infos = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 3]),
+        helper.make_tensor_value_info("i", TensorProto.INT64, [2]),
+    ]
     out = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])]
     graph = onnx.helper.make_graph(nodes, "g", infos, out)
     data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]).SerializeToString()

@@ -22,7 +22,11 @@ def tree(tmp_path, member, files):
         ("0::/app/job\n", {"app/job/cpu.max": "50000 100000\n"}, 1),
         ("0::/app/job\n", {"app/job/cpu.max": "max 100000\n", "app/cpu.max": "150000 100000\n"}, 2),
         ("0::/app/job\n", {"cpu.max": "max 100000\n"}, 10**6),
-        ("4:cpu,cpuacct:/x\n", {"cpu,cpuacct/x/cpu.cfs_quota_us": "100000", "cpu,cpuacct/x/cpu.cfs_period_us": "100000"}, 1),
+        (
+            "4:cpu,cpuacct:/x\n",
+            {"cpu,cpuacct/x/cpu.cfs_quota_us": "100000", "cpu,cpuacct/x/cpu.cfs_period_us": "100000"},
+            1,
+        ),
         ("4:cpu:/x\n", {"cpu/x/cpu.cfs_quota_us": "-1", "cpu/x/cpu.cfs_period_us": "100000"}, 10**6),
         ("0::/nowhere\n", {}, 10**6),
         ("nonsense", {}, 10**6),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +18,9 @@ from pyflame_rt.backends.cpu.plan.views import Buffer, Place, View
 from pyflame_rt.backends.cpu.plan.watch import watched
 from pyflame_rt.graph.errors import BackendError, InputError
 from pyflame_rt.ops.evaluate import Context, run_node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 __all__ = ["Arena"]
 
@@ -135,7 +137,7 @@ class Arena:
         if not view.count:
             return np.zeros(view.shape, dtype)
         span = sum((n - 1) * s for n, s in zip(view.shape, view.strides, strict=True)) + 1
-        raw = (ctypes.c_byte * (span * dtype.itemsize)).from_address(self.address(view))
+        raw = memoryview((ctypes.c_byte * (span * dtype.itemsize)).from_address(self.address(view)))
         return np.ndarray(view.shape, dtype, raw, strides=[s * dtype.itemsize for s in view.strides])
 
     # ------------------------------------------------------------------ running

@@ -44,7 +44,7 @@ def _refuse_odd_forms(low: Lowering, step: Step) -> None:
         raise NotNative("activations, clip, layout or coupled gates other than the usual")
     if low.concrete.dtype(step.node.inputs[0]) is not DType.Float32:
         raise NotNative("a recurrent layer of another type than float32")
-    if len(step.node.inputs) > 7 and step.node.inputs[7]:
+    if _input(step, 7):
         raise NotNative("peepholes")
     lengths = _input(step, 4)
     steps, batch, _ = low.concrete.shape(step.node.inputs[0])
@@ -85,9 +85,7 @@ def _bias(low: Lowering, step: Step) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(halves.sum(1))[None]
 
 
-def _layer(
-    low: Lowering, step: Step, x: View, weights: list[np.ndarray[Any, Any]], bias: np.ndarray[Any, Any]
-) -> None:
+def _layer(low: Lowering, step: Step, x: View, weights: list[np.ndarray[Any, Any]], bias: np.ndarray[Any, Any]) -> None:
     steps, batch, _ = x.shape
     directions, hidden = weights[0].shape[1], weights[0].shape[-1]
     state = (1, directions, batch, hidden)
@@ -126,10 +124,10 @@ def _primitive(
     given: dict[str, View],
     made: dict[str, View],
 ) -> Primitive:
-    layers = [MemDesc(w.shape, "f32", "any") for w in weights]
+    layer, recurrence = (MemDesc(w.shape, "f32", "any") for w in weights)
     options: dict[str, Any] = {name: MemDesc(v.shape, "f32") for name, v in {**given, **made}.items()}
     options |= {"bias": MemDesc(bias.shape, "f32"), "direction": _DIRECTIONS[step.attributes["direction"]]}
-    ends = MemDesc(x.shape, "f32"), *layers, MemDesc(out.shape, "f32")
+    ends = MemDesc(x.shape, "f32"), layer, recurrence, MemDesc(out.shape, "f32")
     if step.op.name == "LSTM":
         return recurrent.lstm(*ends, **options)
     return recurrent.gru(*ends, linear_before_reset=bool(step.attributes["linear_before_reset"]), **options)
@@ -142,8 +140,7 @@ def _hand_out(low: Lowering, step: Step, out: View, states: list[View], sizes: t
     strides = (batch * width, hidden, width, 1)
     shape = (steps, directions, batch, hidden)
     views = [View(out.buffer, out.dtype, shape, strides)]
-    for state in states:
-        views.append(View(state.buffer, state.dtype, state.shape[1:], contiguous_strides(state.shape[1:])))
+    views += [View(s.buffer, s.dtype, s.shape[1:], contiguous_strides(s.shape[1:])) for s in states]
     for name, view in zip(step.node.outputs, views, strict=False):
         if name:
             low.places[name] = view
