@@ -195,7 +195,8 @@ class Graph:
 
     def needed_for(self, names: Iterable[str]) -> Graph:
         """A copy without the nodes and outputs that none of these values needs."""
-        live, kept = set(names), []
+        live = set(names)
+        kept: list[Node] = []
         for node in reversed(self.topological_sort()):
             if live.intersection(node.outputs):
                 live.update(node.inputs)

@@ -252,7 +252,6 @@ class GraphReader:
         for node in function.node:
             self._node(graph, node, opsets, inner, bound, depth + 1)
 
-
     def _function(self, proto: onnx.NodeProto) -> onnx.FunctionProto | None:
         """The function a node calls, or None."""
         return self.functions.get((_domain(proto.domain), text_of(proto.op_type), text_of(proto.overload)))

@@ -121,12 +121,12 @@ def dense_from_sparse(proto: onnx.SparseTensorProto) -> Tensor:
     """A sparse tensor spelled out."""
     values = tensor_from_proto(proto.values).raw()
     indices = tensor_from_proto(proto.indices).raw()
-    dense = np.zeros(tuple(proto.dims), dtype=values.dtype)
     try:
+        dense = np.zeros(tuple(proto.dims), dtype=values.dtype)
         if indices.ndim == 1:
             dense.reshape(-1)[indices] = values
         else:
             dense[tuple(indices.T)] = values
-    except IndexError as error:
+    except (IndexError, ValueError, TypeError, MemoryError) as error:
         raise InvalidModelError(f"sparse tensor {proto.values.name!r}: {error}") from error
     return Tensor(dense)

@@ -21,11 +21,16 @@ REQUIRED: Any = inspect.Parameter.empty
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One formal input."""
+    """One formal input.
+
+    ``optional`` ones may be missing at the end; ``nullable`` ones, declared ``Value | None``, may also be
+    left out in the middle, with an empty name.
+    """
 
     name: str
     optional: bool = False
     variadic: bool = False
+    nullable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ class Signature:
         count = max((i + 1 for i, name in enumerate(names) if name), default=0)
         self.check_inputs(count, where)
         for formal, name in zip(self.inputs, names, strict=False):
-            if not (name or formal.optional or formal.variadic):
+            if not (name or formal.optional or formal.variadic or formal.nullable):
                 raise InputError(f"{where}: input {formal.name!r} is required")
 
     def check_inputs(self, count: int, where: str) -> None:
@@ -117,5 +122,6 @@ def read_signature(fn: Callable[..., Any], *, skip_first: bool) -> Signature:
         elif p.kind is p.VAR_KEYWORD:
             raise TypeError(f"{fn.__name__}: attributes must be named, not **{p.name}")
         else:
-            inputs.append(Input(p.name, optional=p.default is not p.empty))
+            nullable = "None" in str(p.annotation).split(" | ")
+            inputs.append(Input(p.name, optional=p.default is not p.empty, nullable=nullable))
     return Signature(tuple(inputs), attributes, kinds)

@@ -59,7 +59,9 @@ def test_the_parsed_model_holds_no_weights(tmp_path):
 def test_bytes_are_viewed_too():
     data = weights_model().SerializeToString()
     assert len(read_model(data).weights) == 4
-    assert graph_from_bytes(data).fingerprint(weights=True) == graph_from_proto(weights_model()).fingerprint(weights=True)
+    assert graph_from_bytes(data).fingerprint(weights=True) == graph_from_proto(weights_model()).fingerprint(
+        weights=True
+    )
 
 
 def test_small_types_and_strings_beside_large_data(scans_everything):

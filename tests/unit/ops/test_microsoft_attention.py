@@ -293,3 +293,10 @@ def test_symbolic_sizes_are_kept():
     y, k, _ = infer_outputs(op, inputs, op.signature.bind(attributes, "n"))
     assert str(y.type) == f"float32[B, S, {QN * GH}]"
     assert (k.type.shape[1], k.type.shape[3]) == (KN, GH)
+
+
+def test_group_query_attention_may_leave_out_inputs_in_the_middle():
+    attributes = {"num_heads": QN, "kv_num_heads": KN}
+    arrays = group_query(0, 4, 0, packed=True)
+    assert arrays[1] is None
+    assert run("GroupQueryAttention", arrays, attributes)[0].shape == (2, 4, QN * GH)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +18,9 @@ from pyflame_rt.backends.cpu.threads import available_threads, use_threads
 from pyflame_rt.graph import DType, Graph
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.ops.evaluate import Context, Program
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["CpuBackend", "CpuExecutable"]
 

@@ -14,7 +14,7 @@ from pyflame_rt.backends.cpu.onednn.library import load_gomp
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["available_threads", "use_threads"]
+__all__ = ["available_threads", "threads_for", "use_threads"]
 
 
 def available_threads(cgroup: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
@@ -76,6 +76,20 @@ def _text(path: Path) -> str:
 def _openmp() -> tuple[Any, Any] | None:
     library = load_gomp()
     return None if library is None else (library.omp_get_max_threads, library.omp_set_num_threads)
+
+
+# Multiplications that take some 30 us: waking a second thread does not pay for less.
+SMALL_PRODUCT = 1_000_000
+
+
+@contextmanager
+def threads_for(multiplications: int) -> Iterator[None]:
+    """Primitives made inside use one thread when their work is small; they divide it when they are made."""
+    if multiplications >= SMALL_PRODUCT:
+        yield
+        return
+    with use_threads(1):
+        yield
 
 
 @contextmanager

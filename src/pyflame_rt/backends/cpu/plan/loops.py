@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Nest", "nest_of"]
 
 # A flat loop is split over threads in pieces of at least this many elements.
-FLAT_GRAIN = 16_384
+FLAT_GRAIN = 65_536
 MAX_OUTER = 6
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["DnnStep", "HostStep", "KernelStep", "Lowered", "Lowering", "NotNative", "lowers"]
 
 # Rows are given to threads in pieces of at least this many elements.
-ROW_GRAIN = 8_192
+ROW_GRAIN = 32_768
 
 
 class NotNative(Exception):

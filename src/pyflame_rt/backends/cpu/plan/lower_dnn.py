@@ -15,6 +15,7 @@ from pyflame_rt.backends.cpu.onednn.packing import pack
 from pyflame_rt.backends.cpu.plan.epilogue import Epilogue, find_epilogue
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative, lowers
 from pyflame_rt.backends.cpu.plan.views import View
+from pyflame_rt.backends.cpu.threads import threads_for
 from pyflame_rt.graph import DType
 from pyflame_rt.ops.windows import Windows, windows
 
@@ -93,7 +94,9 @@ def _convolution(low: Lowering, step: Step, epilogue: Epilogue) -> View:
             attr=attr,
         )
 
-    primitive = _with_epilogue(low, epilogue, make)
+    depth = math.prod(weights.shape[1:])
+    with threads_for(math.prod(out_shape) * depth):
+        primitive = _with_epilogue(low, epilogue, make)
     if primitive.impl.startswith("ref") and epilogue.names:
         raise NotNative("with this epilogue the library has only its slow implementation")
     args = {
@@ -204,7 +207,8 @@ def _matmul(low: Lowering, step: Step, epilogue: Epilogue) -> View:
 
     if scale != 1.0 and (epilogue.names or bias is not None):
         raise NotNative("alpha together with a bias or an epilogue")
-    primitive = _with_epilogue(low, epilogue, make)
+    with threads_for(math.prod(out_shape) * a.shape[-1]):
+        primitive = _with_epilogue(low, epilogue, make)
     args = {"src": a, "weights": b}
     if bias is not None:
         args["bias"] = bias
@@ -231,7 +235,8 @@ def _dense_layer(low: Lowering, step: Step, epilogue: Epilogue, a: View, b: View
             attr=attr,
         )
 
-    primitive = make(epilogue.attr([MemDesc(v.shape, "f32") for v in operands.values()]))
+    with threads_for(rows * depth * width):
+        primitive = make(epilogue.attr([MemDesc(v.shape, "f32") for v in operands.values()]))
     args = {"src": a, "weights": _packed_matrix(low, b.permuted([1, 0]), primitive)}
     if bias is not None:
         args["bias"] = bias

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.backends.base import RunHooks
 from pyflame_rt.backends.cpu.plan import lower_dnn, lower_loops, lower_rnn, lower_views
 from pyflame_rt.backends.cpu.plan.arena import Arena
 from pyflame_rt.backends.cpu.plan.claims import keeps
@@ -17,7 +15,12 @@ from pyflame_rt.backends.cpu.plan.concrete import concretize
 from pyflame_rt.backends.cpu.plan.lower import DnnStep, HostStep, KernelStep, Lowered, Lowering
 from pyflame_rt.backends.cpu.plan.memory import assign_offsets
 from pyflame_rt.backends.cpu.threads import use_threads
-from pyflame_rt.graph import DType, Graph
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyflame_rt.backends.base import RunHooks
+    from pyflame_rt.graph import DType, Graph
 
 __all__ = ["Plan", "Retired", "make_plan"]
 
