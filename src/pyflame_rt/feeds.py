@@ -56,7 +56,7 @@ class FeedReader:
 
     def read(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Arrays by input name; every required input is there."""
-        if not isinstance(feed, Mapping):
+        if type(feed) is not dict and not isinstance(feed, Mapping):
             raise InputError(
                 f"the feed must map input names to values, got {type(feed).__name__}. Inputs: {_listed(self._kinds)}"
             )

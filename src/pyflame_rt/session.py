@@ -235,7 +235,8 @@ class InferenceSession:
         plain = options is None and stop is None and self._profiler is None and not self._options.memory_limit
         if plain and not self._log.enabled(logging.DEBUG):
             hooks.check = self._check_closed
-            return self._own(compiled.executable.run(feeds, names, hooks), feeds)
+            results = compiled.executable.run(feeds, names, hooks)
+            return results if compiled.executable.fresh_outputs else self._own(results, feeds)
         return self._own(self._execute_watched(compiled, names, feeds, options, hooks, stop), feeds)
 
     def _check_closed(self) -> None:

@@ -47,7 +47,13 @@ class Placement:
 
 
 class Executable(Protocol):
-    """A compiled graph."""
+    """A compiled graph.
+
+    Attributes:
+        fresh_outputs: True when outputs are always arrays of their own, never an input or a weight.
+    """
+
+    fresh_outputs: bool
 
     def run(self, feeds: Mapping[str, Any], output_names: Sequence[str], hooks: RunHooks) -> list[Any]:
         """Outputs, then taps (NumPy arrays, lists for sequences, None for empty optionals)."""
@@ -138,6 +144,8 @@ class BackendAdapter:
 
 class BackendExecutable:
     """A graph with the backend that will run it."""
+
+    fresh_outputs = False
 
     def __init__(self, backend: Backend, graph: Graph) -> None:
         self._backend = backend

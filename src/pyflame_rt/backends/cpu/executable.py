@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -38,8 +39,16 @@ class CpuBackend:
         return CpuExecutable(graph, threads, getattr(options, "plan_cache_size", MAX_PLANS))
 
 
+class _Recent(NamedTuple):
+    names: Sequence[str]
+    shapes: list[tuple[str, Any, tuple[int, ...]]]
+    plan: Plan
+
+
 class CpuExecutable:
     """A graph with its plans. Safe for concurrent runs: each takes an arena of its own."""
+
+    fresh_outputs = True
 
     def __init__(self, graph: Graph, threads: int, max_plans: int = MAX_PLANS) -> None:
         self.graph = graph
@@ -52,14 +61,25 @@ class CpuExecutable:
         self._lock = threading.Lock()
         self._last: Plan | None = None
         self._why = ""
+        self._recent: _Recent | None = None
         forget_after_fork(self)
 
     def forget(self) -> None:
         """Drop what belongs to the parent process, without touching it."""
         self._plans, self._last, self._lock = OrderedDict(), None, threading.Lock()
+        self._recent = None
 
     def run(self, feeds: Mapping[str, Any], output_names: Sequence[str], hooks: RunHooks) -> list[Any]:
         """Outputs, then taps."""
+        recent = self._recent
+        if recent is not None and hooks.observe is None and not hooks.taps and output_names == recent.names:
+            shapes = [(name, array.dtype, array.shape) for name, array in feeds.items() if array is not None]
+            if shapes == recent.shapes and not forked():
+                with suppress(Retired):
+                    return recent.plan.run(feeds, hooks)
+        return self._run(feeds, output_names, hooks)
+
+    def _run(self, feeds: Mapping[str, Any], output_names: Sequence[str], hooks: RunHooks) -> list[Any]:
         wanted = [*output_names, *hooks.taps]
         given = {name: value for name, value in feeds.items() if value is not None}
         if hooks.observe is not None or not self._plannable(given):
@@ -68,11 +88,21 @@ class CpuExecutable:
         run = partial(self._run_plan, given, names, hooks)
         results = call_native(run) if forked() else run()
         if results is None:
+            self._recent = None
             return self._interpret(given, wanted, hooks)
+        if names == self.outputs and tuple(output_names) == names:
+            self._remember(given, output_names)
         if len(wanted) == len(names) and tuple(wanted) == names:
             return results
         by_name = dict(zip(names, results, strict=True))
         return [by_name[name] for name in wanted]
+
+    def _remember(self, feeds: Mapping[str, Any], output_names: Sequence[str]) -> None:
+        """The next call is most often like this one: keep what it compares with."""
+        shapes = [(name, array.dtype, array.shape) for name, array in feeds.items()]
+        plan = self._plans.get((self.outputs, *shapes))
+        if plan is not None:
+            self._recent = _Recent(output_names, shapes, plan)
 
     def _run_plan(self, feeds: Mapping[str, Any], names: tuple[str, ...], hooks: RunHooks) -> list[Any] | None:
         """Outputs of the plan for these shapes; None when they cannot be planned."""
@@ -125,7 +155,7 @@ class CpuExecutable:
         unknown = [name for name in wanted if name not in program.slots]
         if unknown:
             raise InputError(f"the model has no value {unknown[0]!r}")
-        return [values[program.slots[name]] for name in wanted]
+        return [_own(values[program.slots[name]]) for name in wanted]
 
     def placements(self) -> list[Placement]:
         """Where each node runs, as the latest plan has it."""
@@ -155,6 +185,14 @@ class CpuExecutable:
         """Free every plan."""
         with self._lock:
             plans, self._plans, self._last = list(self._plans.values()), OrderedDict(), None
+            self._recent = None
         for plan in plans:
             if plan is not None:
                 plan.retire(cancel=True)
+
+
+def _own(value: Any) -> Any:
+    """A value the caller may keep and change: the interpreter may hand out an input or a weight itself."""
+    if isinstance(value, list):
+        return [_own(item) for item in value]
+    return value.copy() if isinstance(value, np.ndarray) else value

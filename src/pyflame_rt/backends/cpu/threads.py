@@ -14,7 +14,7 @@ from pyflame_rt.backends.cpu.onednn.library import load_gomp
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["available_threads", "threads_for", "use_threads"]
+__all__ = ["available_threads", "set_threads", "threads_for", "use_threads"]
 
 
 def available_threads(cgroup: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
@@ -95,13 +95,19 @@ def threads_for(multiplications: int) -> Iterator[None]:
 @contextmanager
 def use_threads(count: int) -> Iterator[None]:
     """Parallel regions begun by this thread use ``count`` threads; what was set before comes back."""
-    calls = _openmp()
-    before = count if calls is None else calls[0]()
-    if calls is None or before == count:
-        yield
-        return
-    calls[1](count)
+    before = set_threads(count)
     try:
         yield
     finally:
-        calls[1](before)
+        set_threads(before)
+
+
+def set_threads(count: int) -> int:
+    """Set how many threads parallel regions begun by this thread use; returns what was set before."""
+    calls = _openmp()
+    if calls is None:
+        return count
+    before = int(calls[0]())
+    if before != count:
+        calls[1](count)
+    return before

@@ -38,6 +38,8 @@ class ReferenceBackend:
 class ReferenceExecutable:
     """A graph prepared for interpretation. Safe for concurrent runs: each has its own values."""
 
+    fresh_outputs = False
+
     def __init__(self, graph: Graph, library: str, plan_cache_size: int = 16) -> None:
         self._library = find_library(library)
         self._program = Program(graph)

@@ -14,7 +14,7 @@ from pyflame_rt.backends.cpu.plan.claims import keeps
 from pyflame_rt.backends.cpu.plan.concrete import concretize
 from pyflame_rt.backends.cpu.plan.lower import DnnStep, HostStep, KernelStep, Lowered, Lowering
 from pyflame_rt.backends.cpu.plan.memory import assign_offsets
-from pyflame_rt.backends.cpu.threads import use_threads
+from pyflame_rt.backends.cpu.threads import set_threads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,10 +50,11 @@ class Plan:
         inputs = [np.asarray(feeds[name], order="C") for name in self.lowered.inputs]
         outputs = [np.empty(shape, dtype) for shape, dtype in self.outputs]
         arena = self._take()
+        before = set_threads(self.threads)
         try:
-            with use_threads(self.threads):
-                arena.run(inputs, outputs, hooks.check, urgent=hooks.urgent)
+            arena.run(inputs, outputs, hooks.check, urgent=hooks.urgent)
         finally:
+            set_threads(before)
             self._give_back(arena)
         return outputs
 
