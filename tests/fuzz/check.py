@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import signal
 import warnings
@@ -47,7 +48,7 @@ def check(data: bytes) -> str:
     """How far a file gets: the name of the typed error, or "ran". Anything else is raised."""
     signal.alarm(SECONDS)
     try:
-        session = InferenceSession(data, providers=["ReferenceExecutionProvider"])
+        session = InferenceSession(data, providers=[os.environ.get("FUZZ_PROVIDER", "ReferenceExecutionProvider")])
         infer_types(session._graph.copy())
         feeds = {info.name: _zeros(info.type) for info in session._graph.required_inputs}
         if any(value is None for value in feeds.values()):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import multiprocessing
+import os
 import sys
 import tempfile
 import time
@@ -132,8 +133,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--onnx", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--provider", default="ReferenceExecutionProvider")
     parser.add_argument("--only", help="one run, such as pfm:1234, with its traceback")
     given = parser.parse_args(arguments)
+    os.environ["FUZZ_PROVIDER"] = given.provider
     if given.only:
         kind, number = given.only.split(":")
         limit_process()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from pyflame_rt.graph.errors import DTypeMismatchError, PyFlameRTError, ShapeMis
 from pyflame_rt.ops.value import Value, scope
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyflame_rt.ops.registry import Op
 
@@ -86,7 +87,7 @@ def trace(op: Op, inputs: Sequence[Value | None], attributes: dict[str, Any]) ->
     tracer = Tracer(op.full_name)
     names = [f"in_{i}" for i in range(len(inputs))]
     values = [None if v is None else tracer.input(n, v.type, v.known) for n, v in zip(names, inputs, strict=True)]
-    with scope(tracer):
+    with scope(tracer), _typed_errors(op, inputs):
         results = op.body(*values, **attributes)
     outputs: list[Value | None] = list(results) if isinstance(results, tuple) else [results]
     for value in outputs:
@@ -100,18 +101,26 @@ def infer_outputs(op: Op, inputs: Sequence[Value | None], attributes: dict[str, 
     try:
         if op.composite and op.infer is None:
             return [Value(None, None) if v is None else v for v in trace(op, inputs, attributes)[1]]
-        outputs = _apply_rule(op, inputs, attributes)
+        with _typed_errors(op, inputs):
+            outputs = _apply_rule(op, inputs, attributes)
     except UndeterminedError:
         return [Value(None, None)]
+    if op.shape_math:
+        _propagate_contents(op, inputs, attributes, outputs)
+    return outputs
+
+
+@contextmanager
+def _typed_errors(op: Op, inputs: Sequence[Value | None]) -> Iterator[None]:
+    """Bodies and rules take for granted that inputs suit the operator; what fails says they do not."""
+    try:
+        yield
     except PyFlameRTError:
         raise
     except (ValueError, IndexError, ArithmeticError, MemoryError) as error:
         raise ShapeMismatchError(_misfit(op, inputs, error)) from error
     except (TypeError, AttributeError, KeyError, AssertionError) as error:
         raise DTypeMismatchError(_misfit(op, inputs, error)) from error
-    if op.shape_math:
-        _propagate_contents(op, inputs, attributes, outputs)
-    return outputs
 
 
 def _misfit(op: Op, inputs: Sequence[Value | None], error: Exception) -> str:

@@ -15,6 +15,7 @@ from pyflame_rt.backends.cpu.plan.concrete import concretize
 from pyflame_rt.backends.cpu.plan.lower import DnnStep, HostStep, KernelStep, Lowered, Lowering
 from pyflame_rt.backends.cpu.plan.memory import assign_offsets
 from pyflame_rt.backends.cpu.threads import set_threads
+from pyflame_rt.graph.errors import BackendError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,6 +31,13 @@ _FAMILIES = (lower_dnn, lower_loops, lower_rnn, lower_views)
 
 class Retired(Exception):
     """The plan was given up between finding it and running it."""
+
+
+def _fresh(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    try:
+        return np.empty(shape, dtype)
+    except (MemoryError, ValueError) as error:
+        raise BackendError(f"an output of shape {list(shape)} does not fit into memory") from error
 
 
 @dataclass(slots=True)
@@ -48,7 +56,7 @@ class Plan:
     def run(self, feeds: Mapping[str, Any], hooks: RunHooks) -> list[np.ndarray[Any, Any]]:
         """Outputs in fresh arrays."""
         inputs = [np.asarray(feeds[name], order="C") for name in self.lowered.inputs]
-        outputs = [np.empty(shape, dtype) for shape, dtype in self.outputs]
+        outputs = [_fresh(shape, dtype) for shape, dtype in self.outputs]
         arena = self._take()
         before = set_threads(self.threads)
         try:
