@@ -13,38 +13,48 @@ from emberharmony.typing import ArrayLike, Axis, DTypeLike
 Array = mx.array
 
 
-def _fold(function: Callable[..., Array]) -> Callable[..., Array]:
+def _reduced(function: Callable[..., Array], x: Array, axis: Axis, keepdims: bool, empty: Any) -> Array:
+    """A reduction that never hands MLX an array without elements: its loops do not end on some of them."""
+    axes = plain_axes(axis, x.ndim)
+    if x.size:
+        return function(x, axis=axes, keepdims=keepdims)
+    gone = range(x.ndim) if axes is None else [axes] if isinstance(axes, int) else axes
+    over = {a % x.ndim for a in gone} if x.ndim else set()
+    kept = [1 if i in over else n for i, n in enumerate(x.shape) if keepdims or i not in over]
+    if empty is None and 0 not in kept:
+        raise ValueError("an empty array has no largest or smallest element")
+    return mx.full(kept, 0 if empty is None else empty, dtype=x.dtype)
+
+
+def _fold(function: Callable[..., Array], empty: int) -> Callable[..., Array]:
     """A sum or product: integers in their dtype, half precision in float32."""
 
     def call(x: ArrayLike, axis: Axis = None, keepdims: bool = False, dtype: DTypeLike = None) -> Array:
         x = as_mlx(x)
         answer = sum_dtype(dtype_of(x), dtype)
         wide = x.astype(native_dtype(compute_dtype(answer)))
-        axes = plain_axes(axis, x.ndim)
-        return function(wide, axis=axes, keepdims=keepdims).astype(native_dtype(answer))
+        return _reduced(function, wide, axis, keepdims, empty).astype(native_dtype(answer))
 
     return call
 
 
 def _extreme(function: Callable[..., Array]) -> Callable[..., Array]:
     def call(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-        x = as_mlx(x)
-        return function(x, axis=plain_axes(axis, x.ndim), keepdims=keepdims)
+        return _reduced(function, as_mlx(x), axis, keepdims, None)
 
     return call
 
 
-def _truth(function: Callable[..., Array]) -> Callable[..., Array]:
+def _truth(function: Callable[..., Array], empty: bool) -> Callable[..., Array]:
     def call(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-        x = as_mlx(x)
-        return function(x != 0, axis=plain_axes(axis, x.ndim), keepdims=keepdims)
+        return _reduced(function, as_mlx(x) != 0, axis, keepdims, empty)
 
     return call
 
 
-NATIVE.update({"sum": _fold(mx.sum), "prod": _fold(mx.prod)})
+NATIVE.update({"sum": _fold(mx.sum, 0), "prod": _fold(mx.prod, 1)})
 NATIVE.update({"max": _extreme(mx.max), "min": _extreme(mx.min)})
-NATIVE.update({"all": _truth(mx.all), "any": _truth(mx.any)})
+NATIVE.update({"all": _truth(mx.all, True), "any": _truth(mx.any, False)})
 
 
 def _place(x: ArrayLike, axis: int | None, keepdims: bool, function: Callable[..., Any]) -> Array:

@@ -17,7 +17,7 @@ from pyflame_rt.backends.cpu.plan.lower import DnnStep, HostStep, KernelStep, Lo
 from pyflame_rt.backends.cpu.plan.views import Buffer, Place, View
 from pyflame_rt.backends.cpu.plan.watch import watched
 from pyflame_rt.graph.errors import BackendError, InputError
-from pyflame_rt.ops.evaluate import Context, run_node
+from pyflame_rt.ops.evaluate import Context, run_node, where
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -177,8 +177,16 @@ class Arena:
         arrays = [None if v is None else self.array(v) for v in step.inputs]
         results = run_node(step.step.node, step.step.op, dict(step.step.attributes), arrays, Context.of("numpy"))
         for view, result in zip(step.outputs, results, strict=False):
-            if view is not None and view.count:
-                np.copyto(self.array(view), result, casting="no")
+            if view is None:
+                continue
+            if not isinstance(result, np.ndarray) or (result.dtype, result.shape) != (view.dtype.numpy, view.shape):
+                kind = getattr(result, "dtype", type(result).__name__)
+                raise BackendError(
+                    f"{where(step.step.node)} made {kind}{list(getattr(result, 'shape', []))}, "
+                    f"planned was {view.dtype.label}{list(view.shape)}"
+                )
+            if view.count:
+                np.copyto(self.array(view), result)
 
     def _raise(self, plan: Plan, status: int, check: Callable[[], None] | None) -> None:
         if check is not None:

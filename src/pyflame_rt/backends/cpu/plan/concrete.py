@@ -14,6 +14,7 @@ from pyflame_rt.graph.graph import node_subgraphs
 from pyflame_rt.ops.evaluate import Context, bind_attributes, run_op
 from pyflame_rt.ops.inline import instantiate
 from pyflame_rt.ops.registry import Op, get_op
+from pyflame_rt.ops.rules import boolean, broadcast, same
 from pyflame_rt.ops.trace import infer_outputs
 from pyflame_rt.ops.value import Value
 
@@ -26,6 +27,10 @@ __all__ = ["Concrete", "ShapesUnknown", "Step", "concretize"]
 MAX_FOLDED = 64 * 1024 * 1024
 # Contents larger than this are kept as constants, not propagated through inference.
 MAX_KNOWN = 1024
+
+
+# Rules that look at the types of inputs only, never at contents or attributes.
+_TYPE_RULES = (same, broadcast, boolean)
 
 
 class ShapesUnknown(Exception):
@@ -90,6 +95,8 @@ class _Worker:
         self.same: dict[str, str] = {}
         self.values: dict[str, Value] = {}
         self.count = 0
+        self.defaults: dict[Op, Mapping[str, Any]] = {}
+        self.inferred: dict[Any, list[Value]] = {}
         self.context = Context.of("numpy")
         self.wanted = list(wanted)
         self.out = Concrete(list(feeds), [])
@@ -141,11 +148,29 @@ class _Worker:
         if not op.random and all(n in self.out.constants for n in node.inputs if n) and self._fold(node, op):
             return []
         values = [self.values[n] if n else None for n in node.inputs]
-        attributes = bind_attributes(node, op)
+        attributes = self._bound(node, op)
         if op.composite and not self.keeps(op, attributes):
             return self._open(node, op, values)
         self._keep(node, op, values, attributes)
         return []
+
+    def _bound(self, node: Node, op: Op) -> Mapping[str, Any]:
+        """Attributes with defaults; nodes that give none share one mapping."""
+        if node.attributes:
+            return bind_attributes(node, op)
+        if op not in self.defaults:
+            self.defaults[op] = bind_attributes(node, op)
+        return self.defaults[op]
+
+    def _infer(self, op: Op, values: Sequence[Value | None], attributes: Mapping[str, Any]) -> list[Value]:
+        """Types of the outputs, worked out once for equal input types where only those matter."""
+        contents = op.shape_math and all(v is None or v.known is not None for v in values)
+        if op.infer not in _TYPE_RULES or contents:
+            return infer_outputs(op, values, dict(attributes))
+        key = (op, *(None if v is None else v.type for v in values))
+        if key not in self.inferred:
+            self.inferred[key] = infer_outputs(op, values, dict(attributes))
+        return self.inferred[key]
 
     def _is_identity(self, node: Node) -> bool:
         if node.op_type == "Identity":
@@ -158,7 +183,7 @@ class _Worker:
         arrays = [self.out.constants[n] if n else None for n in node.inputs]
         try:
             results = run_op(op, arrays, bind_attributes(node, op), self.context)
-        except (PyFlameRTError, ValueError, TypeError, ArithmeticError, IndexError):
+        except (PyFlameRTError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, MemoryError):
             return False  # let it fail when it runs, as it would unfolded
         made = [(n, r) for n, r in zip(node.outputs, results, strict=False) if n]
         if any(not isinstance(r, np.ndarray) or r.nbytes > MAX_FOLDED for _, r in made):
@@ -177,7 +202,7 @@ class _Worker:
         return body.nodes
 
     def _keep(self, node: Node, op: Op, values: Sequence[Value | None], attributes: Mapping[str, Any]) -> None:
-        outputs = infer_outputs(op, values, dict(attributes))
+        outputs = self._infer(op, values, attributes)
         names = [n for n in node.outputs if n]
         if len(outputs) < len(node.outputs):
             raise ShapesUnknown(f"node {node.name!r} ({node.full_name}): types of its outputs are not known")

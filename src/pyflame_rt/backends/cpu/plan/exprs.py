@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyflame_rt.backends.cpu.llvm.program import Expr, apply, cast, const
 from pyflame_rt.graph import DType, Node, Shape, TensorType
 from pyflame_rt.ops.evaluate import bind_attributes
-from pyflame_rt.ops.inline import instantiate
+from pyflame_rt.ops.inline import Body, instantiate
 from pyflame_rt.ops.registry import Op, get_op
 from pyflame_rt.ops.value import Value
 
@@ -121,17 +121,8 @@ _SPECIAL: dict[str, Callable[[Mapping[str, Any], Sequence[Expr | None]], Expr]] 
 
 def _opened(op: Op, attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
     """The expression of a composition: its body, traced on single elements."""
-    names = [f"x{i}" if a is not None else "" for i, a in enumerate(args)]
-    kinds = [
-        None if a is None else Value(n, TensorType(DType.of(a.dtype), Shape(())))
-        for n, a in zip(names, args, strict=True)
-    ]
-    given = {k: v for k, v in attributes.items() if v is not None}
-    counter = iter(range(1 << 30))
-    body = instantiate(
-        Node("n", op.name, names, ["y"], given, op.domain), op, kinds, lambda hint: f"{hint}%{next(counter)}"
-    )
-    values: dict[str, Expr] = {n: a for n, a in zip(names, args, strict=True) if a is not None}
+    body = _scalar_body(op, repr(attributes), tuple(None if a is None else a.dtype for a in args), attributes)
+    values: dict[str, Expr] = {f"x{i}": a for i, a in enumerate(args) if a is not None}
     for name, tensor in body.constants.items():
         values[name] = constant_expr(tensor.raw())
     for node in body.nodes:
@@ -142,6 +133,26 @@ def _opened(op: Op, attributes: Mapping[str, Any], args: Sequence[Expr | None]) 
         inputs = [values[n] if n else None for n in node.inputs]
         values[node.outputs[0]] = expression(inner, bind_attributes(node, inner), inputs)
     return values["y"]
+
+
+_bodies: dict[tuple[Op, str, tuple[str | None, ...]], Body] = {}
+
+
+def _scalar_body(op: Op, key: str, dtypes: tuple[str | None, ...], attributes: Mapping[str, Any]) -> Body:
+    """The body on single elements of these types, traced once; inputs are x0, x1..., the output y."""
+    found = _bodies.get((op, key, dtypes))
+    if found is None:
+        names = [f"x{i}" if d is not None else "" for i, d in enumerate(dtypes)]
+        kinds = [
+            None if d is None else Value(n, TensorType(DType.of(d), Shape(())))
+            for n, d in zip(names, dtypes, strict=True)
+        ]
+        given = {k: v for k, v in attributes.items() if v is not None}
+        counter = iter(range(1 << 30))
+        node = Node("n", op.name, names, ["y"], given, op.domain)
+        found = instantiate(node, op, kinds, lambda hint: f"{hint}%{next(counter)}")
+        _bodies[op, key, dtypes] = found
+    return found
 
 
 def constant_expr(array: np.ndarray[Any, Any]) -> Expr:

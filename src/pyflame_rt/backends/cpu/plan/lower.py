@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.backends.cpu.llvm.program import Kernel, Map, RowKernel, Store, load
+from pyflame_rt.backends.cpu.onednn.api import OneDnnError
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.onednn.primitives import reorder
 from pyflame_rt.backends.cpu.plan.concrete import Concrete, Step
@@ -279,7 +280,8 @@ class Lowering:
             mark, kept = len(self.steps), dict(self.places)
             try:
                 lowering(self, step)
-            except NotNative as error:
+            except (NotNative, OneDnnError, ValueError, LookupError, OverflowError) as error:
+                # What a kernel cannot express, the reference runs, and says so if it cannot either.
                 del self.steps[mark:]
                 self.places, reason = kept, str(error)
             else:
