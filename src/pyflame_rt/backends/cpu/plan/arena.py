@@ -30,7 +30,7 @@ class Arena:
 
     def __init__(self, lowered: Lowered, size: int, threads: int) -> None:
         self.lowered = lowered
-        self.memory = aligned_empty(max(size, 64))
+        self.memory = _allocated(max(size, 64))
         self.base = self.memory.ctypes.data
         self.flag = np.zeros(1, np.int64)
         self.cancel = np.zeros(1, np.int64)
@@ -201,3 +201,10 @@ class Arena:
             memory.close()
         self.memories = []
         self.stream.close()
+
+
+def _allocated(size: int) -> np.ndarray[Any, Any]:
+    try:
+        return aligned_empty(size)
+    except (MemoryError, ValueError) as error:
+        raise BackendError(f"intermediate values need {size} bytes, which cannot be allocated") from error

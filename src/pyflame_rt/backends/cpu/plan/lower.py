@@ -280,7 +280,7 @@ class Lowering:
             mark, kept = len(self.steps), dict(self.places)
             try:
                 lowering(self, step)
-            except (NotNative, OneDnnError, ValueError, LookupError, OverflowError) as error:
+            except (NotNative, OneDnnError, ValueError, TypeError, LookupError, OverflowError) as error:
                 # What a kernel cannot express, the reference runs, and says so if it cannot either.
                 del self.steps[mark:]
                 self.places, reason = kept, str(error)
