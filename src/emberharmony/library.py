@@ -13,6 +13,7 @@ import numpy as np
 from emberharmony.declared import DECLARED
 from emberharmony.dtypes import is_scalar, result_dtype
 from emberharmony.errors import MissingExtra, UnknownBackendError
+from emberharmony.hosting import note_host_step
 from emberharmony.typing import Array, ArrayLike, DTypeLike
 
 NAMES = ("numpy", "torch", "mlx")
@@ -100,6 +101,12 @@ class Library:
     def to_numpy(self, x: Array) -> np.ndarray:
         """A NumPy array with the values and dtype of `x`, evaluated and on the host."""
         return self._backend.to_numpy(x if self._backend.is_array(x) else self.as_array(x))
+
+    def on_host(self, x: Array) -> np.ndarray:
+        """Like `to_numpy`, for an operation that NumPy computes in this library's place; it is counted."""
+        if self.name != "numpy":
+            note_host_step()
+        return self.to_numpy(x)
 
     def is_unsupported(self, error: BaseException) -> bool:
         """Whether an error says that the library lacks an operation or dtype."""

@@ -299,7 +299,7 @@ def unique(
     >>> ops.unique(np.array([3, 1, 3]), return_counts=True)
     (array([1, 3]), array([1, 2]))
     """
-    found: Any = np.unique(lib.to_numpy(x), return_index, return_inverse, return_counts, axis=axis)
+    found: Any = np.unique(lib.on_host(x), return_index, return_inverse, return_counts, axis=axis)
     if not (return_index or return_inverse or return_counts):
         return lib.from_numpy(found)
     return tuple(lib.from_numpy(np.asarray(part)) for part in found)

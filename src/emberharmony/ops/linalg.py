@@ -18,7 +18,7 @@ def _on_host(lib: Library, function: Any, *arrays: ArrayLike, **options: Any) ->
     """Call a function of `numpy.linalg`, in float32 or wider, and bring the results back."""
     known = [lib.as_array(a) for a in arrays]
     answer = float_for(lib.dtype(lib.promote(*known)[0]))
-    wide = [lib.to_numpy(a).astype(compute_dtype(answer), copy=False) for a in known]
+    wide = [lib.on_host(a).astype(compute_dtype(answer), copy=False) for a in known]
     with np.errstate(all="ignore"):
         found = function(*wide, **options)
     return _brought_back(lib, found, answer)
@@ -328,7 +328,7 @@ def matrix_rank(lib: Library, x: ArrayLike, tol: float | None = None) -> Array:
     array(1)
     """
     wide = compute_dtype(float_for(lib.dtype(lib.as_array(x))))
-    found = np.linalg.matrix_rank(lib.to_numpy(x).astype(wide, copy=False), tol)
+    found = np.linalg.matrix_rank(lib.on_host(x).astype(wide, copy=False), tol)
     return lib.from_numpy(np.asarray(found, np.int64))
 
 

@@ -14,7 +14,7 @@ from emberharmony.typing import Array, ArrayLike
 def _on_host(lib: Library, function: Any, x: ArrayLike, *options: Any) -> Array:
     x = lib.as_array(x)
     wide = compute_dtype(float_for(lib.dtype(x)))
-    return lib.from_numpy(function(lib.to_numpy(x).astype(wide, copy=False), *options))
+    return lib.from_numpy(function(lib.on_host(x).astype(wide, copy=False), *options))
 
 
 @op

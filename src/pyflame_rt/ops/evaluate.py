@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from emberharmony import library as find_library
+from emberharmony.hosting import host_steps
 from pyflame_rt.graph import (
     DType,
     Graph,
@@ -169,8 +170,12 @@ def run_op(
         return _as_list(op.body(lib, *arrays, **attributes))
     reason = _host_reason(op, arrays, lib)
     if reason is None:
+        before = host_steps()
         try:
-            return _as_list(op.body(lib, *arrays, **attributes))
+            results = _as_list(op.body(lib, *arrays, **attributes))
+            if host_steps() > before:
+                context.host_steps[op.full_name, f"{lib.name} computes this through NumPy"] += 1
+            return results
         except Exception as error:
             if isinstance(error, PyFlameRTError) or not lib.is_unsupported(error):
                 raise

@@ -21,6 +21,7 @@ from emberharmony.backends.mlx.base import (
 from emberharmony.backends.numpy import arrays as host
 from emberharmony.dtypes import float32
 from emberharmony.errors import UnsupportedOpError
+from emberharmony.hosting import note_host_step
 from emberharmony.seeding import SEED
 from emberharmony.typing import ArrayLike, DTypeLike, Pairs, Shape
 
@@ -112,6 +113,7 @@ def slice_update(x: ArrayLike, start_indices: Sequence[int], updates: ArrayLike)
 @native
 def nonzero(x: ArrayLike) -> tuple[Array, ...]:
     """Places of elements that are not 0, found on the host: MLX has no shapes that depend on data."""
+    note_host_step()
     return tuple(from_numpy(part) for part in np.nonzero(np.atleast_1d(to_numpy(as_mlx(x)))))
 
 
@@ -138,6 +140,7 @@ def sort(x: ArrayLike, axis: int | None = -1, descending: bool = False) -> Array
 @native
 def searchsorted(sorted_sequence: ArrayLike, values: ArrayLike, side: str = "left") -> Array:
     """Where values belong, found on the host."""
+    note_host_step()
     line, wanted = (to_numpy(v) for v in meet(sorted_sequence, values))
     return from_numpy(host.searchsorted(line, wanted, side))
 
@@ -148,6 +151,7 @@ def matmul(x1: ArrayLike, x2: ArrayLike) -> Array:
     x1, x2 = meet(x1, x2)
     if mx.issubdtype(x1.dtype, mx.inexact):
         return mx.matmul(x1, x2)
+    note_host_step()
     return from_numpy(host.matmul(to_numpy(x1), to_numpy(x2)))
 
 
@@ -158,6 +162,7 @@ def einsum(subscripts: str, *operands: ArrayLike) -> Array:
     if mx.issubdtype(arrays[0].dtype, mx.inexact):
         wide = (widened(a) for a in arrays)
         return mx.einsum(subscripts.replace(" ", ""), *wide).astype(arrays[0].dtype)
+    note_host_step()
     return from_numpy(host.einsum(subscripts, *(to_numpy(a) for a in arrays)))
 
 

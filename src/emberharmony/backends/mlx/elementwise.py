@@ -23,6 +23,7 @@ from emberharmony.backends.mlx.base import (
     widened,
 )
 from emberharmony.dtypes import is_scalar
+from emberharmony.hosting import note_host_step
 from emberharmony.typing import ArrayLike, Axis, DTypeLike, Shape
 
 Array = mx.array
@@ -53,6 +54,7 @@ def _exact(function: Callable[[Array], Array], on_host: Callable[[np.ndarray], A
         x = as_mlx(x)
         if x.dtype != mx.float64:
             return wide(x)
+        note_host_step()
         with np.errstate(all="ignore"):
             return from_numpy(np.asarray(on_host(to_numpy(x))))
 
@@ -64,6 +66,7 @@ def _host_unary(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[Array
 
     def call(x: ArrayLike) -> Array:
         x = as_float(x)
+        note_host_step()
         done = function(to_numpy(widened(x)).astype(np.float64))
         return from_numpy(done.astype(to_numpy(widened(x)).dtype)).astype(x.dtype)
 
