@@ -5,6 +5,7 @@ is run as it is, and as ONNX Runtime's optimiser rewrites it (with operators of 
 """
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -72,10 +73,20 @@ def onnxruntime_session(model: bytes, level: str = "ORT_ENABLE_ALL", saved: str 
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
+PROVIDER = ContextVar("PROVIDER", default="CPUExecutionProvider")
+
+
+@pytest.fixture(params=["CPUExecutionProvider", "ReferenceExecutionProvider"], autouse=True)
+def provider(request: pytest.FixtureRequest):
+    token = PROVIDER.set(request.param)
+    yield
+    PROVIDER.reset(token)
+
+
 def our_session(model: bytes | str) -> Any:
     from pyflame_rt import InferenceSession
 
-    return InferenceSession(model, providers=["ReferenceExecutionProvider"])
+    return InferenceSession(model, providers=[PROVIDER.get()])
 
 
 def compare(ours: list[np.ndarray], theirs: list[np.ndarray]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from contextlib import suppress
@@ -13,7 +14,7 @@ import numpy as np
 from pyflame_rt.backends.base import Placement, RunHooks
 from pyflame_rt.backends.cpu.forks import call_native, forget_after_fork, forked
 from pyflame_rt.backends.cpu.plan.concrete import ShapesUnknown
-from pyflame_rt.backends.cpu.plan.lower import HostStep
+from pyflame_rt.backends.cpu.plan.lower import HostStep, NotNative
 from pyflame_rt.backends.cpu.plan.plan import Plan, Retired, make_plan
 from pyflame_rt.backends.cpu.threads import available_threads, use_threads
 from pyflame_rt.graph import DType, Graph
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["CpuBackend", "CpuExecutable"]
 
 MAX_PLANS = 16
+log = logging.getLogger("pyflame_rt")
 
 
 class CpuBackend:
@@ -135,6 +137,10 @@ class CpuExecutable:
                 plan = make_plan(graph, types, self.threads, names)
         except ShapesUnknown as error:
             plan, self._why = None, str(error)
+        except (LookupError, TypeError, ValueError, AttributeError, AssertionError, NotNative) as error:
+            # A fault of the engine, not of the model: the answer is still right, only slower, and we say so.
+            plan, self._why = None, f"planning failed: {type(error).__name__}: {error}"
+            log.warning("graph %r runs node by node: %s", self.graph.name, self._why)
         with self._lock:
             self._plans[key] = plan
             self._last = plan or self._last

@@ -101,6 +101,23 @@ def test_everything_is_native_and_activations_are_fused():
     assert rows["silu"] == "native: Conv+Swish"
 
 
+def test_an_epilogue_that_reads_its_start_again():
+    """x * clip(x + 3) / 6 behind a convolution, spelled out, and a residual that is the convolution itself."""
+    node = helper.make_node
+    three, six, low = (numpy_helper.from_array(np.float32(v), n) for v, n in ((3, "three"), (6, "six"), (0, "low")))
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        node("Add", ["c", "three"], ["a"], "shift"),
+        node("Clip", ["a", "low", "six"], ["k"], "clip"),
+        node("Mul", ["c", "k"], ["m"], "gate"),
+        node("Div", ["m", "six"], ["y"], "scale"),
+    ]
+    data = model(nodes, [weight("w", 8, 4, 3, 3), three, six, low], [1, 4, 9, 9], 4)
+    x = RNG.standard_normal((1, 4, 9, 9)).astype(np.float32)
+    ours, reference = (s.run(None, {"x": x})[0] for s in sessions(data))
+    np.testing.assert_allclose(ours, reference, rtol=1e-4, atol=1e-5)
+
+
 def test_repeats_are_bit_identical():
     session = pyflame_rt.InferenceSession(convnet())
     x = RNG.standard_normal((2, 3, 32, 32)).astype(np.float32)

@@ -40,6 +40,7 @@ def find_epilogue(concrete: Concrete, group: Group, start: str) -> Epilogue | No
         return None
     posts, operands, names, value = [], [], [], start
     steps = list(group.steps)
+    inside = {start, *(s.node.outputs[0] for s in steps)}
     while steps:
         silu = _silu(steps, value)
         if silu is not None:
@@ -55,6 +56,8 @@ def find_epilogue(concrete: Concrete, group: Group, start: str) -> Epilogue | No
         if found is None:
             return None
         post, operand = found
+        if inside.intersection(operand):
+            return None  # an earlier value of the chain comes back: no longer a chain
         posts.append(post)
         operands += operand
         names.append(step.op.name)

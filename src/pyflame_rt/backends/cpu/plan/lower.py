@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -77,6 +77,15 @@ class Lowered:
     inputs: list[str]
     outputs: list[View]
     reorders: int = 0
+
+
+class Mark(NamedTuple):
+    """A state of the lowering."""
+
+    steps: int
+    places: dict[str, View]
+    deferred: dict[str, Step]
+    nodes: tuple[str, ...]
 
 
 LoweringFn = Callable[["Lowering", Step], None]
@@ -277,16 +286,25 @@ class Lowering:
         lowering = None if step.op.domain else _lowerings.get(step.op.name)
         reason = "no native kernel for this operator"
         if lowering is not None:
-            mark, kept = len(self.steps), dict(self.places)
+            kept = self.mark()
             try:
                 lowering(self, step)
             except (NotNative, OneDnnError, ValueError, TypeError, LookupError, OverflowError) as error:
                 # What a kernel cannot express, the reference runs, and says so if it cannot either.
-                del self.steps[mark:]
-                self.places, reason = kept, str(error)
+                self.back_to(kept)
+                reason = str(error)
             else:
                 return
         self.host(step, reason)
+
+    def mark(self) -> Mark:
+        """Where things stand, for an attempt that may fail."""
+        return Mark(len(self.steps), dict(self.places), dict(self.deferred), self.nodes)
+
+    def back_to(self, mark: Mark) -> None:
+        """Undo an attempt: its steps, where it put values, and the products it computed on the way."""
+        del self.steps[mark.steps :]
+        self.places, self.deferred, self.nodes = mark.places, mark.deferred, mark.nodes
 
     def host(self, step: Step, reason: str) -> None:
         """Run a step by the reference."""

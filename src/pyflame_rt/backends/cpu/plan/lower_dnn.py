@@ -36,17 +36,15 @@ def fuse_epilogue(low: Lowering, group: Group) -> bool:
         epilogue = find_epilogue(low.concrete, group, name)
         if epilogue is None:
             continue
+        kept = low.mark()
         step = low.deferred.pop(name)
         for other in epilogue.operands:
             low.view(other)
-        mark, kept, nodes = len(low.steps), dict(low.places), low.nodes
-        low.nodes = (step.node.name, *nodes)
+        low.nodes = (step.node.name, *low.nodes)
         try:
             out = _product(low, step, epilogue)
         except (NotNative, OneDnnError):
-            del low.steps[mark:]
-            low.places, low.nodes = kept, nodes
-            low.deferred[name] = step
+            low.back_to(kept)
             continue
         low.places[group.steps[-1].node.outputs[0]] = out
         return True
