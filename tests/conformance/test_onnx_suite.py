@@ -19,7 +19,9 @@ def test_case(name, provider):
         if reason is None:
             raise
         pytest.xfail(f"{reason} ({type(error).__name__})")
-    assert reason is None, f"{name} passes now: remove its line from expected_failures.txt"
+    # A draw that happens to equal the expected one proves nothing.
+    by_chance = reason is not None and reason.startswith("random")
+    assert reason is None or by_chance, f"{name} passes now: remove its line from expected_failures.txt"
 
 
 def test_the_list_names_cases_that_exist():

@@ -8,13 +8,13 @@ from functools import cache
 import ml_dtypes
 import numpy as np
 import onnx
-import onnx.backend.test.loader as loader
 from onnx import TensorProto, helper
 
 from pyflame_rt.format import dumps_model
 from pyflame_rt.graph import DType, Graph, Tensor, TensorType
 from pyflame_rt.graph.errors import PyFlameRTError, UnsupportedFormatError
 from pyflame_rt.importers.onnx_importer import graph_from_proto
+from tests.conformance.suite import load_cases
 
 MAX_BYTES = 4000
 # Every operator family once or twice; what makes arrays from numbers it reads, more often.
@@ -163,7 +163,7 @@ def pfm_seeds(version: int) -> tuple[bytes, ...]:
 def _cases() -> list[object]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        cases = {case.name: case for case in loader.load_model_tests(kind="node")}
+        cases = {case.name: case for case in load_cases("node")}
     return [cases[name] for name in CASES if name in cases]
 
 

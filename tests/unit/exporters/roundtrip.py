@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.backend.test.loader as loader
 import onnxruntime
 from onnx import numpy_helper
 from onnx.backend.test.runner import Runner
@@ -24,6 +23,7 @@ from onnx.backend.test.runner import Runner
 from pyflame_rt.exporters import onnx_model
 from pyflame_rt.graph.errors import UnsupportedOperatorError
 from pyflame_rt.importers.onnx_importer import graph_from_proto
+from tests.conformance.suite import load_cases
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 onnxruntime.set_default_logger_severity(4)
@@ -42,7 +42,7 @@ _RANDOM = {
 @cache
 def cases() -> dict[str, Any]:
     """Every case, by name."""
-    return {case.name: case for kind in KINDS for case in loader.load_model_tests(kind=kind)}
+    return {case.name: case for kind in KINDS for case in load_cases(kind)}
 
 
 def load_case(name: str) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:
