@@ -152,6 +152,19 @@ def _optimise(graph: Graph, options: SessionOptions, notes: list[str], log: Sess
     return twin
 
 
+# Accepted because programs for other runtimes set them; no provider here has what they steer.
+_WITHOUT_EFFECT = (
+    "enable_cpu_mem_arena",
+    "enable_mem_pattern",
+    "enable_mem_reuse",
+    "optimization_timeout_ms",
+    "strict_math_mode",
+    "use_deterministic_compute",
+    "use_per_session_threads",
+    "verify",
+)
+
+
 def _without_effect(options: SessionOptions, provider: Provider) -> list[str]:
     """Settings that are valid but that this provider makes no use of."""
     native = provider.name == DEFAULT_PROVIDER and not native_engine_missing()
@@ -161,6 +174,8 @@ def _without_effect(options: SessionOptions, provider: Provider) -> list[str]:
         "inter_op_num_threads": options.inter_op_num_threads > 1,
         "cache": options.cache is not None,
     }
+    defaults = SessionOptions()
+    settings |= {name: getattr(options, name) != getattr(defaults, name) for name in _WITHOUT_EFFECT}
     unused = [name for name, given in settings.items() if given]
     if not unused or not provider.builtin:
         return []

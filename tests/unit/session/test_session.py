@@ -462,6 +462,10 @@ def test_explain_says_who_serves_the_default_provider_and_what_has_no_effect(kit
     text = str(InferenceSession(kit.chain(), SessionOptions(execution_mode="parallel")).explain())
     assert "native code" in text or "reference interpreter" in text
     assert "execution_mode" in text
+    quiet = str(InferenceSession(kit.chain()).explain())
+    assert "makes no use" not in quiet
+    told = str(InferenceSession(kit.chain(), SessionOptions(verify=True, enable_mem_pattern=False)).explain())
+    assert "enable_mem_pattern, verify: set, but CPUExecutionProvider makes no use of it" in " ".join(told.split())
 
 
 def test_explain_counts_host_steps():
