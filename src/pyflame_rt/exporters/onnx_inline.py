@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from pyflame_rt.graph import Graph, Node
 from pyflame_rt.graph.errors import UndeterminedError, UnsupportedOperatorError
 from pyflame_rt.graph.graph import node_subgraphs
-from pyflame_rt.ops.evaluate import bind_attributes, where
+from pyflame_rt.ops.evaluate import where
 from pyflame_rt.ops.inference import infer_types
+from pyflame_rt.ops.inline import instantiate
 from pyflame_rt.ops.registry import find_op
-from pyflame_rt.ops.trace import trace
 from pyflame_rt.ops.value import Value
 
 if TYPE_CHECKING:
@@ -77,38 +77,6 @@ def _deep_value(value: Any) -> Any:
 
 def _body(graph: Graph, node: Node, used: set[str]) -> list[Node]:
     """The nodes that stand for a node, their constants and types put into the graph."""
-    body, outputs = _traced(graph, node)
-    names = {f"in_{i}": name for i, name in enumerate(node.inputs)} | {"": ""}
-    placed: list[Node] = []
-    for value, out in zip(outputs, node.outputs, strict=False):
-        if value is None or not out:
-            continue
-        if value.ref in names or value.ref in body.initializers:
-            # Handed on as it came in, given out twice, or a constant.
-            placed.append(Node(out, "Identity", [value.ref], [out]))
-        else:
-            names[value.ref] = out
-
-    def place(name: str) -> str:
-        if name not in names:
-            names[name] = _fresh(f"{node.outputs[0]}/{name}", used)
-        return names[name]
-
-    for name, tensor in body.initializers.items():
-        graph.initializers[place(name)] = tensor
-    for name, kind in body.types.items():
-        graph.types.setdefault(place(name), kind)
-    copies = [n.replace(inputs=[place(n.inputs[0])]) for n in placed]
-    inner = [
-        n.replace(
-            name=f"{node.name or node.outputs[0]}/{n.name}", inputs=map(place, n.inputs), outputs=map(place, n.outputs)
-        )
-        for n in body.topological_sort()
-    ]
-    return [*inner, *copies]
-
-
-def _traced(graph: Graph, node: Node) -> tuple[Graph, list[Value | None]]:
     op = find_op(node.op_type, node.domain)
     if op is None or not op.composite:
         raise _refusal(node, "it has no form in ONNX operators")
@@ -118,9 +86,12 @@ def _traced(graph: Graph, node: Node) -> tuple[Graph, list[Value | None]]:
         known = None if tensor is None else tensor.raw()
         values.append(Value(name, graph.value_type(name), known) if name else None)
     try:
-        return trace(op, values, bind_attributes(node, op))
+        body = instantiate(node, op, values, lambda hint: _fresh(f"{node.outputs[0]}/{hint}", used))
     except UndeterminedError as error:
         raise _refusal(node, f"{error}") from error
+    graph.initializers.update(body.constants)
+    graph.types = {**body.types, **graph.types}
+    return body.nodes
 
 
 def _refusal(node: Node, reason: str) -> UnsupportedOperatorError:

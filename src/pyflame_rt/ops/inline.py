@@ -35,19 +35,26 @@ def instantiate(node: Node, op: Op, inputs: Sequence[Value | None], fresh: Calla
         fresh: gives a name nobody uses from a hint.
     """
     graph, outputs = trace(op, inputs, bind_attributes(node, op))
-    names = {f"in_{i}": name for i, name in enumerate(node.inputs)}
-    copies: list[Node] = []
+    names = {f"in_{i}": name for i, name in enumerate(node.inputs)} | {"": ""}
+    copied: list[tuple[str, str]] = []
     for value, name in zip(outputs, node.outputs, strict=False):
         if value is None or not name:
             continue
-        if value.ref in names:  # an input handed through, or one value given out twice
-            copies.append(Node(fresh(name), "Identity", [names[value.ref]], [name]))
+        if value.ref in names or value.ref in graph.initializers:
+            copied.append((value.ref, name))  # handed on as it came in, given out twice, or a constant
         else:
             names[value.ref] = name
-    constants = {names.setdefault(n, fresh(n)): tensor for n, tensor in graph.initializers.items()}
-    nodes = []
-    for inner in graph.topological_sort():
-        made = [names.setdefault(o, fresh(o)) if o else "" for o in inner.outputs]
-        nodes.append(inner.replace(name=fresh(node.name), inputs=[names.get(i, i) for i in inner.inputs], outputs=made))
-    types = {names[n]: kind for n, kind in graph.types.items() if n in names}
-    return Body([*nodes, *copies], constants, types)
+
+    def place(name: str) -> str:
+        if name not in names:
+            names[name] = fresh(name)
+        return names[name]
+
+    constants = {place(name): tensor for name, tensor in graph.initializers.items()}
+    nodes = [
+        inner.replace(name=fresh(node.name), inputs=map(place, inner.inputs), outputs=map(place, inner.outputs))
+        for inner in graph.topological_sort()
+    ]
+    nodes += [Node(fresh(node.name), "Identity", [place(source)], [name]) for source, name in copied]
+    types = {names[name]: kind for name, kind in graph.types.items() if name in names}
+    return Body(nodes, constants, types)

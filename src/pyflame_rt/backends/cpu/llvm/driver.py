@@ -8,7 +8,6 @@ index in `plan.failed` (-1: a patch).
 from __future__ import annotations
 
 import ctypes
-import os
 from ctypes import c_int64, c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.ir import Builder
 from pyflame_rt.backends.cpu.llvm.jit import address_of
+from pyflame_rt.backends.cpu.onednn.library import load_gomp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,17 +108,10 @@ class OpenMP:
 
 @cache
 def openmp() -> OpenMP:
-    """The process's libgomp; loaded here it spins only briefly when waiting, unless the environment says otherwise."""
-    ours = not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys()
-    if ours:
-        os.environ["GOMP_SPINCOUNT"] = "2000"
-    try:
-        library = ctypes.CDLL("libgomp.so.1")
-    except OSError:
+    """The process's libgomp, the same that oneDNN uses."""
+    library = load_gomp()
+    if library is None:
         return OpenMP()
-    finally:
-        if ours:
-            del os.environ["GOMP_SPINCOUNT"]
     symbols = (library.GOMP_parallel, library.omp_get_thread_num)
     return OpenMP(*(ctypes.cast(symbol, c_void_p).value or 0 for symbol in symbols))
 
