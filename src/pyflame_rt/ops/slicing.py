@@ -78,8 +78,14 @@ def axis_became_required(node: Node, up: Upgrade) -> Node:
 # ---------------------------------------------------------------------- Split
 
 
+# Every part is a value of its own; a damaged file may ask for billions.
+MAX_PARTS = 1_000_000
+
+
 def chunk_sizes(size: DimLike, count: int) -> list[Any]:
     """Sizes of ``count`` parts, equal but for the last ones."""
+    if not 0 < count <= MAX_PARTS:
+        raise InputError(f"num_outputs is {count}; 1 to {MAX_PARTS} parts can be made")
     if size is None:
         return [None] * count
     if isinstance(size, Dim):
