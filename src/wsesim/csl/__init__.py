@@ -1,6 +1,6 @@
 """The CSL front end: text to tree, tree to elaborated program.
 
-The stages, each in its own module: :mod:`lexer` -> :mod:`parser` -> :mod:`syntax` (the frozen tree, which :mod:`printer`
+The stages: :mod:`lexer` -> :mod:`parser` -> :mod:`syntax` (the frozen tree, which :mod:`printer`
 turns back into text) -> elaboration (comptime evaluation, type checks) -> :mod:`program` (what the machine runs).
 """
 

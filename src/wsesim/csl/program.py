@@ -7,12 +7,15 @@ router and the names exported to the host. PEs with the same file and the same p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from wsesim.csl.tree import NOWHERE, DsdConst, Local, OpOptions, Position, Stmt
-from wsesim.csl.types import FnType, Type
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from wsesim.csl.types import FnType, Type
 
 __all__ = [
     "DIRECTIONS",

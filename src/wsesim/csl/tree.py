@@ -5,7 +5,7 @@ resolved, implicit conversions written out as :class:`Cast`. What is left runs o
 
 Conventions:
 
-* every expression has a concrete run-time ``type``; both operands of :class:`Binary`/:class:`Compare` have the same type
+* every expression has a concrete run-time ``type``; both operands of :class:`Binary`/:class:`Compare` have one type
   (shifts: the right operand may be another integer type);
 * integer arithmetic wraps to the type's width; ``/`` and ``%`` on integers truncate towards zero;
 * scalars, pointers, handles and DSDs are values held in :class:`Local` slots or in memory; arrays and structs always
