@@ -82,6 +82,8 @@ def kernel_ir(kernel: Kernel, name: str) -> str:
             return emit_gather(kernel, name)
         case FillKernel():
             return emit_fill(kernel, name)
+        case _:
+            return kernel.emit(name)
 
 
 def compile_kernels(kernels: Sequence[Kernel]) -> list[int]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,6 +32,7 @@ __all__ = [
     "Reduction",
     "RowKernel",
     "Scalar",
+    "SelfEmitted",
     "Stage",
     "Store",
     "TransposeKernel",
@@ -46,6 +47,7 @@ __all__ = [
     "roots_of",
     "row_params",
     "scalar",
+    "structure_of",
     "walk",
 ]
 
@@ -315,7 +317,20 @@ class FillKernel:
         return f"fill{itemsize(self.dtype)}"
 
 
-Kernel = RowKernel | TransposeKernel | GatherKernel | FillKernel
+class SelfEmitted(Protocol):
+    """A kernel that writes its own module."""
+
+    @property
+    def key(self) -> str:
+        """Equal for kernels of equal structure."""
+        ...
+
+    def emit(self, name: str) -> str:
+        """The IR module, its function called `name`."""
+        ...
+
+
+Kernel = RowKernel | TransposeKernel | GatherKernel | FillKernel | SelfEmitted
 
 
 def row_params(kernel: RowKernel, n: int, dims: Sequence[int], strides: Sequence[Sequence[int]]) -> list[int]:
@@ -407,6 +422,21 @@ def _check_store(where: str, kernel: RowKernel, operand: int, value: Expr, *, ze
     target = kernel.operands[operand]
     if compute_type(target.dtype) != value.dtype or (target.inner == "zero") != zero:
         raise ValueError(f"{where}: cannot store {value.dtype} into operand {operand} ({target})")
+
+
+def structure_of(root: Expr) -> str:
+    """A text equal for expressions of equal structure.
+
+    Example:
+        >>> structure_of(apply("add", load(0, "float32"), 1.0))
+        'load/float32/0();const/float32/1.0();add/float32/None(0,1)'
+    """
+    names: dict[int, int] = {}
+    parts = []
+    for node in walk([root]):
+        names[id(node)] = len(names)
+        parts.append(f"{node.op}/{node.dtype}/{node.value!r}({','.join(str(names[id(a)]) for a in node.args)})")
+    return ";".join(parts)
 
 
 def _structure(kernel: RowKernel) -> str:

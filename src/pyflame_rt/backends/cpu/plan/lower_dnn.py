@@ -14,6 +14,7 @@ from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.onednn.packing import pack
 from pyflame_rt.backends.cpu.plan.epilogue import Epilogue, find_epilogue
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.plan.lower_gemv import row_product, takes_row_product
 from pyflame_rt.backends.cpu.plan.views import View
 from pyflame_rt.backends.cpu.threads import threads_for
 from pyflame_rt.graph import DType
@@ -33,6 +34,8 @@ def fuse_epilogue(low: Lowering, group: Group) -> bool:
     """Run a deferred product together with the loop that alone reads it; False when they do not fit."""
     inputs = {n for s in group.steps for n in s.node.inputs if n}
     for name in [n for n in low.deferred if n in inputs][::-1]:
+        if takes_row_product(low, low.deferred[name]) and _fuse_row(low, group, name):
+            return True
         epilogue = find_epilogue(low.concrete, group, name)
         if epilogue is None:
             continue
@@ -49,6 +52,19 @@ def fuse_epilogue(low: Lowering, group: Group) -> bool:
         low.places[group.steps[-1].node.outputs[0]] = out
         return True
     return False
+
+
+def _fuse_row(low: Lowering, group: Group, name: str) -> bool:
+    kept = low.mark()
+    step = low.deferred.pop(name)
+    low.nodes = (step.node.name, *low.nodes)
+    try:
+        out = row_product(low, step, group)
+    except (NotNative, ValueError):
+        low.back_to(kept)
+        return False
+    low.places[group.steps[-1].node.outputs[0]] = out
+    return True
 
 
 def _product(low: Lowering, step: Step, epilogue: Epilogue) -> View:
@@ -174,6 +190,9 @@ def _packed(low: Lowering, name: str, shape: tuple[int, ...], primitive: Primiti
 @lowers("MatMul", "Gemm")
 def matmul(low: Lowering, step: Step) -> None:
     """A product on its own."""
+    if takes_row_product(low, step):
+        low.places[step.node.outputs[0]] = row_product(low, step)
+        return
     try:
         low.places[step.node.outputs[0]] = _matmul(low, step, _NONE)
     except OneDnnError as error:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.plan.concrete import Step
     from pyflame_rt.backends.cpu.plan.groups import Group
 
-__all__ = ["lower_loop"]
+__all__ = ["external_names", "group_expression", "lower_loop"]
 
 
 def lower_loop(low: Lowering, group: Group) -> None:
@@ -52,7 +52,7 @@ def lower_loop(low: Lowering, group: Group) -> None:
 
 def _loop(low: Lowering, group: Group) -> None:
     target = group.steps[-1].node.outputs[0]
-    names = _external(low, group)
+    names = external_names(low, group)
     views = [low.view(n) for n in names]
     blocked = _common_layout(views, group.shape)
     if blocked is None:
@@ -67,7 +67,7 @@ def _loop(low: Lowering, group: Group) -> None:
         raise NotNative("too many axes for one loop")
     operands = [nest.operand(i, v.dtype.label) for i, v in enumerate([*views, out])]
     loads = {n: load(i, operands[i].dtype) for i, n in enumerate(names)}
-    value = _expression(low, group, loads)
+    value = group_expression(low, group, loads)
     kernel = RowKernel(len(nest.outer), tuple(operands[:-1]), (operands[-1],), (Map((Store(len(names), value),)),))
     label = "+".join(s.op.name for s in group.steps)
     if out.count:
@@ -75,7 +75,7 @@ def _loop(low: Lowering, group: Group) -> None:
     low.places[target] = out if blocked is None else _restored(out, blocked)
 
 
-def _external(low: Lowering, group: Group) -> list[str]:
+def external_names(low: Lowering, group: Group) -> list[str]:
     """Values read from memory: not made inside, not constants of one element."""
     made = {s.node.outputs[0] for s in group.steps}
     names = [n for s in group.steps for n in s.node.inputs if n and n not in made and not _is_scalar(low, n)]
@@ -87,7 +87,8 @@ def _is_scalar(low: Lowering, name: str) -> bool:
     return array is not None and array.size == 1
 
 
-def _expression(low: Lowering, group: Group, loads: dict[str, Expr]) -> Expr:
+def group_expression(low: Lowering, group: Group, loads: dict[str, Expr]) -> Expr:
+    """The result of a group as one expression of the values it reads."""
     values = dict(loads)
     for step in group.steps:
         args = []

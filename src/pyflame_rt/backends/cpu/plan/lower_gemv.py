@@ -1,0 +1,100 @@
+"""Products of a single row with constant weights: generated kernels that run at the speed of memory."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyflame_rt.backends.cpu.llvm.gemv import GemvKernel
+from pyflame_rt.backends.cpu.llvm.program import Map, Operand, RowKernel, Store, apply, load
+from pyflame_rt.backends.cpu.onednn.memory import MemDesc
+from pyflame_rt.backends.cpu.onednn.packing import pack
+from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative
+from pyflame_rt.backends.cpu.plan.lower_loops import external_names, group_expression
+from pyflame_rt.backends.cpu.plan.views import View
+from pyflame_rt.graph import DType
+
+if TYPE_CHECKING:
+    from pyflame_rt.backends.cpu.plan.concrete import Step
+    from pyflame_rt.backends.cpu.plan.groups import Group
+
+__all__ = ["row_product", "takes_row_product"]
+
+# Weights a thread must have to be worth waking: some four microseconds from the second-level cache.
+GRAIN = 65_536
+
+
+def takes_row_product(low: Lowering, step: Step) -> bool:
+    """Whether a step is the product of one row with constant weights."""
+    if step.op.name not in ("MatMul", "Gemm"):
+        return False
+    weights = low.constant_of(step.node.inputs[1])
+    if weights is None or weights.ndim != 2 or weights.dtype != np.float32 or not weights.size:
+        return False
+    out = low.concrete.shape(step.node.outputs[0])
+    if len(out) < 2 or math.prod(out[:-1]) != 1:
+        return False
+    scaled = step.op.name == "Gemm" and (step.attributes["alpha"] != 1.0 or step.attributes["beta"] != 1.0)
+    return not scaled
+
+
+def row_product(low: Lowering, step: Step, group: Group | None = None) -> View:
+    """Lower a product of one row, together with the loop that alone reads it."""
+    transposed = step.op.name == "Gemm" and step.attributes["transB"]
+    weights: Any = low.constant_of(step.node.inputs[1])
+    matrix = weights if transposed else weights.T  # columns, depth
+    width, depth = matrix.shape
+    x = low.dense(step.node.inputs[0])
+    if x.dtype is not DType.Float32 or x.count != depth:
+        raise NotNative("not a single row of float32")
+    kernel, operands = _kernel(low, step, group, width)
+    desc = MemDesc((width, depth), "f32", f"AB16b{GemvKernel.PANEL}a")
+    packed = low.constant(pack(matrix, desc).view(np.float32))
+    shape = low.concrete.shape(step.node.outputs[0]) if group is None else group.shape
+    out = low.new(shape, DType.Float32)
+    panels = -(-width // GemvKernel.PANEL)
+    low.kernel(
+        "+".join([step.op.name, *(s.op.name for s in (group.steps if group is not None else ()))]),
+        kernel,
+        [x, packed, *operands, out],
+        [depth, width, packed.count // panels],
+        panels,
+        GRAIN // (depth * GemvKernel.PANEL),
+    )
+    return out
+
+
+def _kernel(low: Lowering, step: Step, group: Group | None, width: int) -> tuple[GemvKernel, list[View]]:
+    """The kernel with its bias and epilogue, and the values those read."""
+    product = step.node.outputs[0]
+    bias = [n for n in step.node.inputs[2:3] if n]
+    others = [] if group is None else [n for n in external_names(low, group) if n != product]
+    if not bias and group is None:
+        return GemvKernel(), []
+    if group is not None and (math.prod(group.shape) != width or _result_type(low, group) is not DType.Float32):
+        raise NotNative("the loop widens the product or changes its type")
+    names = [*bias, *others]
+    views = [low.dense(n) for n in names]
+    operands = [_operand(v, width) for v in views]
+    loads = [load(i, o.dtype) for i, o in enumerate(operands)]
+    value = load(len(views), "float32")
+    if bias:
+        value = apply("add", value, loads[0])
+    if group is not None:
+        value = group_expression(low, group, {**dict(zip(others, loads[len(bias) :], strict=True)), product: value})
+    stage = Map((Store(len(views), value),))
+    return GemvKernel(RowKernel(0, tuple(operands), (Operand("float32"),), (stage,))), views
+
+
+def _result_type(low: Lowering, group: Group) -> DType:
+    return low.concrete.dtype(group.steps[-1].node.outputs[0])
+
+
+def _operand(view: View, width: int) -> Operand:
+    if view.count == 1:
+        return Operand(view.dtype.label, "zero")
+    if view.count != width:
+        raise NotNative("an operand that is neither one number nor a row")
+    return Operand(view.dtype.label)
