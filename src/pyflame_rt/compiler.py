@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.base import Executable
     from pyflame_rt.graph import Graph, Node
 
-__all__ = ["Compiled", "compile", "find_unsupported", "quantize"]
+__all__ = ["Compiled", "compile", "find_unsupported", "peaks_of", "quantize"]
 
 
 @dataclass(slots=True)
@@ -180,6 +180,12 @@ def _without_effect(options: SessionOptions, provider: Provider) -> list[str]:
     if not unused or not provider.builtin:
         return []
     return [f"{', '.join(unused)}: set, but {provider.name} makes no use of it"]
+
+
+def peaks_of(compiled: Compiled) -> dict[str, float] | None:
+    """What the machine reaches at most, ``gflops`` and ``gb_per_s``; None where that is not known."""
+    peaks = getattr(compiled.executable, "peaks", None)
+    return None if peaks is None else peaks()
 
 
 def quantize(graph: Graph, options: SessionOptions) -> tuple[Graph, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from pyflame_rt.graph.errors import BackendError, InputError, RunCancelledError, RunTimeoutError
+from pyflame_rt.graph.errors import InputError, MemoryLimitError, RunCancelledError, RunTimeoutError
 from pyflame_rt.options import RunOptions
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Limits:
             del inputs
             size = sum(int(getattr(array, "nbytes", 0)) for array in outputs)
             if size > limit:
-                raise BackendError(
+                raise MemoryLimitError(
                     f"node {node.name!r} ({node.full_name}) made {size} bytes, memory_limit allows {limit}"
                 )
 

@@ -8,12 +8,12 @@ import threading
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyflame_rt.arrays import host_array, library_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyflame_rt.graph import Node
 
@@ -32,8 +32,16 @@ class Profiler:
         1000.0
     """
 
-    def __init__(self, provider: str) -> None:
+    def __init__(self, provider: str, peaks: Callable[[], Mapping[str, float] | None] = lambda: None) -> None:
+        """Begin a profile.
+
+        Args:
+            provider: who runs the model.
+            peaks: called when the profile is written: ``gflops`` and ``gb_per_s`` that the machine
+                reaches, or None where nobody knows.
+        """
         self.provider = provider
+        self._peaks = peaks
         self.start_ns = time.perf_counter_ns()
         self.dropped = 0
         self._events: list[dict[str, Any]] = []
@@ -63,8 +71,12 @@ class Profiler:
         """Everything recorded: plain ``events``, and Chrome's ``traceEvents``."""
         with self._lock:
             events = list(self._events)
+        peaks = self._peaks() if any("gflops" in event for event in events) else None
+        if peaks:
+            events = [_against(event, peaks) for event in events]
         return {
             "provider": self.provider,
+            "machine_peaks": dict(peaks or {}),
             "start_time_ns": self.start_ns,
             "dropped_events": self.dropped,
             "displayTimeUnit": "ms",
@@ -84,6 +96,12 @@ class Profiler:
         return str(path)
 
 
+def _against(event: dict[str, Any], peaks: Mapping[str, float]) -> dict[str, Any]:
+    """The event with its rates as parts of what the machine reaches."""
+    parts = {f"{name}_of_peak": round(event[name] / peak, 4) for name, peak in peaks.items() if peak and name in event}
+    return event | parts
+
+
 def _chrome(event: dict[str, Any]) -> dict[str, Any]:
     known = ("name", "category", "start_us", "duration_us", "thread")
     return {
@@ -98,8 +116,21 @@ def _chrome(event: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+class StepCost(Protocol):
+    """What a compiled step says of itself."""
+
+    label: str
+    kind: str
+    nodes: tuple[str, ...]
+    flops: int
+    nbytes: int
+    layout: str
+    inputs: list[tuple[str, tuple[int, ...]]]
+    outputs: list[tuple[str, tuple[int, ...]]]
+
+
 class RunProfile:
-    """Records the nodes of one run; its two methods are hooks of the run."""
+    """Records one run: compiled steps by :meth:`step`, single nodes by :meth:`check` and :meth:`observe`."""
 
     __slots__ = ("_profiler", "_starts", "_tag", "begin_ns")
 
@@ -131,6 +162,28 @@ class RunProfile:
             tag=self._tag,
             input_type_shape=[_shape(a) for a in inputs],
             output_type_shape=[_shape(a) for a in outputs],
+        )
+
+    def step(self, facts: StepCost, begin_ns: int, end_ns: int) -> None:
+        """A compiled step, which may do several nodes at once, has run."""
+        seconds = max(end_ns - begin_ns, 1) / 1e9
+        self._profiler.record(
+            f"{'+'.join(facts.nodes) or facts.label}_kernel_time",
+            "Node",
+            begin_ns,
+            end_ns,
+            op_name=facts.label,
+            provider=self._profiler.provider,
+            tag=self._tag,
+            kernel=facts.kind,
+            nodes=list(facts.nodes),
+            layout=facts.layout,
+            flops=facts.flops,
+            bytes=facts.nbytes,
+            gflops=round(facts.flops / seconds / 1e9, 3),
+            gb_per_s=round(facts.nbytes / seconds / 1e9, 3),
+            input_type_shape=[{kind: list(shape)} for kind, shape in facts.inputs],
+            output_type_shape=[{kind: list(shape)} for kind, shape in facts.outputs],
         )
 
     def finish(self) -> None:

@@ -9,12 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.aliasing import AliasGuard
 from pyflame_rt.backends.base import RunHooks
-from pyflame_rt.compiler import Compiled, compile, quantize  # noqa: A004 - the design's word
+from pyflame_rt.compiler import Compiled, compile, peaks_of, quantize  # noqa: A004 - the design's word
 from pyflame_rt.explain import Explanation
 from pyflame_rt.feeds import FeedReader
 from pyflame_rt.futures import RunFuture
@@ -130,7 +131,11 @@ class InferenceSession:
         self._provider_options = dict(providers)
         self._compiled: dict[bool, Compiled] = {}
         first = self._compile(overrides=False)
-        self._profiler = Profiler(first.provider.name) if self._options.enable_profiling else None
+        native = getattr(first.executable, "times_steps", False)
+        self._limited = bool(self._options.memory_limit) and not native  # native plans are limited when made
+        self._profiler = (
+            Profiler(first.provider.name, partial(peaks_of, first)) if self._options.enable_profiling else None
+        )
         if self._options.optimized_model_filepath:
             _write_model(first.graph, Path(self._options.optimized_model_filepath))
         self._log.info("model %r runs on %s", self._graph.name, first.provider.name)
@@ -232,7 +237,7 @@ class InferenceSession:
         stop: threading.Event | None = None,
     ) -> list[Any]:
         compiled = self._compile(overrides=not self._default_names.isdisjoint(feeds))
-        plain = options is None and stop is None and self._profiler is None and not self._options.memory_limit
+        plain = options is None and stop is None and self._profiler is None and not self._limited
         if plain and not self._log.enabled(logging.DEBUG):
             hooks.check = self._check_closed
             results = compiled.executable.run(feeds, names, hooks)
@@ -259,11 +264,14 @@ class InferenceSession:
         hooks.urgent = options is not None or stop is not None
         hooks.only_needed = options is not None and options.only_execute_path_to_fetches
         hooks.check = chain_checks(limits.check, None if profile is None else profile.check)
-        hooks.observe = chain_observers(
-            hooks.observe,
-            None if profile is None else profile.observe,
-            limits.memory_observer(self._options.memory_limit),
-        )
+        if getattr(compiled.executable, "times_steps", False):  # it looks after both itself, whole steps at a time
+            hooks.check, hooks.timeline = limits.check, profile
+        else:
+            hooks.observe = chain_observers(
+                hooks.observe,
+                None if profile is None else profile.observe,
+                limits.memory_observer(self._options.memory_limit),
+            )
         started = time.perf_counter()
         results = compiled.executable.run(feeds, names, hooks)
         if log is not None:

@@ -11,7 +11,23 @@ from pyflame_rt.graph.errors import BackendError, PyFlameRTError, UnsupportedOpe
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Backend", "BackendAdapter", "Compiler", "Executable", "Placement", "RunHooks"]
+__all__ = ["Backend", "BackendAdapter", "Compiler", "Executable", "Placement", "RunHooks", "Timeline"]
+
+
+class Timeline(Protocol):
+    """Who wants to know what each step of a run took, by ``time.perf_counter_ns``."""
+
+    def step(self, facts: Any, begin_ns: int, end_ns: int) -> None:
+        """A step that was compiled has run; ``facts`` names it, its nodes and what it costs."""
+        ...
+
+    def check(self) -> None:
+        """A node is about to run on its own."""
+        ...
+
+    def observe(self, node: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """That node has run."""
+        ...
 
 
 @dataclass(slots=True)
@@ -25,6 +41,7 @@ class RunHooks:
         taps: names of intermediate values to return after the outputs.
         only_needed: leave out nodes that no requested value needs.
         urgent: ``check`` must be able to stop the run within a step, not only between calls.
+        timeline: told what every step took; only executables with ``times_steps`` look at it.
     """
 
     check: Callable[[], None] | None = None
@@ -32,11 +49,27 @@ class RunHooks:
     taps: Sequence[str] = ()
     only_needed: bool = False
     urgent: bool = False
+    timeline: Timeline | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where one node runs, for ``session.explain()``."""
+    """Where one node runs, for ``session.explain()``.
+
+    Attributes:
+        node: its name.
+        op_type: its operator, with the domain where that is not ONNX's.
+        runs_on: where.
+        reason: why there, where that needs saying.
+        outputs: names of what it makes.
+        host_step: whether it leaves the place where the rest runs.
+        fused_with: the first node of the step that does this one as well; "" when it has its own.
+        layout: order of the axes of the step's result in memory, outermost first.
+        nbytes: bytes the step reads and writes; of the first node of a step only.
+        flops: arithmetic of the node, an estimate.
+        seconds: mean time of the step in profiled runs; of the first node of a step only.
+        moves: the row is no node, but a value brought into another layout for this node.
+    """
 
     node: str
     op_type: str
@@ -44,6 +77,12 @@ class Placement:
     reason: str = ""
     outputs: tuple[str, ...] = field(default=())
     host_step: bool = False
+    fused_with: str = ""
+    layout: str = ""
+    nbytes: int = 0
+    flops: int = 0
+    seconds: float | None = None
+    moves: bool = False
 
 
 class Executable(Protocol):

@@ -195,10 +195,26 @@ def _print_verdict(rows: list[dict[str, Any]], agree: bool, against: str) -> Non
 
 
 @app.command()
-def explain(model: Model, provider: ProviderName = DEFAULT, json: AsJson = False) -> None:
-    """Show which node runs where, and why."""
-    explanation = _session(_load(model), provider).explain()
-    if json:
+def explain(
+    model: Model,
+    inputs: Inputs = [],  # noqa: B006
+    seed: Seed = 0,
+    size: Sizes = [],  # noqa: B006
+    provider: ProviderName = DEFAULT,
+    html: Annotated[Path | None, typer.Option(help="Write a page to this file.")] = None,
+    json: AsJson = False,
+) -> None:
+    """Run a model with a clock, and show which node runs where, why, and what it takes."""
+    graph = _load(model)
+    feed = build_feed(graph, inputs, random=True, seed=seed, sizes=parse_sizes(size))
+    with status("compiling"):
+        session = InferenceSession(graph, SessionOptions(enable_profiling=True), providers=[provider])
+    _timed(session, feed, 3)
+    explanation = session.explain()
+    if html is not None:
+        html.write_text(explanation.to_html(), "utf-8")
+        console.print(f"{html}: {len(explanation.nodes)} nodes", highlight=False)
+    elif json:
         print_json(explanation.to_dict())
     else:
         console.print(explanation)

@@ -9,6 +9,7 @@ PyFlameRTError (RuntimeError)
 ├── DTypeMismatchError           element types do not fit
 ├── ValidationError              the graph breaks an invariant; .errors lists them all
 ├── BackendError                 something failed while running
+│   ├── MemoryLimitError         ... because more memory is needed than was allowed (also a MemoryError)
 │   ├── RunTimeoutError          ... because time was up (also a TimeoutError)
 │   └── RunCancelledError        ... because it was told to stop
 ├── InputError                   wrong input or output name, missing input, bad value
@@ -28,6 +29,7 @@ __all__ = [
     "DTypeMismatchError",
     "InputError",
     "InvalidModelError",
+    "MemoryLimitError",
     "MissingExtra",
     "ModelNotFoundError",
     "PyFlameRTError",
@@ -98,6 +100,10 @@ class ValidationError(PyFlameRTError):
 
 class BackendError(PyFlameRTError):
     """A backend failed while running a graph."""
+
+
+class MemoryLimitError(BackendError, MemoryError):
+    """``SessionOptions.memory_limit`` is less than a run needs."""
 
 
 class RunTimeoutError(BackendError, TimeoutError):

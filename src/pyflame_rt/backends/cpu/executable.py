@@ -13,8 +13,11 @@ import numpy as np
 
 from pyflame_rt.backends.base import Placement, RunHooks
 from pyflame_rt.backends.cpu.forks import call_native, forget_after_fork, forked
+from pyflame_rt.backends.cpu.limits import limit_plan, needed, watching
+from pyflame_rt.backends.cpu.peaks import machine_peaks
+from pyflame_rt.backends.cpu.placing import place_nodes
 from pyflame_rt.backends.cpu.plan.concrete import ShapesUnknown
-from pyflame_rt.backends.cpu.plan.lower import HostStep, NotNative
+from pyflame_rt.backends.cpu.plan.lower import NotNative
 from pyflame_rt.backends.cpu.plan.plan import Plan, Retired, make_plan
 from pyflame_rt.backends.cpu.threads import available_threads, use_threads
 from pyflame_rt.graph import DType, Graph
@@ -38,7 +41,8 @@ class CpuBackend:
     def compile(self, graph: Graph, options: Any = None) -> CpuExecutable:
         """Prepare a graph; plans are made when the first inputs of a shape come."""
         threads = int(getattr(options, "num_threads", 0) or 0) or available_threads()
-        return CpuExecutable(graph, threads, getattr(options, "plan_cache_size", MAX_PLANS))
+        limit = int(getattr(options, "memory_limit", 0) or 0)
+        return CpuExecutable(graph, threads, getattr(options, "plan_cache_size", MAX_PLANS), memory_limit=limit)
 
 
 class _Recent(NamedTuple):
@@ -51,12 +55,14 @@ class CpuExecutable:
     """A graph with its plans. Safe for concurrent runs: each takes an arena of its own."""
 
     fresh_outputs = True
+    times_steps = True
 
-    def __init__(self, graph: Graph, threads: int, max_plans: int = MAX_PLANS) -> None:
+    def __init__(self, graph: Graph, threads: int, max_plans: int = MAX_PLANS, *, memory_limit: int = 0) -> None:
         self.graph = graph
         self.outputs = tuple(info.name for info in graph.outputs)
         self.max_plans = max(max_plans, 1)
         self.threads = threads
+        self.memory_limit = memory_limit
         self.reference = Program(graph)
         self._required = [info.name for info in graph.required_inputs]
         self._plans: OrderedDict[Any, Plan | None] = OrderedDict()
@@ -141,12 +147,17 @@ class CpuExecutable:
             # A fault of the engine, not of the model: the answer is still right, only slower, and we say so.
             plan, self._why = None, f"planning failed: {type(error).__name__}: {error}"
             log.warning("graph %r runs node by node: %s", self.graph.name, self._why)
+        if plan is not None and self.memory_limit:
+            limit_plan(plan, self.memory_limit, self.graph.name)
         with self._lock:
             self._plans[key] = plan
             self._last = plan or self._last
-            dropped = self._plans.popitem(last=False)[1] if len(self._plans) > self.max_plans else None
-        if dropped is not None:
-            dropped.retire()
+            dropped = [self._plans.popitem(last=False)[1]] if len(self._plans) > self.max_plans else []
+            while self.memory_limit and len(self._plans) > 1 and needed(self._plans.values()) > self.memory_limit:
+                dropped.append(self._plans.popitem(last=False)[1])
+        for old in dropped:
+            if old is not None:
+                old.retire()
         return plan
 
     def _interpret(self, feeds: Mapping[str, Any], wanted: Sequence[str], hooks: RunHooks) -> list[Any]:
@@ -156,7 +167,7 @@ class CpuExecutable:
         graph = self.graph.needed_for(wanted) if hooks.only_needed else self.graph
         program = Program(graph, keep) if keep or hooks.only_needed else self.reference
         context = Context.of("numpy")
-        context.check, context.observe = hooks.check, hooks.observe
+        context.check, context.observe = watching(hooks, self.memory_limit)
         values = program.run_values([feeds.get(info.name) for info in self.graph.inputs], context)
         unknown = [name for name in wanted if name not in program.slots]
         if unknown:
@@ -169,17 +180,11 @@ class CpuExecutable:
         if plan is None:
             reason = self._why or "no inputs have come yet, so nothing is planned"
             return [Placement(n.name, n.full_name, "reference", reason, n.outputs) for n in self.graph.nodes]
-        where: dict[str, tuple[str, str, bool]] = {}
-        for step in plan.lowered.steps:
-            host = isinstance(step, HostStep)
-            for node in step.nodes:
-                kind = "reference (host step)" if host else f"native: {step.label}"
-                where[node] = (kind, step.reason if isinstance(step, HostStep) else "", host)
-        rows = []
-        for node in self.graph.nodes:
-            runs_on, reason, host = where.get(node.name, ("folded or a view", "", False))
-            rows.append(Placement(node.name, node.full_name, runs_on, reason, node.outputs, host))
-        return rows
+        return place_nodes(self.graph, plan.facts())
+
+    def peaks(self) -> dict[str, float]:
+        """What this machine reaches at most with as many threads."""
+        return machine_peaks(self.threads)
 
     def memory(self) -> dict[str, int]:
         """Bytes held by plans."""

@@ -2,12 +2,15 @@
 
 `run(plan, io)` applies the patches (pointers of this run's inputs and outputs), then executes the steps in order.
 It returns 0, or at the first fault `CANCELLED`, a status of oneDNN or the value of a checked flag, with the step's
-index in `plan.failed` (-1: a patch).
+index in `plan.failed` (-1: a patch). Where `plan.times` points to memory, the time before each step, and after the
+last, is written there.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
+import sys
 from ctypes import c_int64, c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
@@ -22,10 +25,24 @@ from pyflame_rt.backends.cpu.onednn.library import load_gomp
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["CANCELLED", "MAX_THREADS", "OpenMP", "Patch", "PatchKind", "Plan", "Step", "StepKind", "openmp", "run"]
+__all__ = [
+    "CANCELLED",
+    "MAX_THREADS",
+    "OpenMP",
+    "Patch",
+    "PatchKind",
+    "Plan",
+    "Step",
+    "StepKind",
+    "clock",
+    "openmp",
+    "run",
+]
 
 CANCELLED = -1
 MAX_THREADS = 64  # chunks of a step are claimed in one 64-bit word
+# The clock that time.perf_counter_ns reads, so that both count from the same moment.
+CLOCK = 8 if sys.platform == "darwin" else 1
 _ALIGNED_ROWS = 1024  # from so many rows a thread on, chunks begin at multiples of 64
 
 
@@ -81,6 +98,8 @@ class Plan(ctypes.Structure):
         ("thread_num", c_void_p),  # omp_get_thread_num
         ("num_threads", c_int64),
         ("failed", c_int64),
+        ("clock", c_void_p),  # clock_gettime, used only when there are times
+        ("times", c_void_p),  # nsteps + 1 pairs of seconds and nanoseconds, null: not asked for
     )
 
 
@@ -114,6 +133,13 @@ def openmp() -> OpenMP:
         return OpenMP()
     symbols = (library.GOMP_parallel, library.omp_get_thread_num)
     return OpenMP(*(ctypes.cast(symbol, c_void_p).value or 0 for symbol in symbols))
+
+
+@cache
+def clock() -> int:
+    """Address of the C library's clock_gettime; 0 where there is none."""
+    function = getattr(ctypes.CDLL(None), "clock_gettime", None) if os.name == "posix" else None
+    return 0 if function is None else ctypes.cast(function, c_void_p).value or 0
 
 
 @cache
@@ -241,7 +267,9 @@ def _emit_patches(b: Builder, plan: _Fields, failed: str) -> tuple[str, str, str
 def _emit_steps(b: Builder, plan: _Fields, team: str, failed: str) -> tuple[str, str, str]:
     steps, number, cancel = (plan.load(name) for name in ("steps", "nsteps", "cancel"))
     exit_case = ("", "", "")
+    times, clock_call = plan.load("times"), plan.load("clock")
     for i in _counted(b, number):
+        _emit_stamp(b, times, clock_call, i)
         step = _Fields(b, Step, b.element("i8", steps, b.integer(f"mul {i}, {ctypes.sizeof(Step)}")))
         judge, go = b.label("judge"), b.label("go")
         results = [(str(CANCELLED), _emit_cancel(b, cancel, go, judge))]
@@ -253,7 +281,18 @@ def _emit_steps(b: Builder, plan: _Fields, team: str, failed: str) -> tuple[str,
         good = b.label("good")
         b.branch(b.op(f"icmp eq i64 {status}, 0"), good, failed)
         b.place(good)
+    _emit_stamp(b, times, clock_call, number)
     return exit_case
+
+
+def _emit_stamp(b: Builder, times: str, clock_call: str, place: str) -> None:
+    """Write the time into place k of `times`, if there is such memory."""
+    stamp, on = b.label("stamp"), b.label("on")
+    b.branch(b.op(f"icmp eq ptr {times}, null"), on, stamp)
+    b.place(stamp)
+    b.do(f"call i32 {clock_call}(i32 {CLOCK}, ptr {b.element('[2 x i64]', times, place)})")
+    b.jump(on)
+    b.place(on)
 
 
 def _emit_cancel(b: Builder, cancel: str, go: str, judge: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from pyflame_rt.ops.evaluate import Context, run_node, where
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from pyflame_rt.backends.cpu.plan.timing import StepClock
 
 __all__ = ["Arena"]
 
@@ -83,6 +86,8 @@ class Arena:
             threading_calls.thread_num,
             threads,
             0,
+            None,
+            None,
         )
 
     def _kernel(self, step: KernelStep, address: int, patches: list[Patch]) -> Step:
@@ -149,29 +154,36 @@ class Arena:
         check: Callable[[], None] | None = None,
         *,
         urgent: bool = False,
+        clock: StepClock | None = None,
     ) -> None:
         """Run every segment on the caller's arrays."""
         for i, array in enumerate((*inputs, *outputs)):
             self.io[i] = array.ctypes.data
         self.flag[0] = self.cancel[0] = 0
         if check is None or not urgent:
-            self._run_segments(check)
+            self._run_segments(check, clock)
             return
         with watched(check, self.cancel):
-            self._run_segments(check)
+            self._run_segments(check, clock)
 
-    def _run_segments(self, check: Callable[[], None] | None) -> None:
-        for segment in self.segments:
+    def _run_segments(self, check: Callable[[], None] | None, clock: StepClock | None) -> None:
+        for i, segment in enumerate(self.segments):
             if check is not None:
                 check()
-            if isinstance(segment, HostStep):
-                self._host(segment)
-                continue
-            status = run()(ctypes.addressof(segment), self.io)
-            if status:
-                self._raise(segment, status, check)
-            if self.flag[0]:
-                raise InputError(f"an index is out of range (row {int(self.flag[0]) - 1} of a Gather)")
+            begin = 0 if clock is None else time.perf_counter_ns()
+            self._run_segment(segment, check)
+            if clock is not None:
+                clock.around(i, begin)
+
+    def _run_segment(self, segment: Plan | HostStep, check: Callable[[], None] | None) -> None:
+        if isinstance(segment, HostStep):
+            self._host(segment)
+            return
+        status = run()(ctypes.addressof(segment), self.io)
+        if status:
+            self._raise(segment, status, check)
+        if self.flag[0]:
+            raise InputError(f"an index is out of range (row {int(self.flag[0]) - 1} of a Gather)")
 
     def _host(self, step: HostStep) -> None:
         arrays = [None if v is None else self.array(v) for v in step.inputs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,15 +13,19 @@ from pyflame_rt.backends.cpu.plan import lower_dnn, lower_loops, lower_rnn, lowe
 from pyflame_rt.backends.cpu.plan.arena import Arena
 from pyflame_rt.backends.cpu.plan.claims import keeps
 from pyflame_rt.backends.cpu.plan.concrete import concretize
+from pyflame_rt.backends.cpu.plan.facts import step_facts
 from pyflame_rt.backends.cpu.plan.lower import DnnStep, HostStep, KernelStep, Lowered, Lowering
 from pyflame_rt.backends.cpu.plan.memory import assign_offsets
+from pyflame_rt.backends.cpu.plan.timing import StepClock, report
 from pyflame_rt.backends.cpu.threads import set_threads
 from pyflame_rt.graph.errors import BackendError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyflame_rt.backends.base import RunHooks
+    from pyflame_rt.backends.base import RunHooks, Timeline
+    from pyflame_rt.backends.cpu.plan.concrete import Step
+    from pyflame_rt.backends.cpu.plan.facts import StepFacts
     from pyflame_rt.graph import DType, Graph
 
 __all__ = ["Plan", "Retired", "make_plan"]
@@ -52,19 +57,56 @@ class Plan:
     busy: list[Arena] = field(default_factory=list)
     retired: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
+    sources: Sequence[Step] = ()
+    types: Mapping[str, tuple[DType, tuple[int, ...]]] = field(default_factory=dict)
+    known: list[StepFacts] | None = None
+    slots: threading.Semaphore | None = None
 
     def run(self, feeds: Mapping[str, Any], hooks: RunHooks) -> list[np.ndarray[Any, Any]]:
         """Outputs in fresh arrays."""
         inputs = [np.asarray(feeds[name], order="C") for name in self.lowered.inputs]
         outputs = [_fresh(shape, dtype) for shape, dtype in self.outputs]
+        if self.slots is not None:
+            return self._run_in_turn(self.slots, inputs, outputs, hooks)
+        self._run(inputs, outputs, hooks)
+        return outputs
+
+    def _run_in_turn(self, slots: threading.Semaphore, inputs: Any, outputs: Any, hooks: RunHooks) -> Any:
+        """A memory limit lets only so many runs go at once."""
+        while not slots.acquire(timeout=0.01):
+            if hooks.check is not None:
+                hooks.check()
+        try:
+            self._run(inputs, outputs, hooks)
+        finally:
+            slots.release()
+        return outputs
+
+    def _run(self, inputs: Any, outputs: Any, hooks: RunHooks) -> None:
         arena = self._take()
         before = set_threads(self.threads)
         try:
-            arena.run(inputs, outputs, hooks.check, urgent=hooks.urgent)
+            if hooks.timeline is not None:
+                self._run_timed(arena, inputs, outputs, hooks, hooks.timeline)
+            else:
+                arena.run(inputs, outputs, hooks.check, urgent=hooks.urgent)
         finally:
             set_threads(before)
             self._give_back(arena)
-        return outputs
+
+    def _run_timed(self, arena: Arena, inputs: Any, outputs: Any, hooks: RunHooks, timeline: Timeline) -> None:
+        with StepClock(arena) as clock:
+            arena.run(inputs, outputs, hooks.check, urgent=hooks.urgent, clock=clock)
+        facts = self.facts()
+        with self.lock:
+            report(clock, facts, timeline)
+
+    def facts(self) -> list[StepFacts]:
+        """What each step is and costs; worked out when first asked for."""
+        with self.lock:
+            if self.known is None:
+                self.known = step_facts(self.lowered, self.sources, self.types)
+            return self.known
 
     def _take(self) -> Arena:
         with self.lock:
@@ -106,6 +148,15 @@ class Plan:
         """Bytes of its arenas."""
         return self.arena_bytes * (len(self.free) + len(self.busy))
 
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the outputs of one run."""
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.outputs)
+
+    def limit_runs(self, count: int) -> None:
+        """Let no more than ``count`` runs go at once: others wait."""
+        self.slots = threading.Semaphore(max(count, 1))
+
 
 def make_plan(
     graph: Graph, feeds: Mapping[str, tuple[DType, tuple[int, ...]]], threads: int, wanted: Sequence[str]
@@ -116,7 +167,7 @@ def make_plan(
     note_lives(lowered)
     size = assign_offsets(lowered.buffers)
     outputs = [(view.shape, view.dtype.numpy) for view in lowered.outputs]
-    return Plan(lowered, size, threads, outputs)
+    return Plan(lowered, size, threads, outputs, sources=concrete.steps, types=concrete.types)
 
 
 def note_lives(lowered: Lowered) -> None:
