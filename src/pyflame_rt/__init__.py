@@ -9,6 +9,7 @@ Tensor(float32[2, 3])
 from __future__ import annotations
 
 import importlib
+import os
 import typing
 
 from pyflame_rt._version import __version__
@@ -129,7 +130,7 @@ __all__ = [
     "unregister_backend",
 ]
 
-# Everything is imported when first asked for: `import pyflame_rt` costs next to nothing.
+# What few programs use is imported when first asked for.
 _HOMES = {
     "backends.base": ("Backend",),
     "differ": ("DiffResult", "diff"),
@@ -187,3 +188,13 @@ def __getattr__(name: str) -> typing.Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, *_SUBMODULES})
+
+
+def _prepare() -> None:
+    """Load what every session needs, so that the first model does not wait for it; PYFLAME_LAZY_IMPORT=1 leaves it."""
+    if os.environ.get("PYFLAME_LAZY_IMPORT", "") in ("", "0"):
+        importlib.import_module("pyflame_rt.session")
+        importlib.import_module("pyflame_rt.providers").prepare_default()
+
+
+_prepare()

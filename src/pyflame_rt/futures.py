@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -32,4 +31,6 @@ class RunFuture(Future[Any]):
         return super().cancel()
 
     def __await__(self) -> Generator[Any, None, Any]:
+        import asyncio  # slow to import, and needed by coroutines only, which have it
+
         return asyncio.wrap_future(self).__await__()

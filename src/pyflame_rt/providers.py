@@ -79,6 +79,15 @@ def native_engine_missing() -> str:
     return "" if library.available() else "oneDNN cannot be loaded (pip install onednn-cpu-gomp)"
 
 
+def prepare_default() -> None:
+    """Load the libraries of the default provider, and everything else that does not depend on the model."""
+    if native_engine_missing():
+        return
+    from pyflame_rt.backends.cpu.prepare import prepare
+
+    prepare()
+
+
 def _cpu() -> Compiler:
     if native_engine_missing():
         from pyflame_rt.backends.reference import ReferenceBackend

@@ -26,7 +26,7 @@ def set_random_seed(seed: int) -> None:
     SEED.set(seed)
 
 
-def _host(lib: Library, seed: int | None) -> np.random.Generator:
+def _host(lib: Library, seed: int | None) -> "np.random.Generator":  # NumPy loads this part when it is used
     if seed is None:
         # Drawn from the library's generator, so that its seed decides here too.
         drawn = lib.to_numpy(lib.random_uniform((2,)))

@@ -1,6 +1,7 @@
-"""Compile kernels for this machine and keep them for the life of the process.
+"""Compile kernels for this machine; keep addresses for the life of the process, object code on disk.
 
-Two seams let object code be kept elsewhere: `object_code` (IR to bytes) and `load_object` (bytes to addresses).
+Object code holds no address: a kernel gets its operands through pointers, the driver its functions through the plan.
+Each structure of kernel is an entry of its own, so models share them.
 """
 
 from __future__ import annotations
@@ -12,19 +13,22 @@ from ctypes import c_int64, c_void_p
 from functools import cache
 from typing import TYPE_CHECKING
 
+import llvmlite
 import llvmlite.binding as llvm
 
 from pyflame_rt.backends.cpu.llvm.copies import emit_fill, emit_gather, emit_transpose
 from pyflame_rt.backends.cpu.llvm.emit import emit_rows
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.program import FillKernel, GatherKernel, RowKernel, TransposeKernel
+from pyflame_rt.cache.signature import code_signature
+from pyflame_rt.cache.store import current_store
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyflame_rt.backends.cpu.llvm.program import Kernel
 
-__all__ = ["address_of", "call", "compile_kernels", "kernel_ir", "load_object", "object_code"]
+__all__ = ["address_of", "call", "compile_kernels", "kernel_ir", "load_object", "object_code", "start"]
 
 _lock = threading.RLock()
 _addresses: dict[str, int] = {}
@@ -49,6 +53,12 @@ def _engine() -> llvm.ExecutionEngine:
     return engine
 
 
+def start() -> None:
+    """Get LLVM ready to load code."""
+    with _lock:
+        _engine()
+
+
 def object_code(ir: str) -> bytes:
     """Object code of an IR module: parsed, verified, compiled. No passes run: the IR is vectorised as written."""
     with _lock:
@@ -59,11 +69,42 @@ def object_code(ir: str) -> bytes:
 
 def load_object(code: bytes, names: Sequence[str]) -> list[int]:
     """Make object code executable; addresses of the functions named, which must be new to the process."""
+    return _load([code], names)
+
+
+def _load(codes: Sequence[bytes], names: Sequence[str]) -> list[int]:
     with _lock:
         engine = _engine()
-        engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+        for code in codes:
+            engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         engine.finalize_object()
         return [engine.get_function_address(name) for name in names]
+
+
+@cache
+def _build() -> str:
+    """Everything object code depends on besides its IR."""
+    machine = host()
+    made_by = f"llvmlite {llvmlite.__version__} llvm {llvm.llvm_version_info} {llvm.get_process_triple()}"
+    return f"{made_by} {machine} {code_signature('backends/cpu/llvm')}"
+
+
+def _compiled(wanted: Mapping[str, str], emit: Callable[[str], str]) -> dict[str, int]:
+    """Addresses of functions, by key: object code from the store, or compiled now and kept there.
+
+    Args:
+        wanted: key -> name of the function.
+        emit: gives the IR module for a key.
+    """
+    store, codes = current_store(), []
+    for key in wanted:
+        entry = f"{_build()} {key}"
+        code = store.get("object", entry)
+        if code is None:
+            code = object_code(emit(key))
+            store.later("object", entry, code)
+        codes.append(code)
+    return dict(zip(wanted, _load(codes, list(wanted.values())), strict=True))
 
 
 def symbol(key: str) -> str:
@@ -87,13 +128,12 @@ def kernel_ir(kernel: Kernel, name: str) -> str:
 
 
 def compile_kernels(kernels: Sequence[Kernel]) -> list[int]:
-    """Addresses of kernels; each structure is compiled once in a process, new ones together. Safe from any thread."""
+    """Addresses of kernels; each structure is made once in a process. Safe from any thread."""
     with _lock:
         missing = {kernel.key: kernel for kernel in kernels if kernel.key not in _addresses}
         if missing:
-            names = [symbol(key) for key in missing]
-            text = _merge([kernel_ir(kernel, name) for kernel, name in zip(missing.values(), names, strict=True)])
-            _addresses.update(zip(missing, load_object(object_code(text), names), strict=True))
+            names = {key: symbol(key) for key in missing}
+            _addresses.update(_compiled(names, lambda key: kernel_ir(missing[key], names[key])))
         return [_addresses[kernel.key] for kernel in kernels]
 
 
@@ -108,26 +148,5 @@ def address_of(name: str, ir: str) -> int:
     with _lock:
         key = hashlib.sha256(ir.encode()).hexdigest()
         if key not in _addresses:
-            _addresses[key] = load_object(object_code(ir), [name])[0]
+            _addresses.update(_compiled({key: name}, lambda _: ir))
         return _addresses[key]
-
-
-def _merge(modules: Sequence[str]) -> str:
-    """One module of several: declarations, and helpers private to a module, are kept once."""
-    seen: dict[str, None] = {}
-    for module in modules:
-        for part in _parts(module):
-            seen.setdefault(part)
-    return "\n".join(seen) + "\n"
-
-
-def _parts(module: str) -> list[str]:
-    """The top-level pieces of a module: declarations and whole functions."""
-    pieces: list[str] = []
-    lines: list[str] = []
-    for line in module.splitlines():
-        lines.append(line)
-        if line.startswith("declare") or line == "}":
-            pieces.append("\n".join(lines))
-            lines = []
-    return pieces

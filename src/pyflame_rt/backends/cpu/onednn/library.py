@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import ctypes.util
-import importlib.metadata
+import glob
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -91,6 +92,21 @@ def _find() -> str:
 
 def _installed() -> list[str]:
     """Where the distribution's own file list says it put the library."""
+    # The list is read as importlib.metadata would, whose import takes longer than everything else here.
+    name = DISTRIBUTION.replace("-", "_")
+    found: list[str] = []
+    for folder in filter(os.path.isdir, sys.path):
+        for record in glob.glob(os.path.join(glob.escape(folder), f"{name}-*.dist-info", "RECORD")):
+            with open(record, encoding="utf-8") as lines:
+                listed = [line.split(",", 1)[0].strip('"') for line in lines]
+            found += [os.path.normpath(os.path.join(folder, p)) for p in listed if os.path.basename(p) in _NAMES]
+    return found or _listed()
+
+
+def _listed() -> list[str]:
+    """The same for distributions that are installed in unusual ways."""
+    import importlib.metadata
+
     try:
         files = importlib.metadata.files(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:

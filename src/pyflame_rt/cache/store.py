@@ -1,0 +1,339 @@
+"""A folder of entries found by key: safe with many processes, bounded in size, never trusted blindly.
+
+An entry is one file. It is written beside its place and renamed into it, so readers see all of it or nothing; no locks
+are needed. Its header holds the digest of its key and of its contents: what does not fit is ignored and deleted. The
+entries used longest ago go first when the folder grows beyond its limit; the time of use is the file's access time,
+which reading sets, so that the time of writing stays what it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import mmap
+import os
+import struct
+import sys
+import tempfile
+import threading
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyflame_rt.cache.writer import Writer
+from pyflame_rt.graph.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["CacheEntry", "Identity", "Store", "current_store", "default_folder", "use_store"]
+
+DEFAULT_LIMIT = 4 << 30
+HEADER = 128  # bytes before the contents, which so begin at a multiple of a cache line
+_MAGIC = b"PyFlame1"
+_HEAD = struct.Struct("<8sQ32s32s")
+_TEMPORARY = ".part"
+_STALE_SECONDS = 3600.0  # a temporary file as old as this belongs to nobody
+_TOUCH_SECONDS = 600.0  # the time of use need not be more exact than this
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+log = logging.getLogger("pyflame_rt")
+
+Identity = tuple[int, int, int]  # size, time of writing in ns, inode
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEntry:
+    """One file of the store."""
+
+    path: Path
+    size_bytes: int
+    used: float  # seconds since the epoch
+
+
+class Store:
+    """Entries in a folder.
+
+    Args:
+        folder: made when first written to. One that everybody may write to is not used: machine code comes from here.
+        max_bytes: limit of all entries together; 0 keeps nothing.
+
+    Example:
+        >>> import tempfile
+        >>> store = Store(tempfile.mkdtemp())
+        >>> store.put("example", "key", b"contents")
+        True
+        >>> store.get("example", "key")
+        b'contents'
+        >>> store.get("example", "other key") is None
+        True
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], max_bytes: int = DEFAULT_LIMIT) -> None:
+        self.folder = Path(folder)
+        self.max_bytes = max_bytes
+        self.usable = max_bytes > 0 and _trusted(self.folder)
+        self.writable = self.usable
+        self.writer = Writer()
+        self._lock = threading.Lock()
+        self._known_size: int | None = None
+
+    # ------------------------------------------------------------------ reading
+
+    def get(self, kind: str, key: str) -> bytes | None:
+        """The contents kept under a key, verified; None when there are none."""
+        if not self.usable:
+            return None
+        path = self.path(kind, key)
+        try:
+            with path.open("rb") as file:
+                data = file.read()
+        except OSError:
+            return None
+        start = _checked(data[:HEADER], key, len(data))
+        if start is None or hashlib.sha256(memoryview(data)[HEADER:]).digest() != start:
+            self._discard(path)
+            return None
+        self._touch(path)
+        return data[HEADER:]
+
+    def open_map(self, kind: str, key: str, identity: Identity) -> mmap.mmap | None:
+        """A file mapped for reading, its contents from byte ``HEADER`` on; ``identity`` must be what writing it gave.
+
+        Contents are not read: a file of another size, time or inode is another file.
+        """
+        if not self.usable:
+            return None
+        path = self.path(kind, key)
+        try:
+            with path.open("rb") as file:
+                if identity_of(file.fileno()) != identity:
+                    return None
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError):
+            return None
+        if _checked(mapped[:HEADER], key, len(mapped)) is None:
+            mapped.close()
+            self._discard(path)
+            return None
+        self._touch(path)
+        return mapped
+
+    def path(self, kind: str, key: str) -> Path:
+        """Where an entry is, or would be."""
+        name = _digest(key).hex()[:40]
+        return self.folder / kind / name[:2] / name[2:]
+
+    def _touch(self, path: Path) -> None:
+        with contextlib.suppress(OSError):
+            found = path.stat()
+            if time.time() - found.st_atime > _TOUCH_SECONDS:
+                os.utime(path, ns=(time.time_ns(), found.st_mtime_ns))
+
+    def _discard(self, path: Path) -> None:
+        log.debug("cache entry %s is damaged and ignored", path)
+        if self.writable:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    # ------------------------------------------------------------------ writing
+
+    def put(self, kind: str, key: str, data: bytes) -> bool:
+        """Keep contents under a key; False when the folder cannot be written to."""
+        return self.put_parts(kind, key, [data], hashlib.sha256(data).digest()) is not None
+
+    def put_parts(self, kind: str, key: str, parts: Iterable[Any], digest: bytes = bytes(32)) -> Identity | None:
+        """Keep contents given in pieces; what to ask :meth:`open_map` with, or None when nothing was written."""
+        if not self.writable:
+            return None
+        path = self.path(kind, key)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            handle, name = tempfile.mkstemp(_TEMPORARY, dir=path.parent)
+        except OSError as error:
+            self.writable = False
+            log.info("the cache in %s cannot be written to: %s", self.folder, error)
+            return None
+        try:
+            with open(handle, "wb") as file:
+                identity = self._fill(file, key, parts, digest)
+            os.replace(name, path)
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            if not isinstance(error, OSError):
+                raise
+            log.info("cache entry %s was not written: %s", path, error)  # a full disk, most likely
+            return None
+        self._grow(identity[0])
+        return identity
+
+    def _fill(self, file: Any, key: str, parts: Iterable[Any], digest: bytes) -> Identity:
+        file.write(bytes(HEADER))
+        size = sum(file.write(part) for part in parts)
+        file.seek(0)
+        file.write(_HEAD.pack(_MAGIC, size, _digest(key), digest))
+        file.flush()
+        return identity_of(file.fileno())
+
+    def later(self, kind: str, key: str, data: bytes) -> None:
+        """Keep contents under a key, in the background."""
+        if self.writable:
+            self.writer.submit(lambda: self.put(kind, key, data))
+
+    def flush(self) -> None:
+        """Wait for what is being written."""
+        self.writer.wait()
+
+    # ------------------------------------------------------------------ size
+
+    def entries(self) -> list[CacheEntry]:
+        """Every entry, the one used longest ago first."""
+        found = [e for e in self._files() if e.path.suffix != _TEMPORARY]
+        return sorted(found, key=lambda e: e.used)
+
+    def total_size(self) -> int:
+        """Bytes of all entries."""
+        return sum(e.size_bytes for e in self.entries())
+
+    def clear(self) -> None:
+        """Delete every entry."""
+        for entry in self._files():
+            with contextlib.suppress(OSError):
+                entry.path.unlink()
+        with self._lock:
+            self._known_size = None
+
+    def _files(self) -> Iterator[CacheEntry]:
+        for folder, _, names in os.walk(self.folder):
+            for name in names:
+                path = Path(folder, name)
+                with contextlib.suppress(OSError):
+                    found = path.stat()
+                    yield CacheEntry(path, found.st_size, max(found.st_atime, found.st_mtime))
+
+    def _grow(self, size: int) -> None:
+        with self._lock:
+            if self._known_size is not None:
+                self._known_size += size
+                if self._known_size <= self.max_bytes:
+                    return
+            self._known_size = self._evict()
+
+    def _evict(self) -> int:
+        """Delete what was used longest ago until a tenth of the limit is free; returns what is left."""
+        now, kept = time.time(), []
+        for entry in self._files():
+            if entry.path.suffix != _TEMPORARY:
+                kept.append(entry)
+            elif now - entry.used > _STALE_SECONDS:
+                with contextlib.suppress(OSError):
+                    entry.path.unlink()
+        total = sum(e.size_bytes for e in kept)
+        if total <= self.max_bytes:
+            return total
+        for entry in sorted(kept, key=lambda e: e.used):
+            if total <= self.max_bytes * 9 // 10:
+                break
+            with contextlib.suppress(OSError):
+                entry.path.unlink()
+                total -= entry.size_bytes
+        return total
+
+
+def identity_of(file: int | str | os.PathLike[str]) -> Identity:
+    """What tells a file from every other, and from itself when it was written to."""
+    found = os.stat(file)
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
+
+def _checked(head: bytes, key: str, size: int) -> bytes | None:
+    """The digest of the contents, where the header fits the key and the file's size."""
+    if len(head) < HEADER:
+        return None
+    magic, length, owner, digest = _HEAD.unpack_from(head)
+    return digest if (magic, length, owner) == (_MAGIC, size - HEADER, _digest(key)) else None
+
+
+def _trusted(folder: Path) -> bool:
+    """Whether nobody but its owner's group can put code there."""
+    if os.name != "posix":
+        return True
+    try:
+        mode = folder.stat().st_mode
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    if mode & 0o002:
+        log.warning("the cache folder %s may be written to by everybody, so it is not used", folder)
+        return False
+    return True
+
+
+# ---------------------------------------------------------------------- the store in use
+
+
+def default_folder() -> Path:
+    """``PYFLAME_CACHE_DIR``, or the user's folder for caches."""
+    given = os.environ.get("PYFLAME_CACHE_DIR")
+    if given:
+        return Path(given)
+    if sys.platform == "darwin":
+        return Path("~/Library/Caches/pyflame").expanduser()
+    base = os.environ.get("LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME")
+    return Path(base) / "pyflame" if base else Path("~/.cache/pyflame").expanduser()
+
+
+def _limit() -> int:
+    """``PYFLAME_CACHE_SIZE`` in bytes, with a unit such as 500M or 2G; ``PYFLAME_CACHE=0`` is none."""
+    if os.environ.get("PYFLAME_CACHE", "1").lower() in ("0", "off", "no", "false"):
+        return 0
+    text = os.environ.get("PYFLAME_CACHE_SIZE", "").strip().upper().removesuffix("B")
+    if not text:
+        return DEFAULT_LIMIT
+    unit = text[-1] if text[-1] in _UNITS else ""
+    number = text.removesuffix(unit)
+    if not number.isdigit():
+        raise InputError(f"PYFLAME_CACHE_SIZE is a number of bytes such as 500M or 2G, got {text!r}")
+    return int(number) * _UNITS[unit]
+
+
+_stores: dict[tuple[Path, int], Store] = {}
+_stores_lock = threading.Lock()
+_chosen: ContextVar[Path | None] = ContextVar("pyflame_cache", default=None)
+
+
+def current_store() -> Store:
+    """The store to use here: the folder given to :func:`use_store`, or the environment's."""
+    limit, folder = _limit(), _chosen.get()
+    place = (default_folder() if folder is None else folder) / "engine"
+    with _stores_lock:
+        store = _stores.get((place, limit))
+        if store is None:
+            try:
+                store = Store(place, limit)
+            except (OSError, RuntimeError):  # no home folder
+                store = Store(place, 0)
+            _stores[place, limit] = store
+        return store
+
+
+@contextlib.contextmanager
+def use_store(folder: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Inside, keep things in another folder; None changes nothing."""
+    if folder is None:
+        yield
+        return
+    token = _chosen.set(Path(folder))
+    try:
+        yield
+    finally:
+        _chosen.reset(token)

@@ -1,0 +1,70 @@
+"""Writing in the background, so that the first answer does not wait for the disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Writer"]
+
+log = logging.getLogger("pyflame_rt")
+_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+
+
+class Writer:
+    """Does one job after the other on a thread that ends with the last one; the interpreter waits for it at exit."""
+
+    def __init__(self) -> None:
+        self._reset()
+        _writers.add(self)
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: deque[Callable[[], object]] = deque()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, job: Callable[[], object]) -> None:
+        """Do this when it is its turn; what fails is logged, never raised."""
+        with self._lock:
+            self._jobs.append(job)
+            if self._thread is not None:
+                return
+            self._thread = threading.Thread(target=self._work, name="pyflame-cache")
+        try:
+            self._thread.start()
+        except RuntimeError:  # the interpreter is ending: no more threads
+            self._reset()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._jobs:
+                    self._thread = None
+                    return
+                job = self._jobs.popleft()
+            try:
+                job()
+            except Exception:
+                log.debug("writing to the cache failed", exc_info=True)
+
+    def wait(self) -> None:
+        """Until every job is done."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+
+def _after_fork() -> None:
+    for writer in list(_writers):
+        writer._reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
