@@ -6,7 +6,6 @@ import hashlib
 import os
 from functools import cache
 
-import pyflame_rt
 from pyflame_rt._version import __version__
 
 __all__ = ["code_signature"]
@@ -21,10 +20,10 @@ def code_signature(*folders: str) -> str:
         True
     """
     digest = hashlib.sha256(__version__.encode())
-    for home in pyflame_rt.__path__:
-        for folder in folders:
-            for line in sorted(_files(os.path.join(home, *folder.split("/")))):
-                digest.update(line.encode("utf-8", "surrogateescape"))
+    home = os.path.dirname(os.path.dirname(__file__))
+    for folder in folders:
+        for line in sorted(_files(os.path.join(home, *folder.split("/")))):
+            digest.update(line.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:16]
 
 
