@@ -19,6 +19,7 @@ from pyflame_rt.backends.cpu.placing import place_nodes
 from pyflame_rt.backends.cpu.plan.concrete import ShapesUnknown
 from pyflame_rt.backends.cpu.plan.lower import NotNative
 from pyflame_rt.backends.cpu.plan.plan import Plan, Retired, make_plan
+from pyflame_rt.backends.cpu.stages import HostNode, Stages, Unplannable, own
 from pyflame_rt.backends.cpu.threads import available_threads, use_threads
 from pyflame_rt.graph import DType, Graph
 from pyflame_rt.graph.errors import InputError
@@ -70,12 +71,19 @@ class CpuExecutable:
         self._last: Plan | None = None
         self._why = ""
         self._recent: _Recent | None = None
+        self._stages = self._staging()
         forget_after_fork(self)
+
+    def _staging(self) -> Stages:
+        def body(graph: Graph) -> CpuExecutable:
+            return CpuExecutable(graph, self.threads, self.max_plans, memory_limit=self.memory_limit)
+
+        return Stages(self.graph, self.threads, self.max_plans, body, memory_limit=self.memory_limit)
 
     def forget(self) -> None:
         """Drop what belongs to the parent process, without touching it."""
         self._plans, self._last, self._lock = OrderedDict(), None, threading.Lock()
-        self._recent = None
+        self._recent, self._stages = None, self._staging()
 
     def run(self, feeds: Mapping[str, Any], output_names: Sequence[str], hooks: RunHooks) -> list[Any]:
         """Outputs, then taps."""
@@ -90,10 +98,10 @@ class CpuExecutable:
     def _run(self, feeds: Mapping[str, Any], output_names: Sequence[str], hooks: RunHooks) -> list[Any]:
         wanted = [*output_names, *hooks.taps]
         given = {name: value for name, value in feeds.items() if value is not None}
-        if hooks.observe is not None or not self._plannable(given):
+        if hooks.observe is not None or any(name not in given for name in self._required):
             return self._interpret(given, wanted, hooks)
         names = tuple(dict.fromkeys(wanted if hooks.only_needed else (*self.outputs, *hooks.taps, *output_names)))
-        run = partial(self._run_plan, given, names, hooks)
+        run = partial(self._run_native, given, names, hooks)
         results = call_native(run) if forked() else run()
         if results is None:
             self._recent = None
@@ -107,10 +115,25 @@ class CpuExecutable:
 
     def _remember(self, feeds: Mapping[str, Any], output_names: Sequence[str]) -> None:
         """The next call is most often like this one: keep what it compares with."""
+        if not self._plannable(feeds):
+            return
         shapes = [(name, array.dtype, array.shape) for name, array in feeds.items()]
         plan = self._plans.get((self.outputs, *shapes))
         if plan is not None:
             self._recent = _Recent(output_names, shapes, plan)
+
+    def _run_native(self, feeds: Mapping[str, Any], names: tuple[str, ...], hooks: RunHooks) -> list[Any] | None:
+        """Outputs of one plan, else of stages; None when neither can be made."""
+        results = self._run_plan(feeds, names, hooks) if self._plannable(feeds) else None
+        if results is not None:
+            return results
+        try:
+            return self._stages.run(feeds, names, hooks)
+        except Unplannable as error:
+            # The answer is still right, only slower, and we say so.
+            self._why = str(error)
+            log.warning("graph %r runs node by node: %s", self.graph.name, self._why)
+            return None
 
     def _run_plan(self, feeds: Mapping[str, Any], names: tuple[str, ...], hooks: RunHooks) -> list[Any] | None:
         """Outputs of the plan for these shapes; None when they cannot be planned."""
@@ -126,8 +149,6 @@ class CpuExecutable:
 
     def _plannable(self, feeds: Mapping[str, Any]) -> bool:
         """Whether every input is an array of numbers."""
-        if any(name not in feeds for name in self._required):
-            return False
         return all(isinstance(v, np.ndarray) and v.dtype != object for v in feeds.values())
 
     def _plan(self, feeds: Mapping[str, np.ndarray[Any, Any]], names: tuple[str, ...]) -> Plan | None:
@@ -144,9 +165,8 @@ class CpuExecutable:
         except ShapesUnknown as error:
             plan, self._why = None, str(error)
         except (LookupError, TypeError, ValueError, AttributeError, AssertionError, NotNative) as error:
-            # A fault of the engine, not of the model: the answer is still right, only slower, and we say so.
+            # A fault of the engine, not of the model: it is not planned whole, which staging will find out again.
             plan, self._why = None, f"planning failed: {type(error).__name__}: {error}"
-            log.warning("graph %r runs node by node: %s", self.graph.name, self._why)
         if plan is not None and self.memory_limit:
             limit_plan(plan, self.memory_limit, self.graph.name)
         with self._lock:
@@ -172,24 +192,32 @@ class CpuExecutable:
         unknown = [name for name in wanted if name not in program.slots]
         if unknown:
             raise InputError(f"the model has no value {unknown[0]!r}")
-        return [_own(values[program.slots[name]]) for name in wanted]
+        return [own(values[program.slots[name]]) for name in wanted]
 
     def placements(self) -> list[Placement]:
-        """Where each node runs, as the latest plan has it."""
-        plan = self._last
-        if plan is None:
+        """Where each node runs, as the latest plans have it."""
+        plans, hosts = self._latest()
+        if plans is None:
             reason = self._why or "no inputs have come yet, so nothing is planned"
             return [Placement(n.name, n.full_name, "reference", reason, n.outputs) for n in self.graph.nodes]
-        return place_nodes(self.graph, plan.facts())
+        return place_nodes(self.graph, [*(fact for plan in plans for fact in plan.facts()), *(h.fact for h in hosts)])
 
     def peaks(self) -> dict[str, float]:
         """What this machine reaches at most with as many threads."""
         return machine_peaks(self.threads)
 
+    def _latest(self) -> tuple[list[Plan] | None, list[HostNode]]:
+        """The plans of the latest run, and what ran between them."""
+        path = self._stages.last
+        if path:
+            return [s.plan for s in path if s.plan is not None], [host for s in path for host in s.hosts]
+        return (None if self._last is None else [self._last]), []
+
     def memory(self) -> dict[str, int]:
         """Bytes held by plans."""
         with self._lock:
             plans = [p for p in self._plans.values() if p is not None]
+        plans += self._stages.plans
         return {"arenas": sum(p.held_bytes for p in plans), "plans": len(plans)}
 
     def close(self) -> None:
@@ -197,13 +225,7 @@ class CpuExecutable:
         with self._lock:
             plans, self._plans, self._last = list(self._plans.values()), OrderedDict(), None
             self._recent = None
+        self._stages.close()
         for plan in plans:
             if plan is not None:
                 plan.retire(cancel=True)
-
-
-def _own(value: Any) -> Any:
-    """A value the caller may keep and change: the interpreter may hand out an input or a weight itself."""
-    if isinstance(value, list):
-        return [_own(item) for item in value]
-    return value.copy() if isinstance(value, np.ndarray) else value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.base import Placement
+from pyflame_rt.backends.cpu.plan.concrete import named_apart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +18,8 @@ __all__ = ["place_nodes"]
 
 def place_nodes(graph: Graph, facts: Sequence[StepFacts]) -> list[Placement]:
     """One row for each node; steps that only move a value into another layout get rows of their own."""
-    names = {node.name for node in graph.nodes}
+    nodes = named_apart(graph.nodes)
+    names = {node.name for node in nodes}
     own: dict[str, list[StepFacts]] = {}
     moves: dict[str, list[StepFacts]] = {}
     for fact in facts:
@@ -26,7 +28,7 @@ def place_nodes(graph: Graph, facts: Sequence[StepFacts]) -> list[Placement]:
             there.setdefault(name, []).append(fact)
     rows: list[Placement] = []
     seen: dict[int, str] = {}
-    for node in graph.nodes:
+    for node in nodes:
         rows += [_moved(node, fact) for fact in moves.get(node.name, ()) if _first(fact, node, seen)]
         rows.append(_placed(node, own.get(node.name, []), names, seen))
     return rows

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from pyflame_rt.ops.registry import Op
 
-__all__ = ["ACTIVATIONS", "ELEMENTWISE", "LOOP_TYPES", "VIEWS", "WHOLE", "keeps"]
+__all__ = ["ACTIVATIONS", "ELEMENTWISE", "LOOP_TYPES", "PARAMETERS", "VIEWS", "WHOLE", "keeps"]
 
 # Primitives that are one scalar expression of their operands.
 ELEMENTWISE = frozenset(
@@ -40,6 +40,17 @@ WHOLE = frozenset(
 
 # Operators that only say how elements are found.
 VIEWS = frozenset({"Expand", "Flatten", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
+
+# Inputs that say sizes, axes or ways, not data: plans are made for their contents.
+PARAMETERS: dict[str, tuple[int, ...]] = {
+    "AffineGrid": (1,), "BlackmanWindow": (0,), "CenterCropPad": (1,), "Col2Im": (1, 2), "ConstantOfShape": (0,),
+    "CumProd": (1,), "CumSum": (1,), "DFT": (1, 2), "Expand": (1,), "HammingWindow": (0,), "HannWindow": (0,),
+    "If": (0,), "MaxUnpool": (2,), "MelWeightMatrix": (0, 1, 2, 3, 4), "OneHot": (1,), "Pad": (1, 3),
+    "Range": (0, 1, 2), "ReduceL1": (1,), "ReduceL2": (1,), "ReduceLogSum": (1,), "ReduceLogSumExp": (1,),
+    "ReduceMax": (1,), "ReduceMean": (1,), "ReduceMin": (1,), "ReduceProd": (1,), "ReduceSum": (1,),
+    "ReduceSumSquare": (1,), "Reshape": (1,), "Resize": (1, 2, 3), "STFT": (1, 3), "Slice": (1, 2, 3, 4),
+    "Split": (1,), "Squeeze": (1,), "Tile": (1,), "TopK": (1,), "Trilu": (1,), "Unsqueeze": (1,), "Upsample": (1,),
+}  # fmt: skip
 
 LOOP_TYPES = frozenset({DType.Float32, DType.Float64, DType.Int32, DType.Int64, DType.Bool, DType.Int8, DType.UInt8})
 

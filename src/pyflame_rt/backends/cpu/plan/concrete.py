@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from pyflame_rt.backends.cpu.plan.claims import PARAMETERS
 from pyflame_rt.graph import DType, Graph, Node, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, PyFlameRTError, UndeterminedError
 from pyflame_rt.graph.graph import node_subgraphs
@@ -19,9 +21,9 @@ from pyflame_rt.ops.trace import infer_outputs
 from pyflame_rt.ops.value import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-__all__ = ["Concrete", "ShapesUnknown", "Step", "concretize"]
+__all__ = ["Before", "Blocker", "Concrete", "ShapesUnknown", "Step", "concretize", "named_apart"]
 
 # Folding must not turn a small file into a large plan.
 MAX_FOLDED = 64 * 1024 * 1024
@@ -33,8 +35,26 @@ MAX_KNOWN = 1024
 _TYPE_RULES = (same, broadcast, boolean)
 
 
+# Contents that plans may be made for are at most so many numbers.
+MAX_CONTENTS = 64
+
+
 class ShapesUnknown(Exception):
     """A size depends on data, so nothing after it can be planned."""
+
+
+class Blocker(NamedTuple):
+    """A node that cannot be planned yet.
+
+    Attributes:
+        step: the node, its operator and attributes.
+        reason: why.
+        needs: values whose contents would let it be planned; none when only running it helps.
+    """
+
+    step: Step
+    reason: str
+    needs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +64,34 @@ class Step:
     node: Node
     op: Op
     attributes: Mapping[str, Any]
+    origin: str = ""
 
 
 @dataclass(slots=True)
 class Concrete:
-    """What is left of a graph for one set of shapes."""
+    """What is left of a graph for one set of shapes.
+
+    Attributes:
+        inputs: fed values.
+        outputs: values handed out.
+        steps: what can be planned.
+        constants: contents known by now.
+        types: element type and sizes of every value known by now.
+        deferred: nodes that wait for a blocker, and the blockers, in order, with the node of the model each stands for.
+        blockers: what keeps the deferred nodes waiting.
+        same: values that are others under a second name.
+        count: how many names were made up.
+    """
 
     inputs: list[str]
     outputs: list[str]
     steps: list[Step] = field(default_factory=list)
     constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     types: dict[str, tuple[DType, tuple[int, ...]]] = field(default_factory=dict)
+    deferred: list[tuple[Node, str]] = field(default_factory=list)
+    blockers: list[Blocker] = field(default_factory=list)
+    same: dict[str, str] = field(default_factory=dict)
+    count: int = 0
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Sizes of a value."""
@@ -65,21 +102,51 @@ class Concrete:
         return self.types[name][0]
 
 
+@dataclass(slots=True)
+class Before:
+    """What is known when a later part of a graph is specialised.
+
+    Attributes:
+        contents: arrays the plan may be made for; they are constants in it.
+        opaque: values that are there but no arrays of numbers (strings, sequences, nothing).
+        origins: by name, the node of the model a node stands for; none in the first stage.
+        count: how many names were made up.
+        staged: hand out only what is made here; the rest is there already.
+    """
+
+    contents: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    opaque: Collection[str] = ()
+    origins: Mapping[str, str] = field(default_factory=dict)
+    count: int = 0
+    staged: bool = False
+
+
 def concretize(
     graph: Graph,
     feeds: Mapping[str, tuple[DType, tuple[int, ...]]],
     keeps: Callable[[Op, Mapping[str, Any]], bool],
     wanted: Sequence[str],
+    before: Before | None = None,
 ) -> Concrete:
-    """Specialise a graph.
+    """Specialise a graph as far as sizes are known.
 
     Args:
         graph: normalised; shared, not changed.
         feeds: element type and sizes of each input that is fed.
         keeps: whether the engine takes a composite whole; others are opened.
         wanted: values to hand out.
+        before: what earlier stages of the same run found out.
     """
-    return _Worker(graph, feeds, keeps, wanted).run()
+    return _Worker(graph, feeds, keeps, wanted, before or Before()).run()
+
+
+def named_apart(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes, each under a name of its own: those without one, or with another's, are called by what they make."""
+    count = Counter(node.name for node in nodes)
+    return [
+        node if node.name and count[node.name] == 1 else node.replace(name=next((o for o in node.outputs if o), ""))
+        for node in nodes
+    ]
 
 
 class _Worker:
@@ -89,34 +156,103 @@ class _Worker:
         feeds: Mapping[str, tuple[DType, tuple[int, ...]]],
         keeps: Callable[[Op, Mapping[str, Any]], bool],
         wanted: Sequence[str],
+        before: Before,
     ) -> None:
         self.graph = graph
         self.keeps = keeps
         self.same: dict[str, str] = {}
         self.values: dict[str, Value] = {}
-        self.count = 0
+        self.count = before.count
+        self.origins = before.origins
+        self.opaque = frozenset(before.opaque)
+        self.staged = before.staged
+        self.waiting: set[str] = set()
         self.defaults: dict[Op, Mapping[str, Any]] = {}
         self.inferred: dict[Any, list[Value]] = {}
         self.context = Context.of("numpy")
         self.wanted = list(wanted)
-        self.out = Concrete(list(feeds), [])
+        self.out = Concrete([name for name in feeds if name not in before.contents], [])
         for name, tensor in graph.initializers.items():
             if name not in feeds:
                 self._constant(name, tensor.raw())
         for name, (dtype, shape) in feeds.items():
-            self._value(name, TensorType(dtype, Shape(shape)))
+            if name in before.contents:
+                self._constant(name, before.contents[name])
+            else:
+                self._value(name, TensorType(dtype, Shape(shape)))
 
     def run(self) -> Concrete:
-        pending = deque(self.graph.topological_sort())
+        nodes = (
+            self.graph.topological_sort()
+            if self.staged and self.origins
+            else named_apart(self.graph.topological_sort())
+        )
+        pending = deque((node, self.origins.get(node.name, node.name)) for node in nodes)
         while pending:
-            node = pending.popleft()
-            pending.extendleft(reversed(self._node(node)))
-        self.out.outputs = [self.same.get(name, name) for name in self.wanted]
-        missing = [name for name in self.out.outputs if name not in self.out.types]
-        if missing:
-            raise InputError(f"the model has no value {missing[0]!r}")
+            node, origin = pending.popleft()
+            node = node.replace(inputs=[self.same.get(n, n) for n in node.inputs])
+            pending.extendleft((inner, origin) for inner in reversed(self._take(node, origin)))
+        self.out.same, self.out.count = self.same, self.count
+        self._choose_outputs()
         self._drop_dead()
         return self.out
+
+    def _choose_outputs(self) -> None:
+        """What was asked for, as far as it is made here, and what the rest reads."""
+        asked = [self.same.get(name, name) for name in self.wanted]
+        made_later = {o for node, _ in self.out.deferred for o in node.outputs} | self.opaque
+        missing = [name for name in asked if name not in self.out.types and name not in made_later]
+        if missing:
+            raise InputError(f"the model has no value {missing[0]!r}")
+        read = [n for node, _ in self.out.deferred for n in node.inputs if n and n not in self.out.constants]
+        if not self.staged:
+            self.out.outputs = [n for n in asked if n in self.out.types]
+            return
+        there = set(self.out.inputs)
+        self.out.outputs = [n for n in dict.fromkeys([*asked, *read]) if n in self.out.types and n not in there]
+
+    def _take(self, node: Node, origin: str) -> list[Node]:
+        """Take one node, or put it off until what it waits for is known."""
+        if any(n in self.waiting for n in node.inputs):
+            self._defer(node, origin)
+            return []
+        op = get_op(node.op_type, node.domain)
+        try:
+            needs = self._unknown_parameters(node)
+            if any(n in self.opaque for n in node.inputs):
+                raise ShapesUnknown("works on strings, sequences or optional values")
+            if needs:
+                raise ShapesUnknown(f"the contents of {needs[0]!r} decide about sizes")
+            return self._node(node, op, origin)
+        except ShapesUnknown as error:
+            self.out.blockers.append(
+                Blocker(Step(node, op, bind_attributes(node, op), origin), str(error), self._helpful(node, op))
+            )
+            self._defer(node, origin)
+            return []
+
+    def _defer(self, node: Node, origin: str) -> None:
+        self.out.deferred.append((node, origin))
+        for name in filter(None, node.outputs):
+            self.waiting.add(name)
+            self.values.pop(name, None)
+            self.out.types.pop(name, None)
+
+    def _unknown_parameters(self, node: Node) -> list[str]:
+        """Inputs that say sizes or axes, with contents that are not known."""
+        places = () if node.domain else PARAMETERS.get(node.op_type, ())
+        names = [node.inputs[i] for i in places if i < len(node.inputs) and node.inputs[i]]
+        return [n for n in names if n not in self.out.constants]
+
+    def _helpful(self, node: Node, op: Op) -> tuple[str, ...]:
+        """Inputs whose contents would let the node be planned, if they are few numbers."""
+        names = self._unknown_parameters(node)
+        if not names and op.composite:
+            names = [n for n in node.inputs if n and n not in self.out.constants]
+        if any(n not in self.out.types for n in names):
+            return ()
+        small = [n for n in names if math.prod(self.out.types[n][1]) <= MAX_CONTENTS]
+        return tuple(small) if op.composite or len(small) == len(names) else ()
 
     def _constant(self, name: str, array: np.ndarray[Any, Any]) -> None:
         kind = DType.of(array.dtype)
@@ -136,12 +272,10 @@ class _Worker:
         self.count += 1
         return f"{hint}%{self.count}"
 
-    def _node(self, node: Node) -> list[Node]:
+    def _node(self, node: Node, op: Op, origin: str) -> list[Node]:
         """Take one node; returns the nodes that replace it when it is opened."""
-        op = get_op(node.op_type, node.domain)
-        node = node.replace(inputs=[self.same.get(n, n) for n in node.inputs])
         if next(node_subgraphs(node), None) is not None:
-            raise ShapesUnknown(f"node {node.name!r} ({node.full_name}) has subgraphs")
+            return self._control(node, op)
         if op.name in ("Identity", "Dropout") and not op.domain and self._is_identity(node):
             self.same[node.outputs[0]] = node.inputs[0]
             return []
@@ -151,8 +285,38 @@ class _Worker:
         attributes = self._bound(node, op)
         if op.composite and not self.keeps(op, attributes):
             return self._open(node, op, values)
-        self._keep(node, op, values, attributes)
+        self._keep(Step(node, op, attributes, origin), values)
         return []
+
+    def _control(self, node: Node, op: Op) -> list[Node]:
+        """An If whose condition is known is the branch it takes; other control flow iterates."""
+        if op.name == "If" and not op.domain and self.out.constants[node.inputs[0]].size == 1:
+            branch = node.attributes["then_branch" if self.out.constants[node.inputs[0]].any() else "else_branch"]
+            assert isinstance(branch, Graph)
+            return self._inline(branch, node.inputs[1:], node.outputs, node.name)
+        if op.composite:
+            return self._open(node, op, [self.values[n] if n else None for n in node.inputs])
+        raise ShapesUnknown(f"{node.full_name} has subgraphs")
+
+    def _inline(self, graph: Graph, inputs: Sequence[str], outputs: Sequence[str], name: str) -> list[Node]:
+        names = {"": ""} | {info.name: given for info, given in zip(graph.inputs, inputs, strict=True)}
+        for inner, tensor in graph.initializers.items():
+            if inner not in names:
+                names[inner] = self._fresh(inner)
+                self._constant(names[inner], tensor.raw())
+
+        def place(inner: str) -> str:
+            if inner not in names:
+                names[inner] = self._fresh(inner)
+            return names[inner]
+
+        nodes = [
+            n.replace(name=self._fresh(name), inputs=map(place, n.inputs), outputs=map(place, n.outputs))
+            for n in graph.topological_sort()
+        ]
+        handed = zip(graph.outputs, outputs, strict=False)
+        nodes += [Node(self._fresh(name), "Identity", [place(info.name)], [out]) for info, out in handed if out]
+        return nodes
 
     def _bound(self, node: Node, op: Op) -> Mapping[str, Any]:
         """Attributes with defaults; nodes that give none share one mapping."""
@@ -201,8 +365,9 @@ class _Worker:
             self._constant(name, tensor.raw())
         return body.nodes
 
-    def _keep(self, node: Node, op: Op, values: Sequence[Value | None], attributes: Mapping[str, Any]) -> None:
-        outputs = self._infer(op, values, attributes)
+    def _keep(self, step: Step, values: Sequence[Value | None]) -> None:
+        node = step.node
+        outputs = self._infer(step.op, values, step.attributes)
         names = [n for n in node.outputs if n]
         if len(outputs) < len(node.outputs):
             raise ShapesUnknown(f"node {node.name!r} ({node.full_name}): types of its outputs are not known")
@@ -213,7 +378,7 @@ class _Worker:
             return
         for name, out in zip(names, known, strict=True):
             self._value(name, out.type, out.known)
-        self.out.steps.append(Step(node, op, attributes))
+        self.out.steps.append(step)
 
     def _drop_dead(self) -> None:
         """Forget steps and constants nothing reads."""
@@ -223,4 +388,5 @@ class _Worker:
                 used.update(n for n in step.node.inputs if n)
                 kept.append(step)
         self.out.steps = kept[::-1]
+        used.update(n for node, _ in self.out.deferred for n in node.inputs)
         self.out.constants = {n: a for n, a in self.out.constants.items() if n in used}

@@ -12,13 +12,14 @@ import numpy as np
 from pyflame_rt.backends.cpu.plan import lower_dnn, lower_loops, lower_rnn, lower_views
 from pyflame_rt.backends.cpu.plan.arena import Arena
 from pyflame_rt.backends.cpu.plan.claims import keeps
-from pyflame_rt.backends.cpu.plan.concrete import concretize
+from pyflame_rt.backends.cpu.plan.concrete import Concrete, ShapesUnknown, concretize
 from pyflame_rt.backends.cpu.plan.facts import step_facts
 from pyflame_rt.backends.cpu.plan.lower import DnnStep, HostStep, KernelStep, Lowered, Lowering
 from pyflame_rt.backends.cpu.plan.memory import assign_offsets
 from pyflame_rt.backends.cpu.plan.timing import StepClock, report
 from pyflame_rt.backends.cpu.threads import set_threads
 from pyflame_rt.graph.errors import BackendError
+from pyflame_rt.ops.evaluate import where
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.plan.facts import StepFacts
     from pyflame_rt.graph import DType, Graph
 
-__all__ = ["Plan", "Retired", "make_plan"]
+__all__ = ["Plan", "Retired", "make_plan", "plan_of"]
 
 # Declaring the lowerings is what importing these modules is for.
 _FAMILIES = (lower_dnn, lower_loops, lower_rnn, lower_views)
@@ -163,6 +164,14 @@ def make_plan(
 ) -> Plan:
     """Plan a graph for given input types, to hand out the values ``wanted``."""
     concrete = concretize(graph, feeds, keeps, wanted)
+    if concrete.blockers:
+        blocker = concrete.blockers[0]
+        raise ShapesUnknown(f"{where(blocker.step.node)}: {blocker.reason}")
+    return plan_of(concrete, threads)
+
+
+def plan_of(concrete: Concrete, threads: int) -> Plan:
+    """The native form of what could be specialised."""
     lowered = Lowering(concrete).run()
     note_lives(lowered)
     size = assign_offsets(lowered.buffers)
