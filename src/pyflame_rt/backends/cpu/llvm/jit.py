@@ -124,7 +124,14 @@ def kernel_ir(kernel: Kernel, name: str) -> str:
         case FillKernel():
             return emit_fill(kernel, name)
         case _:
-            return kernel.emit(name)
+            return _declared_once(kernel.emit(name))
+
+
+def _declared_once(module: str) -> str:
+    """A module of several, in which a function both use is declared once."""
+    lines = module.splitlines()
+    declared = dict.fromkeys(line for line in lines if line.startswith("declare"))
+    return "\n".join([*declared, *(line for line in lines if line not in declared)]) + "\n"
 
 
 def compile_kernels(kernels: Sequence[Kernel]) -> list[int]:
