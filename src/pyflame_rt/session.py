@@ -128,6 +128,7 @@ class InferenceSession:
 
     def _use(self, providers: list[tuple[str, dict[str, Any]]]) -> None:
         """Compile for the given providers."""
+        self._plain: Any = None  # what ran last without options, when it knows a short way
         self._provider_options = dict(providers)
         self._compiled: dict[bool, Compiled] = {}
         first = self._compile(overrides=False)
@@ -190,6 +191,11 @@ class InferenceSession:
             ShapeMismatchError: A rank or size the model does not declare.
             BackendError: A node failed; RunTimeoutError when time was up.
         """
+        if self._plain is not None and not output_names and run_options is None and not taps:
+            short = self._plain.short
+            results = None if short is None else short(input_feed)
+            if results is not None:
+                return results
         self._open()
         names, tapped = self._names(output_names), self._taps(taps)
         feeds = self._reader.read(input_feed)
@@ -241,6 +247,7 @@ class InferenceSession:
         if plain and not self._log.enabled(logging.DEBUG):
             hooks.check = self._check_closed
             results = compiled.executable.run(feeds, names, hooks)
+            self._plain = compiled.executable if hasattr(compiled.executable, "short") else None
             return results if compiled.executable.fresh_outputs else self._own(results, feeds)
         return self._own(self._execute_watched(compiled, names, feeds, options, hooks, stop), feeds)
 
@@ -505,6 +512,7 @@ class InferenceSession:
     def close(self) -> None:
         """Stop runs under way at their next node and give memory back; may be called again."""
         self._closed.set()
+        self._plain = None
         with self._lock:
             if self._pool is not None:
                 self._pool[1].shutdown(wait=False, cancel_futures=True)

@@ -17,6 +17,7 @@ from pyflame_rt.backends.cpu.limits import limit_plan, needed, watching
 from pyflame_rt.backends.cpu.peaks import machine_peaks
 from pyflame_rt.backends.cpu.placing import place_nodes
 from pyflame_rt.backends.cpu.plan.concrete import ShapesUnknown
+from pyflame_rt.backends.cpu.plan.fast import short_way
 from pyflame_rt.backends.cpu.plan.lower import NotNative
 from pyflame_rt.backends.cpu.plan.plan import Plan, Retired, make_plan
 from pyflame_rt.backends.cpu.stages import HostNode, Stages, Unplannable, own
@@ -72,6 +73,7 @@ class CpuExecutable:
         self._why = ""
         self._recent: _Recent | None = None
         self._stages = self._staging()
+        self.short: Any = None
         forget_after_fork(self)
 
     def _staging(self) -> Stages:
@@ -84,6 +86,7 @@ class CpuExecutable:
         """Drop what belongs to the parent process, without touching it."""
         self._plans, self._last, self._lock = OrderedDict(), None, threading.Lock()
         self._recent, self._stages = None, self._staging()
+        self.short = None
 
     def run(self, feeds: Mapping[str, Any], output_names: Sequence[str], hooks: RunHooks) -> list[Any]:
         """Outputs, then taps."""
@@ -104,7 +107,7 @@ class CpuExecutable:
         run = partial(self._run_native, given, names, hooks)
         results = call_native(run) if forked() else run()
         if results is None:
-            self._recent = None
+            self._recent = self.short = None
             return self._interpret(given, wanted, hooks)
         if names == self.outputs and tuple(output_names) == names:
             self._remember(given, output_names)
@@ -121,6 +124,7 @@ class CpuExecutable:
         plan = self._plans.get((self.outputs, *shapes))
         if plan is not None:
             self._recent = _Recent(output_names, shapes, plan)
+            self.short = None if forked() else short_way(plan, shapes)
 
     def _run_native(self, feeds: Mapping[str, Any], names: tuple[str, ...], hooks: RunHooks) -> list[Any] | None:
         """Outputs of one plan, else of stages; None when neither can be made."""
@@ -224,7 +228,7 @@ class CpuExecutable:
         """Free every plan."""
         with self._lock:
             plans, self._plans, self._last = list(self._plans.values()), OrderedDict(), None
-            self._recent = None
+            self._recent = self.short = None
         self._stages.close()
         for plan in plans:
             if plan is not None:

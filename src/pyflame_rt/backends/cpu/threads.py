@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from pyflame_rt.backends.cpu.onednn.library import load_gomp
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["available_threads", "set_threads", "threads_for", "use_threads"]
+__all__ = ["available_threads", "openmp_threads", "set_threads", "threads_for", "use_threads"]
 
 
 def available_threads(cgroup: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
@@ -76,6 +77,15 @@ def _text(path: Path) -> str:
 def _openmp() -> tuple[Any, Any] | None:
     library = load_gomp()
     return None if library is None else (library.omp_get_max_threads, library.omp_set_num_threads)
+
+
+def openmp_threads() -> tuple[int | None, int | None]:
+    """Addresses of the functions that tell and set how many threads regions begun by the caller use."""
+    calls = _openmp()
+    if calls is None:
+        return None, None
+    get, put = (ctypes.cast(call, ctypes.c_void_p).value for call in calls)
+    return get, put
 
 
 # Multiplications that take some 30 us: waking a second thread does not pay for less.

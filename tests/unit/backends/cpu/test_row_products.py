@@ -84,7 +84,7 @@ def test_layers_equal_the_reference(tail, transposed, bias, depth, width):
     assert got.shape == want.shape
     assert got.dtype == want.dtype
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=1 if got.dtype == np.int32 else 2e-5)
-    assert not native.explain().host_steps
+    assert native.explain().host_step_count == 0
 
 
 def test_threads_do_not_change_a_bit():

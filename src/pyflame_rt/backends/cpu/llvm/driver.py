@@ -35,6 +35,7 @@ __all__ = [
     "Step",
     "StepKind",
     "clock",
+    "driver_address",
     "openmp",
     "run",
 ]
@@ -145,8 +146,12 @@ def clock() -> int:
 @cache
 def run() -> Callable[[Any, Any], int]:
     """The driver, compiled at first use: `run()(byref(plan), io)` with io an array of pointers (or None)."""
-    address = address_of("pyflame_run", driver_ir())
-    return ctypes.CFUNCTYPE(c_int64, c_void_p, c_void_p)(address)
+    return ctypes.CFUNCTYPE(c_int64, c_void_p, c_void_p)(driver_address())
+
+
+def driver_address() -> int:
+    """Where the driver is, for native callers."""
+    return address_of("pyflame_run", driver_ir())
 
 
 def driver_ir() -> str:

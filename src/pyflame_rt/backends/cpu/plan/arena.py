@@ -31,6 +31,8 @@ __all__ = ["Arena"]
 class Arena:
     """Memory for one run at a time, with the steps bound to its addresses."""
 
+    entry: int = 0  # address of what the short way needs, once it was made
+
     def __init__(self, lowered: Lowered, size: int, threads: int) -> None:
         self.lowered = lowered
         self.memory = _allocated(max(size, 64))

@@ -16,9 +16,9 @@ from pyflame_rt.backends.cpu.plan.concrete import Concrete, ShapesUnknown, concr
 from pyflame_rt.backends.cpu.plan.facts import step_facts
 from pyflame_rt.backends.cpu.plan.lower import DnnStep, HostStep, KernelStep, Lowered, Lowering
 from pyflame_rt.backends.cpu.plan.memory import assign_offsets
+from pyflame_rt.backends.cpu.plan.outputs import fresh
 from pyflame_rt.backends.cpu.plan.timing import StepClock, report
 from pyflame_rt.backends.cpu.threads import set_threads
-from pyflame_rt.graph.errors import BackendError
 from pyflame_rt.ops.evaluate import where
 
 if TYPE_CHECKING:
@@ -39,13 +39,6 @@ class Retired(Exception):
     """The plan was given up between finding it and running it."""
 
 
-def _fresh(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    try:
-        return np.empty(shape, dtype)
-    except (MemoryError, ValueError) as error:
-        raise BackendError(f"an output of shape {list(shape)} does not fit into memory") from error
-
-
 @dataclass(slots=True)
 class Plan:
     """Steps, buffers and the pool of arenas of one set of shapes."""
@@ -56,6 +49,8 @@ class Plan:
     outputs: list[tuple[tuple[int, ...], np.dtype[Any]]]
     free: list[Arena] = field(default_factory=list)
     busy: list[Arena] = field(default_factory=list)
+    active: list[int] = field(default_factory=list)  # one item for each run on the short way
+    made: list[Arena] = field(default_factory=list)
     retired: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
     sources: Sequence[Step] = ()
@@ -66,7 +61,7 @@ class Plan:
     def run(self, feeds: Mapping[str, Any], hooks: RunHooks) -> list[np.ndarray[Any, Any]]:
         """Outputs in fresh arrays."""
         inputs = [np.asarray(feeds[name], order="C") for name in self.lowered.inputs]
-        outputs = [_fresh(shape, dtype) for shape, dtype in self.outputs]
+        outputs = [fresh(shape, dtype) for shape, dtype in self.outputs]
         if self.slots is not None:
             return self._run_in_turn(self.slots, inputs, outputs, hooks)
         self._run(inputs, outputs, hooks)
@@ -113,7 +108,11 @@ class Plan:
         with self.lock:
             if self.retired:
                 raise Retired
-            arena = self.free.pop() if self.free else Arena(self.lowered, self.arena_bytes, self.threads)
+            try:
+                arena = self.free.pop()
+            except IndexError:  # the short way takes arenas without the lock
+                arena = Arena(self.lowered, self.arena_bytes, self.threads)
+                self.made.append(arena)
             self.busy.append(arena)
             return arena
 
@@ -121,25 +120,28 @@ class Plan:
         with self.lock:
             self.busy.remove(arena)
             self.free.append(arena)
-            last = self.retired and not self.busy
-        if last:
-            self._release()
+        if self.retired:
+            self.settle()
 
     def retire(self, *, cancel: bool = False) -> None:
         """Give the plan up: free it now, or when the last run under way ends (``cancel`` stops those)."""
         with self.lock:
-            already, self.retired = self.retired, True
+            self.retired = True
             if cancel:
-                for arena in self.busy:
+                for arena in self.made:
                     arena.cancel[0] = 1
-            idle = not self.busy
-        if idle and not already:
-            self._release()
+        self.settle()
+
+    def settle(self) -> None:
+        """Free what a plan that was given up holds, unless a run is still under way."""
+        with self.lock:
+            if self.retired and not self.busy and not self.active:
+                self._release()
 
     def _release(self) -> None:
-        for arena in self.free:
-            arena.close()
-        self.free = []
+        while self.free:
+            self.free.pop().close()
+        self.made.clear()
         for step in self.lowered.steps:
             if isinstance(step, DnnStep):
                 step.primitive.close()
@@ -147,7 +149,7 @@ class Plan:
     @property
     def held_bytes(self) -> int:
         """Bytes of its arenas."""
-        return self.arena_bytes * (len(self.free) + len(self.busy))
+        return self.arena_bytes * len(self.made)
 
     @property
     def output_bytes(self) -> int:

@@ -1,0 +1,118 @@
+"""The short way through a plan: for inputs of the same types as before, one native call and nothing else."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyflame_rt.backends.cpu.llvm.driver import Plan as Segment
+from pyflame_rt.backends.cpu.llvm.driver import driver_address
+from pyflame_rt.backends.cpu.llvm.entry import Entry, Expected, enter, expect, readable
+from pyflame_rt.backends.cpu.plan.lower import DnnStep
+from pyflame_rt.backends.cpu.plan.outputs import LARGE, fresh
+from pyflame_rt.backends.cpu.threads import openmp_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyflame_rt.backends.cpu.plan.arena import Arena
+    from pyflame_rt.backends.cpu.plan.plan import Plan
+
+__all__ = ["short_way"]
+
+
+def short_way(plan: Plan, types: Sequence[tuple[str, np.dtype[Any], tuple[int, ...]]]) -> Any:
+    """A function from a feed to outputs, or to None when the feed needs the long way; None where there is no short one.
+
+    Args:
+        plan: what to run.
+        types: name, element type and sizes of each input, in any order.
+    """
+    if not readable() or not _simple(plan):
+        return None
+    known = {name: (dtype, shape) for name, dtype, shape in types}
+    names = list(plan.lowered.inputs)
+    if sorted(names) != sorted(known) or not names:
+        return None
+    first = names[0]
+    pick: Callable[[Any], tuple[Any, ...]] = itemgetter(*names) if len(names) > 1 else lambda feed: (feed[first],)
+    expected = [known[name] for name in names]
+    return _runner(plan, pick, expected)
+
+
+def _simple(plan: Plan) -> bool:
+    """One native segment, and nothing that limits runs."""
+    if getattr(plan, "slots", None) is not None:
+        return False
+    arena = next(iter(plan.free), None)
+    return arena is not None and len(arena.segments) == 1 and isinstance(arena.segments[0], Segment)
+
+
+def _runner(plan: Plan, pick: Callable[[Any], tuple[Any, ...]], expected: Sequence[tuple[Any, tuple[int, ...]]]) -> Any:
+    count, active, take, give = len(expected), plan.active, plan.free.pop, plan.free.append
+    makers = [_maker(shape, dtype) for shape, dtype in plan.outputs]
+    call = enter()
+
+    def short(feed: Mapping[str, Any]) -> list[np.ndarray[Any, Any]] | None:
+        try:
+            if len(feed) != count:
+                return None
+            inputs = pick(feed)
+        except (LookupError, TypeError):
+            return None
+        active.append(1)  # from here on, giving the plan up waits for this run
+        try:
+            if plan.retired or not plan.free:
+                return None
+            try:
+                arena = take()
+            except IndexError:
+                return None
+            try:
+                outputs = [make() for make in makers]
+                status = call(arena.entry or _entry(plan, arena, expected), id(inputs), id(outputs))
+            finally:
+                give(arena)
+        finally:
+            active.pop()
+            if plan.retired:
+                plan.settle()
+        return None if status else outputs  # the long way says what is wrong
+
+    return short
+
+
+def _maker(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], np.ndarray[Any, Any]]:
+    large = int(np.prod(shape, dtype=object)) * dtype.itemsize >= LARGE
+    return partial(fresh if large else np.empty, shape, dtype)
+
+
+def _entry(plan: Plan, arena: Arena, expected: Sequence[tuple[Any, tuple[int, ...]]]) -> int:
+    """The native description of an arena's plan, made once."""
+    wants = [expect(dtype, shape) for dtype, shape in expected]
+    table = (Expected * len(wants))(*(want for want, _ in wants))
+    segment = arena.segments[0]
+    assert isinstance(segment, Segment)
+    library = any(isinstance(step, DnnStep) for step in plan.lowered.steps)
+    get, put = openmp_threads() if library else (None, None)
+    entry = Entry(
+        driver_address(),
+        ctypes.addressof(segment),
+        ctypes.addressof(arena.io),
+        arena.flag.ctypes.data,
+        arena.cancel.ctypes.data,
+        id(np.ndarray),
+        len(wants),
+        ctypes.addressof(table),
+        len(plan.outputs),
+        get,
+        put,
+        plan.threads,
+    )
+    arena.keep += [entry, table, wants]
+    arena.entry = ctypes.addressof(entry)
+    return arena.entry

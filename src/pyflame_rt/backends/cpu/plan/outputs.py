@@ -1,0 +1,61 @@
+"""Arrays to hand out: large ones in memory that an earlier result gave back, which is warm and needs no page faults."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from pyflame_rt.graph.errors import BackendError
+
+__all__ = ["LARGE", "fresh", "held_bytes", "release_outputs"]
+
+LARGE = 1 << 20  # smaller ones the C library keeps warm itself
+KEPT = 128 << 20  # bytes of given-back memory to keep at most
+
+# By size. Nothing here takes a lock: results may be given back while any lock is held.
+_free: dict[int, deque[_Storage]] = {}
+
+
+class _Storage(np.ndarray[Any, Any]):
+    """Bytes that are lent to one result after the other."""
+
+
+class _Loan(np.ndarray[Any, Any]):
+    """Stands between a result (and every view of it) and its storage; when it dies, the storage is free again."""
+
+    def __del__(self) -> None:
+        storage = self.base
+        # Views that NumPy makes of a loan are loans of no storage.
+        if type(storage) is _Storage and held_bytes() + storage.nbytes <= KEPT:
+            _free.setdefault(storage.nbytes, deque()).append(storage)
+
+
+def fresh(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An array nobody else has, its contents undefined."""
+    size = math.prod(shape) * dtype.itemsize
+    try:
+        if size < LARGE:
+            return np.empty(shape, dtype)
+        return np.ndarray(shape, dtype, _storage(size).view(_Loan))
+    except (MemoryError, ValueError) as error:
+        raise BackendError(f"an output of shape {list(shape)} does not fit into memory") from error
+
+
+def _storage(size: int) -> _Storage:
+    try:
+        return _free[size].pop()
+    except LookupError:
+        return np.ndarray.__new__(_Storage, (size,), np.uint8)
+
+
+def held_bytes() -> int:
+    """Bytes kept for results to come."""
+    return sum(size * len(kept) for size, kept in list(_free.items()))
+
+
+def release_outputs() -> None:
+    """Forget the memory kept for results to come."""
+    _free.clear()
