@@ -1,3 +1,203 @@
-"""The lazy, PyTorch-like framework: tensors with mesh layouts, gradients, layers, optimizers, training."""
+"""PyFlame: lazy tensors, gradients, layers, optimizers and training, with PyTorch's names.
 
-__all__: list[str] = []
+import pyflame as pf
+
+x = pf.randn([4, 3])
+y = pf.relu(x @ pf.randn([3, 2])).sum()   # a graph; nothing is computed yet
+pf.eval(y)                                # now it is
+"""
+
+# Hundreds of names: kept in rows, not one to a line.
+# ruff: isort: skip_file
+# ruff: noqa: RUF022
+# fmt: off
+
+from __future__ import annotations
+
+import importlib as _importlib
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
+from pyflame import inspection as _inspection
+from pyflame import random as _random
+from pyflame.autograd import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
+from pyflame.device import Device
+from pyflame.dtypes import (
+    DType,
+    dtype_name,
+    dtype_size,
+    get_default_dtype,
+    promote_types,
+    set_default_dtype,
+)
+from pyflame.evaluation import cache_info, clear_cache
+from pyflame.inspection import Graph, Node, TensorSpec, get_graph, get_node, is_lazy, print_graph
+from pyflame.interop import from_dlpack
+from pyflame.layout import MeshLayout, PECoord
+from pyflame.ops import arithmetic as _arithmetic
+from pyflame.ops import pointwise as _pointwise
+from pyflame.ops import reduction as _reduction
+from pyflame.ops.activation import (
+    celu, elu, erfinv, expit, gelu, glu, hardshrink, hardsigmoid, hardswish, hardtanh, leaky_relu, log_softmax,
+    logsigmoid, mish, prelu, relu, relu6, selu, sigmoid, silu, softmax, softmin, softplus, softshrink, softsign,
+    swish, tanhshrink, threshold,
+)
+from pyflame.ops.arithmetic import (
+    add, addcdiv, addcmul, bitwise_and, bitwise_not, bitwise_or, bitwise_xor, clamp, clamp_max, clamp_min, clip,
+    div, divide, eq, float_power, floor_divide, fmax, fmin, fmod, ge, greater, greater_equal, gt, isfinite, isinf,
+    isnan, le, lerp, less, less_equal, logical_and, logical_not, logical_or, logical_xor, lt, maximum, minimum,
+    mul, multiply, ne, neg, negative, not_equal, positive, reciprocal, remainder, rsub, square, sub, subtract,
+    true_divide, trunc, where,
+)
+from pyflame.ops.creation import (
+    arange, asarray, bitcast, clone, empty, empty_like, eye, from_numpy, full, full_like, linspace, logspace,
+    one_hot, ones, ones_like, scalar_tensor, tensor, tril_indices, triu_indices, zeros, zeros_like,
+)
+from pyflame.ops.indexing import (
+    LazyEvaluationWarning, argwhere, bincount, bucketize, diag, diag_embed, diagflat, diagonal, embedding, gather,
+    index_add, index_copy, index_fill, index_select, masked_fill, masked_select, nonzero, scatter, scatter_add,
+    searchsorted, select, take, take_along_dim, trace, unique,
+)
+from pyflame.ops.linalg import (
+    addbmm, addmm, addmv, addr, baddbmm, bmm, cosine_similarity, cross, det, dot, einsum, ger, inner, inverse,
+    kron, linear, matmul, mm, mv, outer, tensordot, vdot,
+)
+from pyflame.ops.pointwise import (
+    absolute, acos, acosh, arccos, arccosh, arcsin, arcsinh, arctan, arctan2, arctanh, asin, asinh, atan, atan2,
+    atanh, ceil, copysign, cos, cosh, deg2rad, erf, erfc, exp, exp2, expm1, fix, floor, frac, heaviside, hypot,
+    isclose, isneginf, isposinf, isreal, log, log10, log1p, log2, logaddexp, logit, nan_to_num, rad2deg, rsqrt,
+    sgn, sign, signbit, sin, sinc, sinh, sqrt, tan, tanh, xlogy,
+)
+from pyflame.ops.reduction import (
+    amax, amin, aminmax, argmax, argmin, argsort, count_nonzero, cumprod, cumsum, kthvalue, logsumexp, mean,
+    median, nanmean, nansum, norm, prod, sort, std, std_mean, topk, var, var_mean,
+)
+from pyflame.ops.shaping import (
+    atleast_1d, atleast_2d, atleast_3d, broadcast_shapes, broadcast_tensors, broadcast_to, cat, chunk,
+    column_stack, concat, concatenate, dstack, expand, expand_as, expand_dims, flatten, flip, fliplr, flipud,
+    hstack, meshgrid, moveaxis, movedim, narrow, pad, permute, pixel_shuffle, pixel_unshuffle, ravel, repeat,
+    repeat_interleave, reshape, reshape_as, roll, rot90, row_stack, split, squeeze, stack, swapaxes, swapdims,
+    tensor_split, tile, transpose, tril, triu, unbind, unflatten, unsqueeze, view, view_as, vstack,
+)
+from pyflame.printing import set_printoptions
+from pyflame.random import (
+    Generator,
+    bernoulli,
+    default_generator,
+    dropout,
+    get_rng_state,
+    initial_seed,
+    manual_seed,
+    multinomial,
+    normal,
+    rand,
+    rand_like,
+    randint,
+    randint_like,
+    randn,
+    randn_like,
+    randperm,
+    seed,
+    set_rng_state,
+)
+from pyflame.tensors import Tensor
+from pyflame.toplevel import (
+    allclose,
+    backward,
+    can_cast,
+    equal,
+    is_floating_point,
+    is_tensor,
+    numel,
+    result_type,
+    runtime_scalar,
+    stop_gradient,
+    typename,
+)
+
+__all__ = [
+    "DType", "Device", "Generator", "Graph", "LazyEvaluationWarning", "MeshLayout", "Node", "PECoord", "Tensor",
+    "TensorSpec", "absolute", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr",
+    "allclose", "amax", "amin", "aminmax", "arange", "arccos", "arccosh", "arcsin", "arcsinh", "arctan",
+    "arctan2", "arctanh", "argmax", "argmin", "argsort", "argwhere", "asarray", "asin", "asinh", "atan", "atan2",
+    "atanh", "atleast_1d", "atleast_2d", "atleast_3d", "backward", "baddbmm", "bernoulli", "bfloat16", "bincount",
+    "bitcast", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bmm", "bool_", "broadcast_shapes",
+    "broadcast_tensors", "broadcast_to", "bucketize", "cache_info", "can_cast", "cat", "ceil", "celu", "chunk",
+    "clamp", "clamp_max", "clamp_min", "clear_cache", "clip", "clone", "column_stack", "concat", "concatenate",
+    "copysign", "cos", "cosh", "cosine_similarity", "count_nonzero", "cross", "cumprod", "cumsum",
+    "default_generator", "deg2rad", "det", "diag", "diag_embed", "diagflat", "diagonal", "div", "divide", "dot",
+    "double", "dropout", "dstack", "dtype_name", "dtype_size", "einsum", "elu", "embedding", "empty",
+    "empty_like", "enable_grad", "eq", "equal", "erf", "erfc", "erfinv", "exp", "exp2", "expand", "expand_as",
+    "expand_dims", "expit", "expm1", "eye", "fix", "flatten", "flip", "fliplr", "flipud", "float16", "float32",
+    "float64", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "frac", "from_dlpack",
+    "from_numpy", "full", "full_like", "gather", "ge", "gelu", "ger", "get_default_dtype", "get_graph",
+    "get_node", "get_rng_state", "glu", "greater", "greater_equal", "gt", "half", "hardshrink", "hardsigmoid",
+    "hardswish", "hardtanh", "heaviside", "hstack", "hypot", "index_add", "index_copy", "index_fill",
+    "index_select", "inference_mode", "initial_seed", "inner", "int16", "int32", "int64", "int8", "inverse",
+    "is_floating_point", "is_grad_enabled", "is_inference_mode_enabled", "is_lazy", "is_tensor", "isclose",
+    "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "kron", "kthvalue", "le", "leaky_relu",
+    "lerp", "less", "less_equal", "linear", "linspace", "log", "log10", "log1p", "log2", "log_softmax",
+    "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logsigmoid", "logspace",
+    "logsumexp", "long", "lt", "manual_seed", "masked_fill", "masked_select", "matmul", "maximum", "mean",
+    "median", "meshgrid", "minimum", "mish", "mm", "moveaxis", "movedim", "mul", "multinomial", "multiply", "mv",
+    "nan_to_num", "nanmean", "nansum", "narrow", "ne", "neg", "negative", "no_grad", "nonzero", "norm", "normal",
+    "not_equal", "numel", "one_hot", "ones", "ones_like", "outer", "pad", "permute", "pixel_shuffle",
+    "pixel_unshuffle", "positive", "prelu", "print_graph", "prod", "promote_types", "rad2deg", "rand",
+    "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "ravel", "reciprocal", "relu",
+    "relu6", "remainder", "repeat", "repeat_interleave", "reshape", "reshape_as", "result_type", "roll", "rot90",
+    "row_stack", "rsqrt", "rsub", "runtime_scalar", "scalar_tensor", "scatter", "scatter_add", "searchsorted",
+    "seed", "select", "selu", "set_default_dtype", "set_grad_enabled", "set_printoptions", "set_rng_state", "sgn",
+    "short", "sigmoid", "sign", "signbit", "silu", "sin", "sinc", "sinh", "softmax", "softmin", "softplus",
+    "softshrink", "softsign", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "std_mean",
+    "stop_gradient", "sub", "subtract", "swapaxes", "swapdims", "swish", "take", "take_along_dim", "tan", "tanh",
+    "tanhshrink", "tensor", "tensor_split", "tensordot", "threshold", "tile", "topk", "trace", "transpose",
+    "tril", "tril_indices", "triu", "triu_indices", "true_divide", "trunc", "typename", "uint8", "unbind",
+    "unflatten", "unique", "unsqueeze", "var", "var_mean", "vdot", "view", "view_as", "vstack", "where", "xlogy",
+    "zeros", "zeros_like",
+]
+
+__version__ = "1.0.0-alpha"
+__version_info__ = (1, 0, 0, "alpha")
+__release_status__ = "Pre-Release Alpha"
+_CPP_AVAILABLE = False
+
+float16, bfloat16, float32, float64 = DType.float16, DType.bfloat16, DType.float32, DType.float64
+int8, int16, int32, int64, uint8 = DType.int8, DType.int16, DType.int32, DType.int64, DType.uint8
+bool_ = DType.bool
+half, double, short, long = float16, float64, int16, int64
+
+# Names that Python has too: reachable as pf.sum, but not imported by `from pyflame import *`.
+eval = _inspection.eval_tensors
+abs, pow, round = _arithmetic.abs, _arithmetic.pow, _pointwise.round
+all, any, max, min, sum = _reduction.all, _reduction.any, _reduction.max, _reduction.min, _reduction.sum
+bool, float, int = DType.bool, DType.float32, DType.int32
+random = _random
+
+# Parts that are loaded when they are first used.
+_PARTS = frozenset(
+    {
+        "autograd", "benchmarks", "data", "distributed", "extend", "hub", "integrations", "metrics", "models", "nn",
+        "optim", "serving", "tools", "training",
+    }
+)
+
+
+def __getattr__(name: str) -> _Any:
+    if name in _PARTS:
+        try:
+            return _importlib.import_module(f"pyflame.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"pyflame.{name}":
+                raise
+    raise AttributeError(f"module 'pyflame' has no attribute {name!r}")
+
+
+if _TYPE_CHECKING:
+    from pyflame import autograd as autograd

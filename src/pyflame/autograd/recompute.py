@@ -1,0 +1,121 @@
+"""Recomputation: a function's intermediate values are made again for its gradients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyflame.autograd.engine import gradients
+from pyflame.autograd.function import with_gradient
+from pyflame.autograd.modes import enable_grad, no_grad
+from pyflame.lazy import Expr, Val, apply, apply_rule_many, modes
+from pyflame.ops.core import Handle, op_named, wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyflame.tensors import Tensor
+
+__all__ = ["run"]
+
+
+def run(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a function so that its gradient is taken through a copy of its graph."""
+    if not modes.grad:
+        return function(*args, **kwargs)
+    with enable_grad():
+        result = function(*args, **kwargs)
+    outs = list(result) if isinstance(result, (tuple, list)) else [result]
+    if not all(isinstance(t, Handle) for t in outs):
+        raise TypeError("checkpoint takes functions that return a tensor, or a tuple or list of tensors")
+    roots = [t._value for t in outs]
+    given = [t._value for t in (*args, *kwargs.values()) if isinstance(t, Handle)]
+    exprs = _between(roots, given)
+    leaves = _sources(exprs, roots)
+    with no_grad():
+        plain = _copy(exprs, roots, {id(v): v for v in leaves})
+
+    def rule(*grads: Any) -> list[Any]:
+        signal = next(g for g in grads if g is not None)
+        return _gradients_of_copy(exprs, roots, leaves, grads, signal)
+
+    made = with_gradient("checkpoint", [wrap(v) for v in plain], [wrap(v) for v in leaves], rule)
+    return made[0] if isinstance(result, Handle) else type(result)(made)
+
+
+def _gradients_of_copy(
+    exprs: Sequence[Expr], roots: Sequence[Val], leaves: Sequence[Val], grads: Sequence[Any], signal: Tensor
+) -> list[Any]:
+    """Differentiate a copy that starts only when the gradient of the outputs is there."""
+    again: dict[int, Val] = {}
+    with no_grad():
+        for v in leaves:
+            again[id(v)] = apply(op_named("pyflame::After"), (v, signal._value)) if v.needs_grad else v
+            if v.needs_grad:
+                fresh = wrap(again[id(v)]).requires_grad_()
+                again[id(v)] = fresh._value
+    with enable_grad():
+        outs = _copy(exprs, roots, again)
+    chosen = [(o, g._value) for o, g in zip(outs, grads, strict=True) if g is not None and o.needs_grad]
+    found = gradients(
+        [o for o, _ in chosen], [g for _, g in chosen], list(again.values()), create_graph=modes.grad, release=False
+    )
+    return [wrap(found[id(again[id(v)])][1]) if id(again[id(v)]) in found else None for v in leaves]
+
+
+def _between(roots: Sequence[Val], given: Sequence[Val]) -> list[Expr]:
+    """The expressions of the function: those from its outputs back to its arguments, or to what is known."""
+    stops = {id(v) for v in given}
+    done: set[Expr] = set()
+    order: list[Expr] = []
+    stack = [v.expr for v in reversed(roots) if v.expr is not None and id(v) not in stops]
+    while stack:
+        expr = stack[-1]
+        if expr in done:
+            stack.pop()
+            continue
+        more = [
+            v.expr
+            for v in expr.inputs
+            if v is not None and v.expr is not None and not _stops(v, stops) and v.expr not in done
+        ]
+        if more:
+            stack += more
+        else:
+            done.add(expr)
+            order.append(expr)
+            stack.pop()
+    return order
+
+
+def _stops(v: Val, stops: set[int]) -> bool:
+    return id(v) in stops or v.array is not None or (v.leaf is not None and v.leaf.requires_grad)
+
+
+def _sources(exprs: Sequence[Expr], roots: Sequence[Val]) -> list[Val]:
+    """The values that the expressions read and do not make."""
+    inside = set(exprs)
+    found: dict[int, Val] = {}
+    for expr in exprs:
+        for v in expr.inputs:
+            if v is not None and v.spec.known is None and (v.expr is None or v.expr not in inside):
+                found[id(v)] = v
+    for v in roots:
+        if v.expr is None or v.expr not in inside:
+            found[id(v)] = v
+    return list(found.values())
+
+
+def _copy(exprs: Sequence[Expr], roots: Sequence[Val], values: dict[int, Val]) -> list[Val]:
+    """The outputs of new expressions like these, on other values."""
+    made: dict[tuple[Expr, int], Val] = {}
+    for expr in exprs:
+        inputs = tuple(None if v is None else _placed(v, made, values) for v in expr.inputs)
+        for i, v in enumerate(apply_rule_many(expr.rule, inputs)):
+            made[expr, i] = v
+    return [_placed(v, made, values) for v in roots]
+
+
+def _placed(v: Val, made: dict[tuple[Expr, int], Val], values: dict[int, Val]) -> Val:
+    if id(v) in values:
+        return values[id(v)]
+    return made.get((v.expr, v.index), v)  # type: ignore[arg-type]

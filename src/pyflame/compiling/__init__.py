@@ -1,0 +1,3 @@
+"""Functions traced once and replayed."""
+
+__all__: list[str] = []

@@ -1,0 +1,239 @@
+"""Element types: ``pf.float32`` and its relatives."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from pyflame_rt.graph import DType as RtDType
+from pyflame_rt.graph.errors import DTypeMismatchError
+
+__all__ = [
+    "DType",
+    "default_dtype",
+    "dtype_name",
+    "dtype_size",
+    "get_default_dtype",
+    "promote_types",
+    "result_dtype",
+    "set_default_dtype",
+    "to_dtype",
+]
+
+
+class DType(Enum):
+    """The element type of a tensor.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.float32, pf.float32.itemsize, pf.int8.is_floating_point
+        (DType.float32, 4, False)
+    """
+
+    float32 = 0
+    float16 = 1
+    bfloat16 = 2
+    float64 = 3
+    int64 = 4
+    int32 = 5
+    int16 = 6
+    int8 = 7
+    uint8 = 8
+    bool = 9
+    bool_ = bool
+
+    numpy: np.dtype[Any]
+    rt: RtDType
+    itemsize: int
+    is_floating_point: bool  # type: ignore[valid-type]
+    is_integer: bool  # type: ignore[valid-type]
+
+    def __repr__(self) -> str:
+        return f"DType.{self.name}"
+
+    __str__ = __repr__
+
+    def __eq__(self, other: object) -> Any:
+        if isinstance(other, DType):
+            return self is other
+        if isinstance(other, RtDType):
+            return self.rt is other
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @property
+    def is_complex(self) -> Any:
+        """False: there are no complex tensors."""
+        return False
+
+
+_RANK = {
+    DType.bool: 0, DType.uint8: 1, DType.int8: 1, DType.int16: 2, DType.int32: 3, DType.int64: 4,
+    DType.float16: 5, DType.bfloat16: 5, DType.float32: 6, DType.float64: 7,
+}  # fmt: skip
+_FLOATS = (DType.float16, DType.bfloat16, DType.float32, DType.float64)
+
+for _member in DType:
+    _member.rt = RtDType(_member.value)
+    _member.numpy = _member.rt.numpy
+    _member.itemsize = _member.rt.itemsize
+    _member.is_floating_point = _member in _FLOATS
+    _member.is_integer = 1 <= _RANK[_member] <= 4
+
+_FROM_RT = {member.rt: member for member in DType}
+_FROM_TYPE: dict[object, DType] = {float: DType.float32, int: DType.int64, bool: DType.bool}
+_FROM_TYPE |= {member.numpy: member for member in DType} | {member.numpy.type: member for member in DType}
+_FROM_TYPE |= {member.name: member for member in DType} | _FROM_RT
+_FROM_TYPE |= {"bool_": DType.bool, "float": DType.float32, "half": DType.float16, "double": DType.float64}
+_FROM_TYPE |= {"int": DType.int32, "long": DType.int64, "short": DType.int16}
+
+
+def to_dtype(dtype: object) -> DType:
+    """The member for anything that names a type: a DType, a NumPy or torch dtype, a Python type, a name.
+
+    Example:
+        >>> to_dtype("float16"), to_dtype(np.int32), to_dtype(float)
+        (DType.float16, DType.int32, DType.float32)
+    """
+    if isinstance(dtype, DType):
+        return dtype
+    try:
+        return _FROM_TYPE[dtype]
+    except (KeyError, TypeError):
+        pass
+    if type(dtype).__module__ == "torch":
+        name = str(dtype).removeprefix("torch.")
+        if name in _FROM_TYPE:
+            return _FROM_TYPE[name]
+    else:
+        try:
+            return _FROM_RT[RtDType.of(dtype)]
+        except (KeyError, DTypeMismatchError):
+            pass
+    known = ", ".join(member.name for member in DType)
+    raise TypeError(f"element type {dtype!r} is not supported. Supported: {known}")
+
+
+def dtype_size(dtype: object) -> int:
+    """Bytes of one element.
+
+    Example:
+        >>> dtype_size("float16")
+        2
+    """
+    return to_dtype(dtype).itemsize
+
+
+def dtype_name(dtype: object) -> str:
+    """The name of a type.
+
+    Example:
+        >>> dtype_name(np.float64)
+        'float64'
+    """
+    return to_dtype(dtype).name
+
+
+_default = [DType.float32]
+
+
+def get_default_dtype() -> DType:
+    """The type of floating-point results whose inputs do not say.
+
+    Example:
+        >>> get_default_dtype()
+        DType.float32
+    """
+    return _default[0]
+
+
+default_dtype = get_default_dtype
+
+
+def set_default_dtype(dtype: object) -> None:
+    """Choose the type that creation functions use; a floating-point one.
+
+    Example:
+        >>> set_default_dtype("float32")
+    """
+    chosen = to_dtype(dtype)
+    if not chosen.is_floating_point:
+        raise TypeError(f"the default element type must be a floating-point one, got {chosen}")
+    _default[0] = chosen
+
+
+_promoted: dict[tuple[DType, DType], DType] = {}
+
+
+def promote_types(a: object, b: object) -> DType:
+    """The smallest type that holds both: bool < integers < float16, bfloat16 < float32 < float64.
+
+    Example:
+        >>> promote_types("float16", "bfloat16"), promote_types("uint8", "int8"), promote_types("int64", "float16")
+        (DType.float32, DType.int16, DType.float16)
+    """
+    first, second = to_dtype(a), to_dtype(b)
+    found = _promoted.get((first, second))
+    if found is None:
+        found = _promoted[first, second] = _promote(first, second)
+    return found
+
+
+def _promote(a: DType, b: DType) -> DType:
+    if a is b:
+        return a
+    if {a, b} == {DType.float16, DType.bfloat16}:
+        return DType.float32
+    if _RANK[a] == _RANK[b]:
+        return DType.int16  # the two bytes, signed and unsigned
+    return a if _RANK[a] > _RANK[b] else b
+
+
+def category(dtype: DType) -> int:
+    """0 for bool, 1 for integers, 2 for floating point."""
+    return 2 if dtype.is_floating_point else (1 if dtype.is_integer else 0)
+
+
+def result_dtype(operands: list[tuple[DType, bool]], scalars: list[object]) -> DType:
+    """The type in which operands meet, as PyTorch has it.
+
+    Args:
+        operands: element type of each tensor, and whether it has dimensions; one without dimensions
+            only counts where it is of a higher category than all that have some.
+        scalars: Python numbers, which are weaker still.
+    """
+    best: DType | None = None
+    for level in (True, False):
+        group = [dtype for dtype, has_dims in operands if has_dims is level]
+        if group:
+            together = group[0]
+            for dtype in group[1:]:
+                together = promote_types(together, dtype)
+            best = together if best is None or category(together) > category(best) else best
+    for scalar in scalars:
+        kind = _scalar_dtype(scalar)
+        if best is None or category(kind) > category(best):
+            best = kind
+    assert best is not None
+    return best
+
+
+def _scalar_dtype(value: object) -> DType:
+    if isinstance(value, (bool, np.bool_)):
+        return DType.bool
+    if isinstance(value, (int, np.integer)):
+        return DType.int64
+    if isinstance(value, (float, np.floating)):
+        return _default[0]
+    if getattr(getattr(value, "dtype", None), "kind", "") in ("f", "V"):
+        return _default[0]  # ml_dtypes scalars
+    raise TypeError(f"a tensor does not combine with {type(value).__name__} ({value!r})")
+
+
+def scalar_dtype(value: object) -> DType:
+    """The type a Python or NumPy number has on its own."""
+    return _scalar_dtype(value)

@@ -1,0 +1,232 @@
+"""Evaluate lazy values: find the work, find or make the executable for its structure, run it."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyflame.lazy import Expr, Val, ancestors, modes
+from pyflame_rt.backends.base import RunHooks
+from pyflame_rt.compiler import compile as rt_compile
+from pyflame_rt.graph import Graph, Node, Tensor, TensorInfo
+from pyflame_rt.graph.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame_rt.backends.base import Executable
+
+__all__ = ["Plan", "cache_info", "clear_cache", "evaluate", "plan_for", "to_graph"]
+
+# Less work than this many elements is done node by node: it ends before machine code would be there.
+SMALL_WORK = 1 << 14
+# So many executables are kept; the one used longest ago goes first.
+MAX_PLANS = 512
+_HOOKS = RunHooks()
+
+
+class Plan:
+    """An executable for one structure: how its inputs and outputs are called."""
+
+    __slots__ = ("executable", "inputs", "native", "outputs")
+
+    def __init__(self, executable: Executable, inputs: tuple[str, ...], outputs: tuple[str, ...], native: bool) -> None:
+        self.executable = executable
+        self.inputs = inputs
+        self.outputs = outputs
+        self.native = native
+
+    def run(self, arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+        """Outputs for arrays in the order of the inputs."""
+        return self.executable.run(dict(zip(self.inputs, arrays, strict=True)), self.outputs, _HOOKS)
+
+
+_plans: OrderedDict[tuple[int, ...], Plan] = OrderedDict()
+_lock = threading.Lock()
+_counts = {"hits": 0, "misses": 0}
+
+
+def cache_info() -> dict[str, int]:
+    """How often an executable was found (hits) or made (misses), and how many there are.
+
+    Example:
+        >>> sorted(cache_info())
+        ['hits', 'misses', 'size']
+    """
+    return {**_counts, "size": len(_plans)}
+
+
+def clear_cache() -> None:
+    """Forget all executables."""
+    with _lock:
+        dropped = list(_plans.values())
+        _plans.clear()
+    for plan in dropped:
+        plan.executable.close()
+
+
+class Work:
+    """What an evaluation has to do.
+
+    Attributes:
+        exprs: expressions in running order.
+        leaves: values with contents that they read.
+        outputs: values to keep.
+        key: the structure; equal keys, equal executables.
+    """
+
+    __slots__ = ("exprs", "key", "leaves", "outputs")
+
+    def __init__(self, roots: Sequence[Val], *, exact: bool = False) -> None:
+        self.exprs = ancestors(roots)
+        self.leaves: list[Val] = []
+        wanted = {id(v): v for v in roots if v.array is None}
+        numbers = {expr: n for n, expr in enumerate(self.exprs)}
+        places: dict[int, int] = {}
+        key: list[int] = []
+        for expr in self.exprs:
+            key.append(expr.rule.number)
+            for v in expr.inputs:
+                if v is None or v.spec.known is not None:
+                    continue
+                if v.array is None:
+                    key.append(numbers[v.expr] + (v.index << 32))  # type: ignore[index]
+                    if v.handles and not exact:
+                        wanted[id(v)] = v
+                    continue
+                place = places.get(id(v))
+                if place is None:
+                    place = places[id(v)] = len(self.leaves)
+                    self.leaves.append(v)
+                key.append(~place)
+            if expr.outputs and not exact:
+                for ref in expr.outputs:
+                    sibling = ref()
+                    if sibling is not None and sibling.handles and sibling.array is None:
+                        wanted[id(sibling)] = sibling
+        self.outputs = list(wanted.values())
+        key.append(-1 << 62)
+        key.extend(numbers[v.expr] + (v.index << 32) for v in self.outputs)  # type: ignore[index]
+        self.key = tuple(key)
+
+    @property
+    def is_small(self) -> bool:
+        """True when running it node by node is quicker than making machine code."""
+        total = 0
+        for expr in self.exprs:
+            for spec in expr.rule.outs:
+                total += spec.numel
+            for spec in expr.rule.ins:
+                if spec is not None:
+                    total += spec.numel
+            if total > SMALL_WORK:
+                return False
+        return True
+
+
+def to_graph(
+    exprs: Sequence[Expr],
+    leaves: Sequence[Val],
+    outputs: Sequence[Val],
+    names: dict[int, str] | None = None,
+    name: str = "lazy",
+) -> Graph:
+    """The runtime's graph of this work; ``names`` says how values are to be called, by id."""
+    graph = Graph(name)
+    called = dict(names or {})
+    for i, v in enumerate(leaves):
+        called.setdefault(id(v), f"x{i}")
+        graph.add_input(TensorInfo(called[id(v)], type=v.spec.type))
+    made: dict[tuple[Expr, int], str] = {}
+    for v in outputs:
+        if v.expr is not None and id(v) in called:
+            made[v.expr, v.index] = called[id(v)]
+    for n, expr in enumerate(exprs):
+        for i, spec in enumerate(expr.rule.outs):
+            text = made.setdefault((expr, i), f"v{n}" if expr.rule.single else f"v{n}_{i}")
+            graph.types[text] = spec.type
+    for n, expr in enumerate(exprs):
+        inputs = [_input_name(graph, v, made, called) for v in expr.inputs]
+        rule = expr.rule
+        made_here = [made[expr, i] for i in range(len(rule.outs))]
+        graph.nodes.append(
+            Node(f"{rule.op.name}_{n}", rule.op.name, inputs, made_here, rule.attributes, rule.op.domain)
+        )
+    for v in outputs:
+        graph.add_output(TensorInfo(made[v.expr, v.index], type=v.spec.type))  # type: ignore[index]
+    return graph
+
+
+def _input_name(graph: Graph, v: Val | None, made: dict[tuple[Expr, int], str], called: dict[int, str]) -> str:
+    if v is None:
+        return ""
+    if v.array is None:
+        return made[v.expr, v.index]  # type: ignore[index]
+    if id(v) not in called:
+        if v.spec.known is None:
+            raise InputError(f"{v!r} is not among the values given")
+        called[id(v)] = f"c{len(graph.initializers)}"
+    if v.spec.known is not None and called[id(v)] not in graph.initializers:
+        graph.add_initializer(called[id(v)], Tensor(np.asarray(v.array)))
+    return called[id(v)]
+
+
+def plan_for(work: Work, *, native: bool | None = None) -> Plan:
+    """The executable for a structure, made when it is new."""
+    with _lock:
+        plan = _plans.get(work.key)
+        if plan is not None:
+            _plans.move_to_end(work.key)
+            if not native or plan.native:
+                _counts["hits"] += 1
+                return plan
+    by_machine = not work.is_small if native is None else native
+    plan = make_plan(to_graph(work.exprs, work.leaves, work.outputs), native=by_machine)
+    with _lock:
+        _counts["misses"] += 1
+        _plans[work.key] = plan
+        dropped = _plans.popitem(last=False)[1] if len(_plans) > MAX_PLANS else None
+    if dropped is not None:
+        dropped.executable.close()
+    return plan
+
+
+def make_plan(graph: Graph, *, native: bool) -> Plan:
+    """Compile a graph."""
+    provider = "CPUExecutionProvider" if native else "ReferenceExecutionProvider"
+    compiled = rt_compile(graph, provider)
+    inputs = tuple(info.name for info in graph.inputs)
+    return Plan(compiled.executable, inputs, tuple(info.name for info in graph.outputs), native)
+
+
+def evaluate(roots: Sequence[Val]) -> None:
+    """Give every root its contents, and with them the values on the way that tensors refer to."""
+    if modes.tracer is not None:
+        modes.tracer.refuse_evaluation(roots)
+    pending = [v for v in roots if v.array is None]
+    if not pending:
+        return
+    mates = [m for v in pending for ref in v.mates if (m := ref()) is not None and m.handles and m.array is None]
+    work = Work([*pending, *mates])
+    if modes.anomaly:
+        from pyflame.autograd.anomaly import run_watching
+
+        results = run_watching(work)
+    else:
+        results = plan_for(work).run([v.array for v in work.leaves])  # type: ignore[misc]
+    for v, result in zip(work.outputs, results, strict=True):
+        settle(v, result)
+
+
+def settle(v: Val, result: Any) -> None:
+    """Give a value its contents, and let go of what made it unless a gradient needs that."""
+    array = np.asarray(result)
+    if array.dtype != v.spec.dtype.numpy:
+        array = array.astype(v.spec.dtype.numpy)
+    v.array = array
+    v.mates = ()
+    if not v.needs_grad or v.leaf is not None or v.spent:
+        v.expr = None

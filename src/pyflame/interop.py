@@ -1,0 +1,71 @@
+"""Data from and for other libraries: NumPy, DLPack, torch, buffers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+
+if TYPE_CHECKING:
+    from pyflame.tensors import Tensor
+
+__all__ = ["from_dlpack", "to_array"]
+
+
+def to_array(data: Any) -> np.ndarray[Any, Any]:
+    """A NumPy array from what users pass: arrays, lists, torch tensors, DLPack or buffer objects."""
+    if isinstance(data, np.ndarray):
+        return data
+    if type(data).__module__.split(".")[0] == "torch":
+        return _from_torch(data)
+    if not isinstance(data, (list, tuple)) and hasattr(data, "__dlpack__") and not hasattr(data, "__array__"):
+        return np.from_dlpack(data)
+    if isinstance(data, (list, tuple)) and _holds_tensors(data):
+        return np.stack([to_array(item) for item in data]) if data else np.zeros(0)
+    if hasattr(data, "_value") and hasattr(data, "numpy"):
+        return data.numpy(copy=False)
+    try:
+        array = np.asarray(data)
+    except ValueError as error:
+        raise ValueError(f"rows of different lengths do not make a tensor: {error}") from error
+    if array.dtype == object:
+        raise TypeError(f"{type(data).__name__} of {type(array.ravel()[0]).__name__} does not make a tensor of numbers")
+    return array
+
+
+def _holds_tensors(data: Any) -> bool:
+    while isinstance(data, (list, tuple)) and data:
+        data = data[0]
+    return hasattr(data, "_value") or type(data).__module__.split(".")[0] == "torch"
+
+
+def _from_torch(data: Any) -> np.ndarray[Any, Any]:
+    """Shares the memory of a tensor on the CPU; bfloat16 goes through its bits."""
+    plain = data.detach().cpu().contiguous()
+    if str(plain.dtype) == "torch.bfloat16":
+        bits = plain.view(dtype=_torch_type("int16")).numpy()
+        return bits.view(ml_dtypes.bfloat16)
+    return plain.numpy()
+
+
+def _torch_type(name: str) -> Any:
+    """A dtype of the library a tensor came from, without importing that library here."""
+    import sys
+
+    return getattr(sys.modules["torch"], name)
+
+
+def from_dlpack(data: Any) -> Tensor:
+    """A tensor that shares the memory of an object with ``__dlpack__`` (NumPy, torch, JAX, ...).
+
+    Example:
+        >>> import numpy as np
+        >>> from_dlpack(np.ones(2, np.float32))
+        tensor([1., 1.])
+    """
+    from pyflame.ops.creation import asarray
+
+    if not hasattr(data, "__dlpack__"):
+        raise TypeError(f"{type(data).__name__} has no __dlpack__; use pf.tensor")
+    return asarray(np.from_dlpack(data))

@@ -1,0 +1,345 @@
+"""The graph that lazy tensors record: values, the expressions that make them, and the rules they follow.
+
+A :class:`Rule` is one operator with given attributes on inputs of given types: what it gives is worked
+out once, and so are its gradient and its body. An :class:`Expr` applies a rule to values. A graph's
+fingerprint is the numbers of its rules and how they are connected; nothing has a name before it is printed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyflame.dtypes import DType
+from pyflame_rt.graph import Shape, TensorType
+from pyflame_rt.graph.errors import InputError, UndeterminedError
+from pyflame_rt.ops.registry import Op, get_op, plain_attribute
+from pyflame_rt.ops.trace import infer_outputs
+from pyflame_rt.ops.value import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame.autograd.function import Function
+    from pyflame.autograd.leaf import Leaf
+    from pyflame.autograd.template import Template
+    from pyflame.compiling.tracer import Tracer
+    from pyflame.layout import MeshLayout
+    from pyflame_rt.graph.dtype import DType as RtDType
+
+__all__ = ["Expr", "Rule", "Spec", "Val", "apply", "const", "leaf", "modes", "onnx", "rule_for", "spec_of"]
+
+# Types, constants and rules are remembered up to this many; programs with ever new shapes start afresh.
+MAX_MEMORY = 50_000
+
+
+class Modes(threading.local):
+    """Switches of one thread.
+
+    Attributes:
+        grad: record gradients.
+        inference: values made now may never require gradients.
+        tracer: set while a function is being compiled.
+        anomaly: remember where operators were called, and look for NaN.
+    """
+
+    grad: bool = True
+    inference: bool = False
+    tracer: Tracer | None = None
+    anomaly: bool = False
+
+
+modes = Modes()
+
+
+class Spec:
+    """The type of a value: element type and sizes. Equal types are one object."""
+
+    __slots__ = ("dtype", "known", "numel", "shape", "type")
+
+    def __init__(self, dtype: DType, shape: tuple[int, ...], known: np.ndarray[Any, Any] | None = None) -> None:
+        self.dtype = dtype
+        self.shape: Shape = Shape(shape)
+        self.type = TensorType(dtype.rt, self.shape)
+        self.known = known
+        count = 1
+        for size in shape:
+            count *= size
+        self.numel = count
+
+    def __repr__(self) -> str:
+        return f"{self.dtype.name}{self.shape}"
+
+
+_specs: dict[tuple[DType, tuple[int, ...]], Spec] = {}
+
+
+def spec_of(dtype: DType, shape: tuple[int, ...]) -> Spec:
+    """The type with these sizes."""
+    found = _specs.get((dtype, shape))
+    if found is None:
+        if len(_specs) > MAX_MEMORY:
+            _specs.clear()
+        found = _specs[dtype, tuple(shape)] = Spec(dtype, tuple(shape))
+    return found
+
+
+class Val:
+    """One tensor value: known (``array``), or made by an expression.
+
+    Attributes:
+        spec: its type.
+        array: the contents, once evaluated; never changed.
+        expr: what makes it; None for data, and once it is evaluated and no gradient needs it.
+        index: which output of the expression.
+        needs_grad: a gradient may flow through it.
+        handles: how many tensors of the user's refer to it.
+        leaf: what belongs to a leaf of differentiation: its gradient and hooks.
+        layout: how it lies on the mesh; None for a single processing element.
+        spent: its graph was released by a backward pass.
+        mates: values to compute whenever this one is (the loss, next to its gradients).
+    """
+
+    __slots__ = (
+        "__weakref__", "array", "expr", "handles", "index", "layout", "leaf", "mates", "needs_grad", "spec", "spent",
+    )  # fmt: skip
+
+    def __init__(self, spec: Spec, expr: Expr | None = None, index: int = 0, array: Any = None) -> None:
+        self.spec = spec
+        self.expr = expr
+        self.index = index
+        self.array: np.ndarray[Any, Any] | None = array
+        self.needs_grad = False
+        self.handles = 0
+        self.leaf: Leaf | None = None
+        self.layout: MeshLayout | None = None
+        self.spent = False
+        self.mates: tuple[weakref.ref[Val], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<{self.spec} {'data' if self.expr is None else self.expr.rule.op.full_name}>"
+
+
+class Expr:
+    """A rule applied to values.
+
+    Attributes:
+        outputs: the values it makes, where there are several.
+        note: where it was called, in anomaly mode.
+        function: a gradient of the user's that replaces the rule's own.
+    """
+
+    __slots__ = ("function", "inputs", "note", "outputs", "rule", "serial")
+
+    def __init__(self, rule: Rule, inputs: tuple[Val | None, ...]) -> None:
+        self.rule = rule
+        self.inputs = inputs
+        self.serial = next(_serials)
+        self.outputs: tuple[weakref.ref[Val], ...] = ()
+        self.note: str | None = None
+        self.function: Function | None = None
+
+
+_serials = itertools.count()
+_numbers = itertools.count()
+
+
+class Rule:
+    """An operator with attributes on inputs of given types.
+
+    Attributes:
+        number: stands for it in fingerprints.
+        outs: types of the outputs.
+        real: for each output, whether a gradient can flow through it.
+        vjps: gradients as templates, by which outputs' gradients arrive.
+        body: the operator's body as a template, for compositions.
+    """
+
+    __slots__ = ("attributes", "body", "bound", "ins", "number", "op", "outs", "real", "single", "vjps")
+
+    def __init__(self, op: Op, attributes: dict[str, Any], bound: dict[str, Any], ins: tuple[Spec | None, ...]) -> None:
+        self.op = op
+        self.attributes = attributes
+        self.bound = bound
+        self.ins = ins
+        self.number = next(_numbers)
+        self.outs: tuple[Spec, ...] = _output_specs(op, ins, bound)
+        self.real = tuple(spec.dtype.is_floating_point for spec in self.outs)
+        self.single = len(self.outs) == 1
+        self.vjps: dict[Any, Template] = {}
+        self.body: Template | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.op.full_name}({', '.join(map(str, self.ins))}) -> {', '.join(map(str, self.outs))}>"
+
+
+def _output_specs(op: Op, ins: tuple[Spec | None, ...], bound: dict[str, Any]) -> tuple[Spec, ...]:
+    values = [None if s is None else Value(f"input {i}", s.type, s.known) for i, s in enumerate(ins)]
+    outs = []
+    for value in infer_outputs(op, values, bound):
+        kind = value.type
+        if not isinstance(kind, TensorType) or kind.shape is None or not kind.shape.is_static:
+            raise UndeterminedError(
+                f"{op.full_name}: the shape of its result depends on data, so it cannot be part of a lazy graph"
+            )
+        dtype = _DTYPES.get(kind.dtype)
+        if dtype is None:
+            raise InputError(f"{op.full_name} gives {kind.dtype.label}, which no tensor holds")
+        sizes = tuple(int(d) for d in kind.shape)  # type: ignore[arg-type]
+        known = value.known
+        outs.append(spec_of(dtype, sizes) if known is None else Spec(dtype, sizes, np.asarray(known, dtype.numpy)))
+    return tuple(outs)
+
+
+_DTYPES: dict[RtDType, DType] = {member.rt: member for member in DType}
+_rules: dict[Any, Rule] = {}
+_lock = threading.Lock()
+
+
+def rule_for(op: Op, attributes: tuple[tuple[str, Any], ...], ins: tuple[Spec | None, ...]) -> Rule:
+    """The rule, made once."""
+    key = (op, attributes, *ins)
+    found = _rules.get(key)
+    if found is None:
+        plain = {name: plain_attribute(_thaw(value)) for name, value in attributes}
+        op.signature.check_inputs(len(ins), op.full_name)
+        made = Rule(op, plain, op.signature.bind(plain, op.full_name), ins)
+        with _lock:
+            if len(_rules) > MAX_MEMORY:
+                _rules.clear()
+            found = _rules.setdefault(key, made)
+    return found
+
+
+def _thaw(value: Any) -> Any:
+    return [_thaw(v) for v in value] if isinstance(value, tuple) else value
+
+
+_onnx: dict[str, Op] = {}
+
+
+def onnx(name: str, domain: str = "") -> Op:
+    """An operator by name."""
+    found = _onnx.get(name)
+    if found is None:
+        found = _onnx[name] = get_op(name, domain)
+    return found
+
+
+def apply(op: Op, inputs: tuple[Val | None, ...], attributes: tuple[tuple[str, Any], ...] = ()) -> Val:
+    """Record an operator with one output."""
+    key = (op, attributes, *[None if v is None else v.spec for v in inputs])
+    rule = _rules.get(key)
+    if rule is None:
+        rule = rule_for(op, attributes, key[2:])
+    return apply_rule(rule, inputs)
+
+
+def apply_rule(rule: Rule, inputs: tuple[Val | None, ...]) -> Val:
+    """Record a rule's first output."""
+    expr = Expr(rule, inputs)
+    out = Val(rule.outs[0], expr)
+    if not rule.single:
+        expr.outputs = (weakref.ref(out),)
+    if modes.grad and rule.real[0]:
+        for v in inputs:
+            if v is not None and v.needs_grad:
+                out.needs_grad = True
+                break
+    if modes.anomaly:
+        expr.note = _where_called()
+    for v in inputs:
+        if v is not None and v.layout is not None:
+            return _with_layout(out, expr)
+    return out
+
+
+def _with_layout(out: Val, expr: Expr) -> Val:
+    from pyflame.layout import place
+
+    return place(out, expr)
+
+
+def apply_many(op: Op, inputs: tuple[Val | None, ...], attributes: tuple[tuple[str, Any], ...] = ()) -> list[Val]:
+    """Record an operator with several outputs."""
+    rule = rule_for(op, attributes, tuple(None if v is None else v.spec for v in inputs))
+    return apply_rule_many(rule, inputs)
+
+
+def apply_rule_many(rule: Rule, inputs: tuple[Val | None, ...]) -> list[Val]:
+    """Record a rule, all outputs."""
+    if rule.single:
+        return [apply_rule(rule, inputs)]
+    expr = Expr(rule, inputs)
+    outs = [Val(spec, expr, i) for i, spec in enumerate(rule.outs)]
+    expr.outputs = tuple(weakref.ref(out) for out in outs)
+    if modes.grad and any(v is not None and v.needs_grad for v in inputs):
+        for out, real in zip(outs, rule.real, strict=True):
+            out.needs_grad = real
+    if modes.anomaly:
+        expr.note = _where_called()
+    return outs
+
+
+def _where_called() -> str:
+    import traceback
+
+    frames = [f for f in traceback.extract_stack() if "pyflame" not in f.filename.replace("\\", "/").split("/")[:-1]]
+    return "".join(traceback.format_list(frames[-3:]))
+
+
+_consts: dict[Any, Val] = {}
+_SMALL_CONST = 4096
+
+
+def const(data: Any, dtype: DType = DType.int64) -> Val:
+    """A value that is part of the graph's structure: sizes, axes, tables."""
+    key: Any = None
+    if isinstance(data, (tuple, int)):
+        key = (dtype, data)
+        found = _consts.get(key)
+        if found is not None:
+            return found
+    array = np.asarray(data, dtype.numpy)
+    if key is None and array.nbytes <= _SMALL_CONST:
+        key = (dtype, array.shape, array.tobytes())
+        found = _consts.get(key)
+        if found is not None:
+            return found
+    made = Val(Spec(dtype, array.shape, array), array=array)
+    if key is None:
+        return made
+    if len(_consts) > MAX_MEMORY:
+        _consts.clear()
+    return _consts.setdefault(key, made)
+
+
+def leaf(array: np.ndarray[Any, Any], dtype: DType) -> Val:
+    """A value with these contents."""
+    return Val(spec_of(dtype, array.shape), array=array)
+
+
+def ancestors(roots: Sequence[Val]) -> list[Expr]:
+    """The expressions that unevaluated values depend on, in running order."""
+    done: set[Expr] = set()
+    order: list[Expr] = []
+    stack = [v.expr for v in reversed(roots) if v.array is None and v.expr is not None]
+    while stack:
+        expr = stack[-1]
+        if expr in done:
+            stack.pop()
+            continue
+        before = len(stack)
+        for v in expr.inputs:
+            if v is not None and v.array is None and v.expr not in done:
+                assert v.expr is not None
+                stack.append(v.expr)
+        if len(stack) == before:
+            done.add(expr)
+            order.append(expr)
+            stack.pop()
+    return order

@@ -1,0 +1,233 @@
+"""What every function on tensors is written with: operands, promotion, recording."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyflame.dtypes import DType, category, get_default_dtype, result_dtype, scalar_dtype, to_dtype
+from pyflame.lazy import Val, apply, apply_many, const, leaf, modes, onnx
+from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.registry import Op, get_op
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyflame.tensors import Tensor
+
+__all__ = ["Handle", "as_tensor", "call", "call_many", "cast", "const", "operands", "wrap"]
+
+
+class Handle:
+    """What tensors are to the functions: something that refers to a value."""
+
+    __slots__ = ("__weakref__", "_value")
+
+    _value: Val
+
+    def __del__(self) -> None:
+        self._value.handles -= 1
+
+
+_tensor_class: list[Any] = [Handle]
+
+
+def wrap(value: Val) -> Tensor:
+    """A tensor that refers to a value."""
+    tensor = _new(_tensor_class[0])
+    tensor._value = value
+    value.handles += 1
+    return tensor
+
+
+_new = object.__new__
+_ops: dict[str, Op] = {}
+
+
+def op_named(name: str) -> Op:
+    """An operator by name, ``pyflame::`` before those that ONNX lacks."""
+    found = _ops.get(name)
+    if found is None:
+        domain, _, bare = name.rpartition("::")
+        found = _ops[name] = get_op(bare, domain)
+    return found
+
+
+def call(name: str, *inputs: Any, **attributes: Any) -> Tensor:
+    """Record an operator of one output.
+
+    Args:
+        name: of the operator.
+        inputs: tensors; tuples of ints for sizes, axes and the like; None for what is left out.
+        attributes: of the operator; lists as tuples.
+    """
+    values = tuple([_input(v) for v in inputs])
+    if modes.tracer is not None:
+        modes.tracer.saw(inputs)
+    return wrap(apply(op_named(name), values, tuple(attributes.items()) if attributes else ()))
+
+
+def call_many(name: str, *inputs: Any, **attributes: Any) -> list[Tensor]:
+    """Record an operator of several outputs."""
+    values = tuple([_input(v) for v in inputs])
+    if modes.tracer is not None:
+        modes.tracer.saw(inputs)
+    return [wrap(v) for v in apply_many(op_named(name), values, tuple(attributes.items()) if attributes else ())]
+
+
+def _input(v: Any) -> Val | None:
+    if isinstance(v, Handle):
+        return v._value
+    if v is None or isinstance(v, Val):
+        return v
+    return const(v)
+
+
+def as_tensor(value: Any, dtype: DType | None = None) -> Tensor:
+    """A tensor from a tensor, an array or a number."""
+    if isinstance(value, Handle):
+        return value if dtype is None else cast(value, dtype)  # type: ignore[return-value]
+    from pyflame.ops.creation import tensor
+
+    return tensor(value, dtype=dtype) if not is_scalar(value) else scalar(value, dtype or scalar_dtype(value))
+
+
+def is_scalar(value: object) -> bool:
+    """True for Python and NumPy numbers, which take the type of what they meet."""
+    return isinstance(value, (int, float, np.generic))
+
+
+def scalar(value: Any, dtype: DType) -> Tensor:
+    """A number as a runtime input of the graph."""
+    return wrap(leaf(np.array(value, dtype.numpy), dtype))
+
+
+def cast(x: Any, dtype: DType) -> Tensor:
+    """The tensor in another element type."""
+    have = x._value.spec.dtype
+    if have is dtype:
+        return x
+    if dtype is DType.bool and have.is_floating_point:
+        return call("Not", call("Equal", x, scalar(0, have)))
+    return call("Cast", x, to=dtype.rt.onnx)
+
+
+def operands(*values: Any, floating: bool = False) -> list[Tensor]:
+    """Tensors of one element type: numbers are weak, tensors are promoted.
+
+    Args:
+        values: tensors, arrays, numbers.
+        floating: integers become floating point.
+    """
+    dtype = common_dtype(values)
+    if floating and not dtype.is_floating_point:
+        dtype = get_default_dtype()
+    return [convert(v, dtype) for v in values]
+
+
+def common_dtype(values: Iterable[Any]) -> DType:
+    """The type in which operands meet."""
+    tensors: list[tuple[DType, bool]] = []
+    scalars: list[object] = []
+    first: DType | None = None
+    mixed = False
+    for v in values:
+        if isinstance(v, Handle):
+            spec = v._value.spec
+            tensors.append((spec.dtype, spec.shape != ()))
+        elif is_scalar(v):
+            scalars.append(v)
+            continue
+        else:
+            array = np.asarray(v)
+            tensors.append((to_dtype(array.dtype), array.ndim > 0))
+        mixed = mixed or (first is not None and tensors[-1][0] is not first)
+        first = tensors[-1][0]
+    if first is not None and not mixed:
+        if first.is_floating_point or not scalars:
+            return first
+        if all(category(scalar_dtype(s)) <= category(first) for s in scalars):
+            return first
+    return result_dtype(tensors, scalars)
+
+
+def convert(v: Any, dtype: DType) -> Tensor:
+    """An operand in the type that was agreed on."""
+    if isinstance(v, Handle):
+        return v if v._value.spec.dtype is dtype else cast(v, dtype)  # type: ignore[return-value]
+    if is_scalar(v):
+        return scalar(v, dtype)
+    return cast(as_tensor(v), dtype)
+
+
+def floating(x: Any) -> Tensor:
+    """The tensor, integers as the default floating-point type."""
+    x = as_tensor(x)
+    return x if x._value.spec.dtype.is_floating_point else cast(x, get_default_dtype())
+
+
+def unary(name: str, x: Any) -> Tensor:
+    """A function of floating-point numbers, element by element."""
+    return call(name, floating(x))
+
+
+def axis_of(dim: Any, rank: int) -> int:
+    """A dimension as a number from 0 on."""
+    if not isinstance(dim, (int, np.integer)) or isinstance(dim, bool):
+        raise TypeError(f"a dimension is an int, got {type(dim).__name__} ({dim!r})")
+    size = max(rank, 1)
+    if not -size <= dim < size:
+        raise DimensionError(f"dimension {dim} is out of range for a tensor with {rank} dimensions")
+    return int(dim) + size if dim < 0 else int(dim)
+
+
+class DimensionError(ShapeMismatchError, IndexError):
+    """A dimension that the tensor does not have."""
+
+
+def axes_of(dim: Any, rank: int) -> tuple[int, ...]:
+    """Dimensions as numbers from 0 on; all of them for None."""
+    if dim is None:
+        return tuple(range(rank))
+    if isinstance(dim, (int, np.integer)):
+        return (axis_of(dim, rank),) if rank else _checked_none(dim)
+    listed = tuple(axis_of(d, rank) for d in dim)
+    if len(set(listed)) != len(listed):
+        raise ShapeMismatchError(f"dimensions {tuple(dim)} name one dimension twice")
+    if not rank:
+        return ()
+    return listed or tuple(range(rank))
+
+
+def _checked_none(dim: Any) -> tuple[int, ...]:
+    axis_of(dim, 0)
+    return ()
+
+
+def sizes_of(shape: Sequence[Any]) -> tuple[int, ...]:
+    """Sizes from ``f(2, 3)``, ``f([2, 3])`` or ``f([[2, 3]])``."""
+    given: Any = shape
+    while len(given) == 1 and not isinstance(given[0], (int, np.integer)) and not isinstance(given[0], Handle):
+        given = tuple(given[0])
+    sizes = []
+    for size in given:
+        if isinstance(size, Handle):
+            size = size.item()  # type: ignore[attr-defined]
+        if not isinstance(size, (int, np.integer)) or isinstance(size, bool):
+            raise TypeError(f"a size is an int, got {type(size).__name__} in {tuple(given)!r}")
+        sizes.append(int(size))
+    return tuple(sizes)
+
+
+def dim_argument(dim: Any, axis: Any) -> Any:
+    """``dim=``, or ``axis=`` as NumPy calls it."""
+    if axis is not None:
+        if dim is not None:
+            raise TypeError("give dim or axis, not both")
+        return axis
+    return dim
+
+
+__all__ += ["DimensionError", "Val", "axes_of", "axis_of", "floating", "is_scalar", "onnx", "scalar", "unary"]
+__all__ += ["common_dtype", "convert", "dim_argument", "op_named", "sizes_of"]

@@ -1,0 +1,220 @@
+"""Tensors from data, and tensors of one value, of ranges, of diagonals."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyflame.dtypes import DType, get_default_dtype, to_dtype
+from pyflame.lazy import leaf
+from pyflame.ops.core import Handle, as_tensor, call, cast, scalar, sizes_of, wrap
+
+if TYPE_CHECKING:
+    from pyflame.layout import MeshLayout
+    from pyflame.tensors import Tensor
+
+
+def _finish(t: Tensor, layout: MeshLayout | None, requires_grad: bool) -> Tensor:
+    if layout is not None:
+        t._value.layout = layout.for_shape(t.shape)
+    return t.requires_grad_() if requires_grad else t
+
+
+def tensor(data: Any, dtype: Any = None, *, layout: MeshLayout | None = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of the values of a list, an array or a number: float32 unless an array says otherwise.
+
+    Example:
+        >>> import pyflame as pf, numpy as np
+        >>> pf.tensor([1, 2]).dtype, pf.tensor(np.array([1, 2])).dtype, pf.tensor([True]).dtype
+        (DType.float32, DType.int64, DType.bool)
+    """
+    if isinstance(data, Handle):
+        made = cast(data.detach(), to_dtype(dtype or data.dtype))  # type: ignore[attr-defined]
+        return _finish(made if made is not data else made.clone(), layout, requires_grad)
+    return _finish(wrap(_leaf_of(data, dtype)), layout, requires_grad)
+
+
+def _leaf_of(data: Any, dtype: Any) -> Any:
+    from pyflame.interop import to_array
+
+    kind = None if dtype is None else to_dtype(dtype)
+    typed = hasattr(data, "dtype") or hasattr(data, "__dlpack__") or isinstance(data, memoryview)
+    array = to_array(data)
+    if kind is None:
+        kind = to_dtype(array.dtype) if typed or array.dtype.kind == "b" else get_default_dtype()
+    return leaf(np.array(array, kind.numpy, order="C", copy=True), kind)
+
+
+def from_numpy(array: Any, dtype: Any = None, *, layout: MeshLayout | None = None) -> Tensor:
+    """A tensor with a copy of a NumPy array, in its element type.
+
+    Example:
+        >>> import pyflame as pf, numpy as np
+        >>> pf.from_numpy(np.arange(3, dtype=np.int32))
+        tensor([0, 1, 2], dtype=int32)
+    """
+    if not isinstance(array, (np.ndarray, np.generic)):
+        raise TypeError(f"from_numpy takes a NumPy array, got {type(array).__name__}; use tensor()")
+    return tensor(array, dtype, layout=layout)
+
+
+def asarray(data: Any, dtype: Any = None) -> Tensor:
+    """The tensor itself, or one that shares the memory of an array where it can.
+
+    The array must not be changed while the tensor is in use.
+    """
+    if isinstance(data, Handle):
+        return data if dtype is None else cast(data, to_dtype(dtype))  # type: ignore[return-value]
+    from pyflame.interop import to_array
+
+    array = to_array(data)
+    typed = hasattr(data, "dtype") or hasattr(data, "__dlpack__")
+    kind = to_dtype(dtype if dtype is not None else array.dtype if typed else get_default_dtype())
+    return wrap(leaf(np.ascontiguousarray(array, kind.numpy).reshape(array.shape), kind))
+
+
+def full(
+    size: Any, fill_value: Any, dtype: Any = None, *, layout: MeshLayout | None = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor of one value, float32 unless told otherwise (bool for True and False)."""
+    sizes = _checked(sizes_of((size,)))
+    if dtype is None:
+        kind = DType.bool if isinstance(fill_value, (bool, np.bool_)) else get_default_dtype()
+    else:
+        kind = to_dtype(dtype)
+    value = cast(fill_value, kind) if isinstance(fill_value, Handle) else scalar(fill_value, kind)
+    made = value if sizes == () else call("Expand", value, sizes)
+    return _finish(made, layout, requires_grad)
+
+
+def _checked(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    if any(s < 0 for s in sizes):
+        raise ValueError(f"sizes must not be negative, got {list(sizes)}")
+    return sizes
+
+
+def zeros(*size: Any, dtype: Any = None, layout: MeshLayout | None = None, requires_grad: bool = False) -> Tensor:
+    """Zeros: ``zeros([2, 3])`` or ``zeros(2, 3)``, float32 unless told otherwise."""
+    size, dtype = _size_and_dtype(size, dtype)
+    return full(size, 0, dtype or get_default_dtype(), layout=layout, requires_grad=requires_grad)
+
+
+def ones(*size: Any, dtype: Any = None, layout: MeshLayout | None = None, requires_grad: bool = False) -> Tensor:
+    """Ones, float32 unless told otherwise."""
+    size, dtype = _size_and_dtype(size, dtype)
+    return full(size, 1, dtype or get_default_dtype(), layout=layout, requires_grad=requires_grad)
+
+
+def _size_and_dtype(size: tuple[Any, ...], dtype: Any) -> tuple[tuple[int, ...], Any]:
+    """``f([2, 3], float16)``: the element type may come second."""
+    if len(size) == 2 and isinstance(size[1], (DType, np.dtype, type)) and dtype is None:
+        size, dtype = size[:1], size[1]
+    return _checked(sizes_of(size)), dtype
+
+
+def empty(*size: Any, dtype: Any = None, layout: MeshLayout | None = None, requires_grad: bool = False) -> Tensor:
+    """A tensor whose contents do not matter: zeros."""
+    return zeros(*size, dtype=dtype, layout=layout, requires_grad=requires_grad)
+
+
+def full_like(input: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of one value in the shape and type of another."""
+    x = as_tensor(input)
+    made = full(x.shape, fill_value, x.dtype if dtype is None else dtype)
+    made._value.layout = x._value.layout
+    return made.requires_grad_() if requires_grad else made
+
+
+def zeros_like(input: Any, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """Zeros in the shape and type of another tensor."""
+    return full_like(input, 0, dtype=dtype, requires_grad=requires_grad)
+
+
+def ones_like(input: Any, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """Ones in the shape and type of another tensor."""
+    return full_like(input, 1, dtype=dtype, requires_grad=requires_grad)
+
+
+def empty_like(input: Any, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of the shape and type of another whose contents do not matter: zeros."""
+    return full_like(input, 0, dtype=dtype, requires_grad=requires_grad)
+
+
+def arange(start: Any, end: Any = None, step: Any = 1, dtype: Any = None, *, requires_grad: bool = False) -> Tensor:
+    """Numbers from ``start`` up to but without ``end``, float32 unless told otherwise.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.arange(3)
+        tensor([0., 1., 2.])
+    """
+    if end is None:
+        start, end = 0, start
+    start, end, step = (v.item() if isinstance(v, Handle) else v for v in (start, end, step))  # type: ignore[attr-defined]
+    if step == 0:
+        raise ValueError("arange: step must not be 0")
+    kind = get_default_dtype() if dtype is None else to_dtype(dtype)
+    count = max(0, math.ceil((end - start) / step))
+    whole = all(isinstance(v, (int, np.integer)) for v in (start, step))
+    steps = np.arange(count, dtype=np.int64 if whole else np.float64)
+    made = wrap(leaf((start + steps * step).astype(kind.numpy), kind))
+    return made.requires_grad_() if requires_grad else made
+
+
+def linspace(start: Any, end: Any, steps: int, dtype: Any = None) -> Tensor:
+    """``steps`` numbers from ``start`` to ``end``, equally far apart."""
+    if steps < 0:
+        raise ValueError(f"linspace: the number of steps must not be negative, got {steps}")
+    start, end = (v.item() if isinstance(v, Handle) else v for v in (start, end))  # type: ignore[attr-defined]
+    kind = get_default_dtype() if dtype is None else to_dtype(dtype)
+    return wrap(leaf(np.linspace(start, end, steps).astype(kind.numpy), kind))
+
+
+def logspace(start: Any, end: Any, steps: int, base: float = 10.0, dtype: Any = None) -> Tensor:
+    """``base`` to the powers that :func:`linspace` gives."""
+    kind = get_default_dtype() if dtype is None else to_dtype(dtype)
+    return wrap(leaf(np.logspace(start, end, steps, base=base).astype(kind.numpy), kind))
+
+
+def eye(n: int, m: int | None = None, dtype: Any = None) -> Tensor:
+    """Ones on the diagonal, zeros elsewhere."""
+    kind = get_default_dtype() if dtype is None else to_dtype(dtype)
+    return wrap(leaf(np.eye(n, m, dtype=kind.numpy), kind))
+
+
+def tril_indices(row: int, col: int, offset: int = 0) -> Tensor:
+    """Rows and columns of the places of a lower triangle, as a tensor of shape [2, n]."""
+    return asarray(np.stack(np.tril_indices(row, offset, col)).astype(np.int64))
+
+
+def triu_indices(row: int, col: int, offset: int = 0) -> Tensor:
+    """Rows and columns of the places of an upper triangle, as a tensor of shape [2, n]."""
+    return asarray(np.stack(np.triu_indices(row, offset, col)).astype(np.int64))
+
+
+def scalar_tensor(value: Any, dtype: Any = None) -> Tensor:
+    """A number as a tensor without dimensions."""
+    return scalar(value, get_default_dtype() if dtype is None else to_dtype(dtype))
+
+
+def clone(input: Any) -> Tensor:
+    """A tensor of the same values; gradients flow through."""
+    return call("Identity", as_tensor(input))
+
+
+def bitcast(input: Any, dtype: Any) -> Tensor:
+    """The same bits read as another element type of the same size."""
+    x, kind = as_tensor(input), to_dtype(dtype)
+    if kind.itemsize != x.dtype.itemsize:
+        raise TypeError(f"bits of {x.dtype} do not make {kind}: {x.dtype.itemsize} and {kind.itemsize} bytes")
+    return call("BitCast", x, to=kind.rt.onnx)
+
+
+def one_hot(input: Any, num_classes: int = -1) -> Tensor:
+    """A further dimension with 1 at the place each element names, 0 elsewhere."""
+    x = as_tensor(input)
+    depth = int(x.max().item()) + 1 if num_classes == -1 else num_classes
+    places = asarray(np.arange(depth, dtype=np.int64))
+    return cast(call("Equal", cast(x, DType.int64).unsqueeze(-1), places), DType.int64)

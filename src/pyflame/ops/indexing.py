@@ -1,0 +1,585 @@
+"""Indexing as NumPy has it, and functions that gather and scatter."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyflame.dtypes import DType
+from pyflame.lazy import const, leaf
+from pyflame.ops import arithmetic as ar
+from pyflame.ops import shaping as sh
+from pyflame.ops.core import Handle, as_tensor, axis_of, call, cast, convert, wrap
+from pyflame_rt.graph.errors import ShapeMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame.tensors import Tensor
+
+__all__ = ["LazyEvaluationWarning", "getitem", "setitem"]
+
+
+class LazyEvaluationWarning(UserWarning):
+    """Something had to be evaluated because a shape depends on it."""
+
+
+class _Place:
+    """What an index says about one axis: a slice, or an array of indices."""
+
+    __slots__ = ("array", "part")
+
+    def __init__(self, part: slice | None, array: Tensor | None = None) -> None:
+        self.part = part
+        self.array = array
+
+
+def _entries(key: Any) -> list[Any]:
+    listed = list(key) if isinstance(key, tuple) else [key]
+    return [_entry(item) for item in listed]
+
+
+def _entry(item: Any) -> Any:
+    """One part of an index: None, Ellipsis, slice, int, or an index tensor (int64 or bool)."""
+    if item is None or item is Ellipsis or isinstance(item, slice):
+        return item
+    if isinstance(item, (bool, np.bool_)):
+        return as_tensor(np.asarray(item))
+    if isinstance(item, (int, np.integer)):
+        return int(item)
+    if isinstance(item, Handle):
+        kind = item._value.spec.dtype
+        if kind.is_floating_point:
+            raise IndexError(f"an index tensor holds integers or booleans, not {kind}")
+        return item if kind in (DType.bool, DType.int64) else cast(item, DType.int64)
+    from pyflame.interop import to_array
+
+    array = to_array(item)
+    if array.size == 0 and array.dtype.kind == "f":
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iub":
+        raise IndexError(f"an index is an int, a slice, None, ... or integers or booleans, got {item!r}")
+    kind = DType.bool if array.dtype.kind == "b" else DType.int64
+    return wrap(leaf(np.ascontiguousarray(array.astype(kind.numpy)).reshape(array.shape), kind))
+
+
+def _width(item: Any) -> int:
+    """How many axes a part of an index stands for."""
+    if item is None:
+        return 0
+    if isinstance(item, Handle) and item._value.spec.dtype is DType.bool:
+        return len(item._value.spec.shape)
+    return 1
+
+
+def _without_masks(entries: list[Any], shape: Sequence[int]) -> list[Any]:
+    """Masks as the indices of what they select: this needs their contents."""
+    result: list[Any] = []
+    axis = 0
+    for item in entries:
+        if isinstance(item, Handle) and item._value.spec.dtype is DType.bool:
+            have = tuple(shape[axis : axis + item.ndim])  # type: ignore[attr-defined]
+            if have != tuple(item._value.spec.shape):
+                raise IndexError(f"a mask of shape {item._value.spec.shape} does not fit axes of sizes {list(have)}")
+            result.extend(_mask_places(item))
+        else:
+            result.append(item)
+        axis += _width(item)
+    return result
+
+
+def _mask_places(mask: Any) -> list[Any]:
+    if mask._value.array is None:
+        warnings.warn(
+            "indexing with a boolean tensor evaluates it, because the shape of the result depends on it; "
+            "where(mask, a, b) stays lazy",
+            LazyEvaluationWarning,
+            stacklevel=5,
+        )
+    array = mask.numpy(copy=False)
+    if array.ndim == 0:
+        # A mask without axes adds one, of size 1 or 0.
+        return [None, wrap(leaf(np.zeros(int(array), np.int64), DType.int64))]
+    return [wrap(leaf(np.ascontiguousarray(part, np.int64), DType.int64)) for part in np.nonzero(array)]
+
+
+def _spread(entries: list[Any], shape: Sequence[int]) -> list[Any]:
+    """With ``...`` and missing axes written out."""
+    used = sum(_width(item) for item in entries if item is not Ellipsis)
+    if used > len(shape):
+        raise IndexError(f"{used} indices for a tensor with {len(shape)} dimensions")
+    places = [i for i, item in enumerate(entries) if item is Ellipsis]
+    if len(places) > 1:
+        raise IndexError("an index has at most one ellipsis (...)")
+    at = places[0] if places else len(entries)
+    return [*entries[:at], *[slice(None)] * (len(shape) - used), *entries[at + 1 :]]
+
+
+def _prepare(x: Tensor, key: Any) -> tuple[Tensor, list[Any]]:
+    """The tensor with axes of size 1 for each None, and one entry for each axis: slice, int or tensor."""
+    entries = _without_masks(_spread(_entries(key), x.shape), x.shape)
+    sizes: list[int] = []
+    plan: list[Any] = []
+    axis = 0
+    for item in entries:
+        if item is None:
+            sizes.append(1)
+            plan.append(slice(None))
+            continue
+        sizes.append(x.shape[axis])
+        plan.append(item)
+        axis += 1
+    return sh.reshape(x, sizes), plan
+
+
+def _checked_int(i: int, size: int, axis: int) -> int:
+    if not -size <= i < size:
+        raise IndexError(f"index {i} is out of range for dimension {axis} of size {size}")
+    return i + size if i < 0 else i
+
+
+def _slices(x: Tensor, plan: list[Any]) -> tuple[Tensor, list[tuple[int, int, int, int]]]:
+    parts = []
+    for axis, item in enumerate(plan):
+        if isinstance(item, slice):
+            start, stop, step = _slice_range(item, x.shape[axis])
+            parts.append((axis, start, stop, step))
+    return x, parts
+
+
+def _slice_range(item: slice, size: int) -> tuple[int, int, int]:
+    def number(v: Any) -> Any:
+        return v.item() if isinstance(v, Handle) else v  # type: ignore[attr-defined]
+
+    try:
+        start, stop, step = slice(number(item.start), number(item.stop), number(item.step)).indices(size)
+    except TypeError as error:
+        raise IndexError(f"a slice is made of ints or None, got {item}") from error
+    if step > 0:
+        return start, max(start, stop), step
+    return start, stop, step
+
+
+def _take_slices(x: Tensor, parts: Sequence[tuple[int, int, int, int]]) -> Tensor:
+    """Slices, with negative steps written as Slice wants them."""
+    kept = [p for p in parts if not (p[1] == 0 and p[2] == x.shape[p[0]] and p[3] == 1)]
+    if not kept:
+        return x
+    axes = tuple(p[0] for p in kept)
+    stops = tuple(p[2] if p[2] >= 0 else -(2**62) for p in kept)
+    return call("Slice", x, tuple(p[1] for p in kept), stops, axes, tuple(p[3] for p in kept))
+
+
+def getitem(x: Tensor, key: Any) -> Tensor:
+    """``x[key]``."""
+    x, plan = _prepare(x, key)
+    arrays = [a for a, item in enumerate(plan) if isinstance(item, Handle)]
+    if not arrays:
+        return _basic(x, plan)
+    plan = [_as_index(item, x.shape[a], a) if isinstance(item, int) else item for a, item in enumerate(plan)]
+    axes = [a for a, item in enumerate(plan) if isinstance(item, Handle)]
+    indices = [_in_range(plan[a], x.shape[a], a) for a in axes]
+    x = _take_slices(x, _slices(x, plan)[1])
+    return _gather(x, axes, indices)
+
+
+def _basic(x: Tensor, plan: list[Any]) -> Tensor:
+    parts, gone = [], []
+    for axis, item in enumerate(plan):
+        size = x.shape[axis]
+        if isinstance(item, int):
+            at = _checked_int(item, size, axis)
+            parts.append((axis, at, at + 1, 1))
+            gone.append(axis)
+        else:
+            parts.append((axis, *_slice_range(item, size)))
+    y = _take_slices(x, parts)
+    return sh.reshape(y, tuple(s for a, s in enumerate(y.shape) if a not in gone)) if gone else y
+
+
+def _as_index(i: int, size: int, axis: int) -> Tensor:
+    return wrap(leaf(np.array(_checked_int(i, size, axis), np.int64), DType.int64))
+
+
+def _in_range(index: Any, size: int, axis: int) -> Tensor:
+    """Indices that are known are checked at once."""
+    array = index._value.array
+    if array is not None and array.size:
+        low, high = int(array.min()), int(array.max())
+        if low < -size or high >= size:
+            raise IndexError(
+                f"index {low if low < -size else high} is out of range for dimension {axis} of size {size}"
+            )
+    return index
+
+
+def _gather(x: Tensor, axes: list[int], indices: list[Tensor]) -> Tensor:
+    together = sh.broadcast_tensors(*indices) if len(indices) > 1 else indices
+    rank = together[0].ndim
+    if len(axes) == 1:
+        return call("Gather", x, together[0], axis=axes[0])
+    rest = [a for a in range(x.ndim) if a not in axes]
+    front = sh.permute(x, [*axes, *rest])
+    picked = call("GatherND", front, sh.stack(together, -1))
+    if axes != list(range(axes[0], axes[0] + len(axes))) or axes[0] == 0:
+        return picked
+    # Neighbouring index arrays leave their result where they stood.
+    before = list(range(rank, rank + axes[0]))
+    return sh.permute(picked, [*before, *range(rank), *range(rank + axes[0], picked.ndim)])
+
+
+# ------------------------------------------------------------------ assignment
+
+
+def setitem(x: Tensor, key: Any, value: Any) -> Tensor:
+    """The tensor that ``x`` is after ``x[key] = value``; ``x`` itself stays as it is."""
+    value = convert(value, x.dtype)
+    mask = _only_mask(key)
+    if mask is not None and value.ndim <= x.ndim - mask.ndim:
+        wide = sh.reshape(mask, (*mask.shape, *[1] * (x.ndim - mask.ndim)))
+        if tuple(mask.shape) != tuple(x.shape[: mask.ndim]):
+            raise IndexError(f"a mask of shape {mask.shape} does not fit {x.shape}")
+        return ar.where(wide, value, x)
+    shape = x.shape
+    y, plan = _prepare(x, key)
+    if any(isinstance(item, Handle) for item in plan):
+        done = _set_gathered(y, plan, value)
+    else:
+        done = _set_basic(y, plan, value)
+    return sh.reshape(done, shape)
+
+
+def _only_mask(key: Any) -> Tensor | None:
+    listed = key if isinstance(key, tuple) else (key,)
+    if len(listed) != 1 or isinstance(listed[0], (slice, int)) or listed[0] is None or listed[0] is Ellipsis:
+        return None
+    entry = _entry(listed[0])
+    return entry if isinstance(entry, Handle) and entry._value.spec.dtype is DType.bool else None  # type: ignore[return-value]
+
+
+def _fit(value: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The assigned value stretched to the shape of its place."""
+    while value.ndim > len(shape) and value.shape[0] == 1:
+        value = sh.squeeze(value, 0)
+    try:
+        return sh.broadcast_to(value, shape)
+    except ShapeMismatchError as error:
+        raise ShapeMismatchError(
+            f"a value of shape {value.shape} does not fit a place of shape {list(shape)}"
+        ) from error
+
+
+def _set_basic(x: Tensor, plan: list[Any], value: Tensor) -> Tensor:
+    parts, kept = [], []
+    for axis, item in enumerate(plan):
+        if isinstance(item, int):
+            at = _checked_int(item, x.shape[axis], axis)
+            parts.append((at, at + 1, 1))
+        else:
+            parts.append(_slice_range(item, x.shape[axis]))
+            kept.append(axis)
+    counts = [len(range(*p)) for p in parts]
+    fitted = sh.reshape(_fit(value, tuple(counts[a] for a in kept)), counts)
+    return _put(x, parts, counts, fitted, 0)
+
+
+def _put(x: Tensor, parts: list[tuple[int, int, int]], counts: list[int], value: Tensor, axis: int) -> Tensor:
+    """Put a block at slices, one axis after the other."""
+    while axis < x.ndim and parts[axis] == (0, x.shape[axis], 1):
+        axis += 1
+    if axis == x.ndim:
+        return value
+    start, stop, step = parts[axis]
+    if counts[axis] == 0:
+        return x
+    if step != 1:
+        return _put_stepped(x, parts, counts, value, axis)
+    inner = _put(
+        sh.slice_axes(x, [(axis, start, stop, 1)]), _within(parts, axis, stop - start), counts, value, axis + 1
+    )
+    pieces = [sh.slice_axes(x, [(axis, 0, start, 1)]), inner, sh.slice_axes(x, [(axis, stop, x.shape[axis], 1)])]
+    return sh.cat([p for p in pieces if p.shape[axis]], axis)
+
+
+def _within(parts: list[tuple[int, int, int]], axis: int, size: int) -> list[tuple[int, int, int]]:
+    return [*parts[:axis], (0, size, 1), *parts[axis + 1 :]]
+
+
+def _put_stepped(x: Tensor, parts: list[Any], counts: list[int], value: Tensor, axis: int) -> Tensor:
+    places = np.arange(*parts[axis], dtype=np.int64)
+    rows = call("Gather", x, const(places), axis=axis)
+    inner = _put(rows, _within(parts, axis, counts[axis]), counts, value, axis + 1)
+    order = [axis, *[a for a in range(x.ndim) if a != axis]]
+    back = np.argsort(order).tolist()
+    done = call("ScatterND", sh.permute(x, order), const(places.reshape(-1, 1)), sh.permute(inner, order))
+    return sh.permute(done, back)
+
+
+def _set_gathered(x: Tensor, plan: list[Any], value: Tensor) -> Tensor:
+    plan = [_as_index(item, x.shape[a], a) if isinstance(item, int) else item for a, item in enumerate(plan)]
+    axes = [a for a, item in enumerate(plan) if isinstance(item, Handle)]
+    indices = sh.broadcast_tensors(*[_in_range(plan[a], x.shape[a], a) for a in axes])
+    parts = [(0, x.shape[a], 1) if a in axes else _slice_range(plan[a], x.shape[a]) for a in range(x.ndim)]
+    counts = [len(range(*p)) for p in parts]
+    block = _take_slices(x, [(a, *p) for a, p in enumerate(parts)])
+    rest = [a for a in range(x.ndim) if a not in axes]
+    order = [*axes, *rest]
+    picked = tuple(indices[0].shape)
+    tail = tuple(block.shape[a] for a in rest)
+    if axes == list(range(axes[0], axes[0] + len(axes))):
+        # The value has the indices' axes where the neighbouring index arrays stood.
+        fitted = _fit(value, (*tail[: axes[0]], *picked, *tail[axes[0] :]))
+        n, lead = len(picked), axes[0]
+        fitted = sh.permute(fitted, [*range(lead, lead + n), *range(lead), *range(lead + n, fitted.ndim)])
+    else:
+        fitted = _fit(value, (*picked, *tail))
+    done = call("ScatterND", sh.permute(block, order), sh.stack(indices, -1), fitted)
+    return _put(x, parts, counts, sh.permute(done, np.argsort(order).tolist()), 0)
+
+
+# ------------------------------------------------------------------ functions
+
+
+def _index(index: Any) -> Tensor:
+    entry = _entry(index)
+    if not isinstance(entry, Handle):
+        entry = as_tensor(np.asarray(entry))
+    if entry._value.spec.dtype is DType.bool:
+        raise IndexError("an index tensor of integers is needed, not booleans")
+    return entry  # type: ignore[return-value]
+
+
+def index_select(input: Any, dim: int, index: Any) -> Tensor:
+    """Entries of a dimension by number."""
+    x, places = as_tensor(input), _index(index)
+    along = axis_of(dim, x.ndim)
+    if x.ndim == 0:
+        return x
+    places = places.reshape((1,)) if places.ndim == 0 else places
+    return call("Gather", x, _in_range(places, x.shape[along], along), axis=along)
+
+
+def take(input: Any, index: Any) -> Tensor:
+    """Elements of the flattened tensor by number."""
+    return call("Gather", sh.ravel(input), _index(index), axis=0)
+
+
+def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Tensor:
+    """Along a dimension, the elements that the indices point at."""
+    x, places = as_tensor(input), _index(indices)
+    if dim is None:
+        return gather(sh.ravel(x), 0, sh.ravel(places))
+    along = axis_of(dim, x.ndim)
+    shape = np.broadcast_shapes(*[tuple(1 if a == along else s for a, s in enumerate(v.shape)) for v in (x, places)])
+    x = sh.broadcast_to(x, tuple(x.shape[along] if a == along else s for a, s in enumerate(shape)))
+    places = sh.broadcast_to(places, tuple(places.shape[along] if a == along else s for a, s in enumerate(shape)))
+    return gather(x, along, places)
+
+
+def gather(input: Any, dim: int, index: Any) -> Tensor:
+    """For each place of the index, the element it points at along a dimension."""
+    x, places = as_tensor(input), _index(index)
+    along = axis_of(dim, x.ndim)
+    if x.ndim == 0 or places.ndim == 0:
+        flat = gather(x.reshape((1,)) if x.ndim == 0 else x, 0, places.reshape((1,)) if places.ndim == 0 else places)
+        return flat.reshape(places.shape)
+    _same_rank("gather", x, places)
+    if places.numel == 0:
+        return sh.reshape(x[(slice(0, 0),) * x.ndim], places.shape) if x.ndim else x
+    x = sh.slice_axes(x, [(a, 0, min(x.shape[a], places.shape[a]), 1) for a in range(x.ndim) if a != along])
+    return call("GatherElements", x, _in_range(places, x.shape[along], along), axis=along)
+
+
+def _same_rank(name: str, x: Tensor, index: Tensor) -> None:
+    if x.ndim != index.ndim:
+        raise ShapeMismatchError(f"{name}: the index has {index.ndim} dimensions, the tensor {x.ndim}")
+
+
+def scatter(
+    input: Any, dim: int, index: Any, src: Any = None, *, value: Any = None, reduce: str | None = None
+) -> Tensor:
+    """The tensor with elements of ``src`` (or one value) put where the index points along a dimension."""
+    modes = {None: "none", "add": "add", "multiply": "mul"}
+    if reduce not in modes:
+        raise ValueError(f"scatter: reduce is 'add' or 'multiply', got {reduce!r}")
+    return _scatter(input, dim, index, value if src is None else src, modes[reduce])
+
+
+def _scatter(input: Any, dim: int, index: Any, src: Any, mode: str) -> Tensor:
+    x, places = as_tensor(input), _index(index)
+    along = axis_of(dim, x.ndim)
+    source = convert(src, x.dtype)
+    if x.ndim == 0:
+        one = (1,)
+        source = source.reshape(one) if source.ndim == 0 else source
+        return _scatter(x.reshape(one), 0, places.reshape(one) if places.ndim == 0 else places, source, mode).reshape(
+            ()
+        )
+    if places.numel == 0:
+        return x
+    if source.ndim == 0:
+        source = sh.expand(source, places.shape)
+    _same_rank("scatter", x, places)
+    source = sh.slice_axes(source, [(a, 0, places.shape[a], 1) for a in range(places.ndim)])
+    return call("ScatterElements", x, _in_range(places, x.shape[along], along), source, axis=along, reduction=mode)
+
+
+def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Tensor:
+    """The tensor with elements of ``src`` added where the index points along a dimension."""
+    return _scatter(input, dim, index, src, "add")
+
+
+def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Tensor:
+    """The tensor with entries of ``source`` added to the entries of a dimension that the index names."""
+    return _index_put(input, dim, index, ar.mul(source, alpha) if alpha != 1 else source, "add")
+
+
+def index_copy(input: Any, dim: int, index: Any, source: Any) -> Tensor:
+    """The tensor with the entries of a dimension that the index names replaced."""
+    return _index_put(input, dim, index, source, "none")
+
+
+def index_fill(input: Any, dim: int, index: Any, value: Any) -> Tensor:
+    """The tensor with the entries of a dimension that the index names set to a value."""
+    x, places = as_tensor(input), _index(index)
+    along = axis_of(dim, x.ndim)
+    count = max(1, places.numel)
+    shape = [count if a == along else s for a, s in enumerate(x.shape)]
+    return _index_put(x, dim, places, sh.expand(convert(value, x.dtype), shape), "none")
+
+
+def _index_put(input: Any, dim: int, index: Any, source: Any, mode: str) -> Tensor:
+    x, places = as_tensor(input), _index(index)
+    along = axis_of(dim, x.ndim)
+    if x.ndim == 0:
+        return _index_put(x.reshape((1,)), 0, places, as_tensor(source).reshape((1,)), mode).reshape(())
+    order = [along, *[a for a in range(x.ndim) if a != along]]
+    places = sh.reshape(_in_range(places, x.shape[along], along), (places.numel, 1))
+    rows = sh.permute(convert(source, x.dtype), order)
+    done = call("ScatterND", sh.permute(x, order), places, rows, reduction=mode)
+    return sh.permute(done, np.argsort(order).tolist())
+
+
+def masked_fill(input: Any, mask: Any, value: Any) -> Tensor:
+    """The tensor with ``value`` where the mask is true."""
+    x = as_tensor(input)
+    return ar.where(mask, convert(value, x.dtype), x)
+
+
+def masked_select(input: Any, mask: Any) -> Tensor:
+    """The elements where the mask is true, in one dimension; evaluates the mask."""
+    x, places = sh.broadcast_tensors(input, mask)
+    return getitem(x, places)
+
+
+def select(input: Any, dim: int, index: int) -> Tensor:
+    """One entry of a dimension, without it."""
+    x = as_tensor(input)
+    along = axis_of(dim, x.ndim)
+    return getitem(x, (*[slice(None)] * along, int(index)))
+
+
+def nonzero(input: Any, *, as_tuple: bool = False) -> Any:
+    """The places of elements that are not zero, as rows of a matrix or one vector for each dimension; evaluates."""
+    array = as_tensor(input).numpy(copy=False)
+    found = np.nonzero(np.atleast_1d(array))
+    if as_tuple:
+        return tuple(wrap(leaf(np.ascontiguousarray(f, np.int64), DType.int64)) for f in found)
+    rows = np.argwhere(array).astype(np.int64)
+    return wrap(leaf(np.ascontiguousarray(rows), DType.int64))
+
+
+argwhere = nonzero
+
+
+def unique(
+    input: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    """The different values in order; evaluates. With them, where each element went, and how many there are."""
+    del sorted  # always
+    array = as_tensor(input).numpy(copy=False)
+    values, inverse, counts = np.unique(array, return_inverse=True, return_counts=True, axis=dim)
+    kind = as_tensor(input).dtype
+    results = [wrap(leaf(np.ascontiguousarray(values), kind))]
+    if return_inverse:
+        shape = array.shape if dim is None else inverse.shape
+        results.append(wrap(leaf(np.ascontiguousarray(inverse.reshape(shape), np.int64), DType.int64)))
+    if return_counts:
+        results.append(wrap(leaf(np.ascontiguousarray(counts, np.int64), DType.int64)))
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Tensor:
+    """How often each number occurs; evaluates, because the largest decides the shape."""
+    array = as_tensor(input).numpy(copy=False)
+    w = None if weights is None else as_tensor(weights).numpy(copy=False)
+    counted = np.bincount(array, w, minlength)
+    kind = DType.int64 if w is None else (DType.float32 if w.dtype == np.float32 else DType.float64)
+    return wrap(leaf(counted.astype(kind.numpy), kind))
+
+
+def searchsorted(sorted_sequence: Any, values: Any, *, right: bool = False) -> Tensor:
+    """Where values belong in a sorted vector."""
+    s, v = as_tensor(sorted_sequence), as_tensor(values)
+    below = ar.le(s, v.unsqueeze(-1)) if right else ar.lt(s, v.unsqueeze(-1))
+    return below.sum(-1)
+
+
+def bucketize(input: Any, boundaries: Any, *, right: bool = False) -> Tensor:
+    """The number of the interval between boundaries that each value is in."""
+    return searchsorted(boundaries, input, right=right)
+
+
+def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """The diagonal of two dimensions, as the last."""
+    x = as_tensor(input)
+    a, b = axis_of(dim1, x.ndim), axis_of(dim2, x.ndim)
+    rows, cols = x.shape[a], x.shape[b]
+    count = max(0, min(rows, cols - offset) if offset >= 0 else min(rows + offset, cols))
+    rest = [d for d in range(x.ndim) if d not in (a, b)]
+    flat = sh.reshape(sh.permute(x, [*rest, a, b]), (*[x.shape[d] for d in rest], rows * cols))
+    places = (np.arange(count) + max(0, -offset)) * cols + np.arange(count) + max(0, offset)
+    return call("Gather", flat, const(places.astype(np.int64)), axis=len(rest))
+
+
+def diag(input: Any, diagonal: int = 0) -> Tensor:
+    """The diagonal of a matrix, or the matrix of a diagonal."""
+    x = as_tensor(input)
+    if x.ndim == 2:
+        return globals()["diagonal"](x, diagonal)
+    if x.ndim != 1:
+        raise ShapeMismatchError(f"diag takes a vector or a matrix, got {x.shape}")
+    return diag_embed(x, diagonal)
+
+
+def diag_embed(input: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """Matrices with the last dimension on their diagonal."""
+    x = as_tensor(input)
+    size = x.shape[-1] + abs(offset)
+    lead = tuple(x.shape[:-1])
+    places = (np.arange(x.shape[-1]) + max(0, -offset)) * size + np.arange(x.shape[-1]) + max(0, offset)
+    flat = sh.reshape(x, (math.prod(lead), x.shape[-1]))
+    from pyflame.ops.creation import zeros
+
+    base = zeros((size * size, math.prod(lead)), dtype=x.dtype)
+    put = call("ScatterND", base, const(places.astype(np.int64).reshape(-1, 1)), sh.transpose(flat, 0, 1))
+    made = sh.reshape(sh.transpose(put, 0, 1), (*lead, size, size))
+    rank = made.ndim
+    return sh.movedim(made, (rank - 2, rank - 1), (axis_of(dim1, rank), axis_of(dim2, rank)))
+
+
+diagflat = diag_embed
+
+
+def trace(input: Any) -> Tensor:
+    """The sum of the diagonal of a matrix."""
+    return diagonal(input).sum()
+
+
+def embedding(input: Any, weight: Any) -> Tensor:
+    """Rows of a matrix by number."""
+    w, places = as_tensor(weight), _index(input)
+    return call("Gather", w, _in_range(places, w.shape[0], 0), axis=0)

@@ -1,0 +1,205 @@
+"""Products of vectors and matrices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyflame.ops import arithmetic as ar
+from pyflame.ops import reduction as red
+from pyflame.ops import shaping as sh
+from pyflame.ops.core import as_tensor, axis_of, call, common_dtype, convert, operands
+from pyflame_rt.graph.errors import ShapeMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame.tensors import Tensor
+
+
+def matmul(input: Any, other: Any) -> Tensor:
+    """The product of matrices, vectors or stacks of matrices, as NumPy has it."""
+    a, b = operands(input, other)
+    if a.ndim == 0 or b.ndim == 0:
+        raise ShapeMismatchError(
+            f"matmul takes tensors with dimensions, got {a.shape} and {b.shape}; use * for numbers"
+        )
+    inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
+    if a.shape[-1] != inner:
+        raise ShapeMismatchError(f"matmul: the inner sizes differ, {a.shape[-1]} != {inner} in {a.shape} @ {b.shape}")
+    return call("MatMul", a, b)
+
+
+def _rank(name: str, *pairs: tuple[Tensor, int]) -> None:
+    for x, rank in pairs:
+        if x.ndim != rank:
+            raise ShapeMismatchError(f"{name}: a tensor with {rank} dimensions is needed, got {x.shape}")
+
+
+def mm(input: Any, mat2: Any) -> Tensor:
+    """The product of two matrices."""
+    a, b = as_tensor(input), as_tensor(mat2)
+    _rank("mm", (a, 2), (b, 2))
+    return matmul(a, b)
+
+
+def bmm(input: Any, mat2: Any) -> Tensor:
+    """Products of matrices, one for each entry of the first dimension."""
+    a, b = as_tensor(input), as_tensor(mat2)
+    _rank("bmm", (a, 3), (b, 3))
+    if a.shape[0] != b.shape[0]:
+        raise ShapeMismatchError(f"bmm: batches of {a.shape[0]} and {b.shape[0]}")
+    return matmul(a, b)
+
+
+def mv(input: Any, vec: Any) -> Tensor:
+    """The product of a matrix and a vector."""
+    a, b = as_tensor(input), as_tensor(vec)
+    _rank("mv", (a, 2), (b, 1))
+    return matmul(a, b)
+
+
+def dot(input: Any, tensor: Any) -> Tensor:
+    """The sum of products of two vectors."""
+    a, b = as_tensor(input), as_tensor(tensor)
+    _rank("dot", (a, 1), (b, 1))
+    return matmul(a, b)
+
+
+vdot = dot
+
+
+def inner(input: Any, other: Any) -> Tensor:
+    """Sums of products along the last dimensions."""
+    a, b = as_tensor(input), as_tensor(other)
+    if a.ndim == 0 or b.ndim == 0:
+        return ar.mul(a, b)
+    return tensordot(a, b, ([-1], [-1]))
+
+
+def outer(input: Any, vec2: Any) -> Tensor:
+    """All products of elements of two vectors."""
+    a, b = as_tensor(input), as_tensor(vec2)
+    _rank("outer", (a, 1), (b, 1))
+    return ar.mul(sh.unsqueeze(a, 1), sh.unsqueeze(b, 0))
+
+
+ger = outer
+
+
+def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """``beta * input + alpha * (mat1 @ mat2)``."""
+    return _plus(input, mm(mat1, mat2), beta, alpha)
+
+
+def addbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """``beta * input + alpha *`` the sum of the products of a batch."""
+    return _plus(input, red.sum(bmm(batch1, batch2), 0), beta, alpha)
+
+
+def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """``beta * input + alpha * bmm(batch1, batch2)``."""
+    return _plus(input, bmm(batch1, batch2), beta, alpha)
+
+
+def addmv(input: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """``beta * input + alpha * (mat @ vec)``."""
+    return _plus(input, mv(mat, vec), beta, alpha)
+
+
+def addr(input: Any, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """``beta * input + alpha * outer(vec1, vec2)``."""
+    return _plus(input, outer(vec1, vec2), beta, alpha)
+
+
+def _plus(input: Any, product: Tensor, beta: Any, alpha: Any) -> Tensor:
+    product = product if alpha == 1 else ar.mul(product, alpha)
+    if beta == 0:
+        return sh.broadcast_to(product, sh.broadcast_shapes(as_tensor(input).shape, product.shape))
+    return ar.add(input if beta == 1 else ar.mul(input, beta), product)
+
+
+def einsum(equation: str, *operands: Any) -> Tensor:
+    """Sums of products by a formula such as ``"bij,bjk->bik"``."""
+    given = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
+    dtype = common_dtype(given)
+    return call("Einsum", *[convert(v, dtype) for v in given], equation=equation)
+
+
+def tensordot(a: Any, b: Any, dims: Any = 2) -> Tensor:
+    """Sums of products over pairs of dimensions: the last of one and first of the other, or those listed."""
+    x, y = operands(a, b)
+    if isinstance(dims, int):
+        left, right = list(range(x.ndim - dims, x.ndim)), list(range(dims))
+    else:
+        left, right = ([d] if isinstance(d, int) else list(d) for d in dims)
+    left = [axis_of(d, x.ndim) for d in left] if x.ndim else []
+    right = [axis_of(d, y.ndim) for d in right] if y.ndim else []
+    if [x.shape[d] for d in left] != [y.shape[d] for d in right]:
+        raise ShapeMismatchError(
+            f"tensordot: sizes differ over dimensions {left} of {x.shape} and {right} of {y.shape}"
+        )
+    keep_x = [d for d in range(x.ndim) if d not in left]
+    keep_y = [d for d in range(y.ndim) if d not in right]
+    shape = [x.shape[d] for d in keep_x] + [y.shape[d] for d in keep_y]
+    count = 1
+    for d in left:
+        count *= x.shape[d]
+    rows = sh.reshape(sh.permute(x, [*keep_x, *left]) if x.ndim else x, (_size(x, keep_x), count))
+    columns = sh.reshape(sh.permute(y, [*right, *keep_y]) if y.ndim else y, (count, _size(y, keep_y)))
+    return sh.reshape(matmul(rows, columns), shape)
+
+
+def _size(x: Tensor, dims: Sequence[int]) -> int:
+    count = 1
+    for d in dims:
+        count *= x.shape[d]
+    return count
+
+
+def kron(input: Any, other: Any) -> Tensor:
+    """The Kronecker product."""
+    a, b = operands(input, other)
+    rank = max(a.ndim, b.ndim)
+    a = sh.reshape(a, (1,) * (rank - a.ndim) + tuple(a.shape))
+    b = sh.reshape(b, (1,) * (rank - b.ndim) + tuple(b.shape))
+    left = sh.reshape(a, [v for s in a.shape for v in (s, 1)])
+    right = sh.reshape(b, [v for s in b.shape for v in (1, s)])
+    return sh.reshape(ar.mul(left, right), [s * r for s, r in zip(a.shape, b.shape, strict=True)])
+
+
+def cross(input: Any, other: Any, dim: int = -1) -> Tensor:
+    """The cross product of vectors of three along a dimension."""
+    a, b = sh.broadcast_tensors(*operands(input, other))
+    along = axis_of(dim, a.ndim)
+    if a.shape[along] != 3:
+        raise ShapeMismatchError(f"cross takes vectors of 3 elements, dimension {dim} has {a.shape[along]}")
+    a1, a2 = sh.roll(a, -1, along), sh.roll(a, -2, along)
+    b1, b2 = sh.roll(b, -1, along), sh.roll(b, -2, along)
+    return ar.sub(ar.mul(a1, b2), ar.mul(a2, b1))
+
+
+def inverse(input: Any) -> Tensor:
+    """The inverse of square matrices."""
+    return call("com.microsoft::Inverse", as_tensor(input))
+
+
+def det(input: Any) -> Tensor:
+    """The determinant of square matrices."""
+    return call("Det", as_tensor(input))
+
+
+def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
+    """``input @ weight.T + bias``."""
+    w = as_tensor(weight)
+    x = as_tensor(input)
+    if x.ndim == 0 or x.shape[-1] != w.shape[-1]:
+        raise ShapeMismatchError(f"linear: input {x.shape} has no last size {w.shape[-1]} as weight {w.shape} wants")
+    product = matmul(x, sh.transpose(w, 0, 1) if w.ndim == 2 else w)
+    return product if bias is None else ar.add(product, bias)
+
+
+def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """The cosine of the angle between vectors along a dimension."""
+    a, b = sh.broadcast_tensors(*operands(x1, x2, floating=True))
+    norms = [ar.clamp_min(red.norm(v, 2, dim, True), eps) for v in (a, b)]
+    return red.sum(ar.mul(ar.div(a, norms[0]), ar.div(b, norms[1])), dim)

@@ -1,0 +1,339 @@
+"""Functions of one number and their relatives, element by element."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyflame.dtypes import DType
+from pyflame.ops.arithmetic import (
+    abs,
+    add,
+    clamp,
+    div,
+    eq,
+    gt,
+    isfinite,
+    isinf,
+    isnan,
+    le,
+    logical_and,
+    logical_not,
+    logical_or,
+    lt,
+    maximum,
+    minimum,
+    mul,
+    ne,
+    neg,
+    reciprocal,
+    sub,
+    trunc,
+    where,
+)
+from pyflame.ops.core import as_tensor, call, cast, floating, operands, scalar, unary
+
+if TYPE_CHECKING:
+    from pyflame.tensors import Tensor
+
+
+absolute = abs
+
+
+def sign(input: Any) -> Tensor:
+    """-1, 0 or 1; NaN stays."""
+    x = as_tensor(input)
+    if x.dtype is DType.bool:
+        return x
+    return call("Sign", x)
+
+
+def sgn(input: Any) -> Tensor:
+    """The sign of a real number."""
+    return sign(input)
+
+
+def signbit(input: Any) -> Tensor:
+    """Where the sign is negative, also that of -0."""
+    x = as_tensor(input)
+    if not x.dtype.is_floating_point:
+        return lt(x, 0)
+    return logical_or(lt(x, 0), lt(call("Div", scalar(1, x.dtype), x), 0))
+
+
+def copysign(input: Any, other: Any) -> Tensor:
+    """The size of one number with the sign of another."""
+    a, b = operands(input, other, floating=True)
+    size = abs(a)
+    return where(signbit(b), neg(size), size)
+
+
+def _rounding(name: str, x: Any) -> Tensor:
+    x = as_tensor(x)
+    return call(name, x) if x.dtype.is_floating_point else x
+
+
+def floor(input: Any) -> Tensor:
+    """Rounded down."""
+    return _rounding("Floor", input)
+
+
+def ceil(input: Any) -> Tensor:
+    """Rounded up."""
+    return _rounding("Ceil", input)
+
+
+def round(input: Any, *, decimals: int = 0) -> Tensor:
+    """Rounded to the nearest, halves to even."""
+    if decimals == 0:
+        return _rounding("Round", input)
+    scale = 10.0 ** np.abs(decimals)
+    return div(round(mul(input, scale)), scale) if decimals > 0 else mul(round(div(input, scale)), scale)
+
+
+fix = trunc
+
+
+def frac(input: Any) -> Tensor:
+    """What is left after rounding towards zero."""
+    return sub(input, trunc(input))
+
+
+def exp(input: Any) -> Tensor:
+    """``e`` to the power of each element."""
+    return unary("Exp", input)
+
+
+def exp2(input: Any) -> Tensor:
+    """2 to the power of each element."""
+    return exp(mul(floating(input), math.log(2)))
+
+
+def expm1(input: Any) -> Tensor:
+    """``exp(input) - 1``, exact near 0."""
+    x = floating(input)
+    half = tanh(mul(x, 0.5))
+    near = div(mul(half, 2.0), sub(1.0, half))
+    return where(lt(abs(x), 0.5), near, sub(exp(x), 1.0))
+
+
+def log(input: Any) -> Tensor:
+    """Natural logarithm."""
+    return unary("Log", input)
+
+
+def log2(input: Any) -> Tensor:
+    """Logarithm to base 2."""
+    return mul(log(input), 1.0 / math.log(2))
+
+
+def log10(input: Any) -> Tensor:
+    """Logarithm to base 10."""
+    return mul(log(input), 1.0 / math.log(10))
+
+
+def log1p(input: Any) -> Tensor:
+    """``log(1 + input)``, exact near 0."""
+    x = floating(input)
+    y = add(x, 1.0)
+    off = sub(y, 1.0)
+    # What 1 + x lost in rounding is made up for by the slope of the logarithm.
+    exact = where(eq(off, 0.0), x, mul(log(y), div(x, where(eq(off, 0.0), 1.0, off))))
+    return where(isinf(y), y, exact)
+
+
+def sqrt(input: Any) -> Tensor:
+    """Square root; NaN below 0."""
+    return unary("Sqrt", input)
+
+
+def rsqrt(input: Any) -> Tensor:
+    """``1 / sqrt(input)``."""
+    return reciprocal(sqrt(input))
+
+
+def sin(input: Any) -> Tensor:
+    """Sine."""
+    return unary("Sin", input)
+
+
+def cos(input: Any) -> Tensor:
+    """Cosine."""
+    return unary("Cos", input)
+
+
+def tan(input: Any) -> Tensor:
+    """Tangent."""
+    return unary("Tan", input)
+
+
+def asin(input: Any) -> Tensor:
+    """Inverse sine."""
+    return unary("Asin", input)
+
+
+def acos(input: Any) -> Tensor:
+    """Inverse cosine."""
+    return unary("Acos", input)
+
+
+def atan(input: Any) -> Tensor:
+    """Inverse tangent."""
+    return unary("Atan", input)
+
+
+def sinh(input: Any) -> Tensor:
+    """Hyperbolic sine."""
+    return unary("Sinh", input)
+
+
+def cosh(input: Any) -> Tensor:
+    """Hyperbolic cosine."""
+    return unary("Cosh", input)
+
+
+def tanh(input: Any) -> Tensor:
+    """Hyperbolic tangent."""
+    return unary("Tanh", input)
+
+
+def asinh(input: Any) -> Tensor:
+    """Inverse hyperbolic sine."""
+    return unary("Asinh", input)
+
+
+def acosh(input: Any) -> Tensor:
+    """Inverse hyperbolic cosine."""
+    return unary("Acosh", input)
+
+
+def atanh(input: Any) -> Tensor:
+    """Inverse hyperbolic tangent."""
+    return unary("Atanh", input)
+
+
+arcsin, arccos, arctan, arcsinh, arccosh, arctanh = asin, acos, atan, asinh, acosh, atanh
+
+
+def atan2(input: Any, other: Any) -> Tensor:
+    """The angle of the point (other, input)."""
+    y, x = operands(input, other, floating=True)
+    flat = eq(x, 0.0)
+    angle = atan(div(y, where(flat, 1.0, x)))
+    turned = where(lt(x, 0.0), add(angle, where(signbit(y), -math.pi, math.pi)), angle)
+    upright = where(
+        eq(y, 0.0), where(signbit(x), where(signbit(y), -math.pi, math.pi), mul(y, 1.0)), mul(sign(y), math.pi / 2)
+    )
+    return where(flat, upright, turned)
+
+
+arctan2 = atan2
+
+
+def hypot(input: Any, other: Any) -> Tensor:
+    """The length of the vector (input, other)."""
+    a, b = operands(input, other)
+    big, low = maximum(abs(a), abs(b)), minimum(abs(a), abs(b))
+    ratio = div(low, where(eq(big, 0.0), 1.0, big))
+    return where(eq(low, 0.0), big, mul(big, sqrt(add(mul(ratio, ratio), 1.0))))
+
+
+def erf(input: Any) -> Tensor:
+    """Error function."""
+    return unary("Erf", input)
+
+
+def erfc(input: Any) -> Tensor:
+    """``1 - erf(input)``."""
+    return sub(1.0, erf(input))
+
+
+def logaddexp(input: Any, other: Any) -> Tensor:
+    """``log(exp(input) + exp(other))`` without overflow."""
+    a, b = operands(input, other, floating=True)
+    top = maximum(a, b)
+    gap = neg(abs(sub(a, b)))
+    return where(eq(a, b), add(top, math.log(2)), add(top, log1p(exp(gap))))
+
+
+def logit(input: Any, eps: float | None = None) -> Tensor:
+    """``log(input / (1 - input))``, the inverse of sigmoid."""
+    x = floating(input)
+    x = x if eps is None else clamp(x, eps, 1.0 - eps)
+    return log(div(x, sub(1.0, x)))
+
+
+def xlogy(input: Any, other: Any) -> Tensor:
+    """``input * log(other)``, 0 where ``input`` is."""
+    a, b = operands(input, other, floating=True)
+    zero = eq(a, 0.0)
+    return where(logical_and(zero, logical_not(isnan(b))), 0.0, mul(a, log(where(zero, 1.0, b))))
+
+
+def sinc(input: Any) -> Tensor:
+    """``sin(pi x) / (pi x)``, 1 at 0."""
+    x = mul(floating(input), math.pi)
+    flat = eq(x, 0.0)
+    return where(flat, 1.0, div(sin(x), where(flat, 1.0, x)))
+
+
+def deg2rad(input: Any) -> Tensor:
+    """Degrees to radians."""
+    return mul(floating(input), math.pi / 180)
+
+
+def rad2deg(input: Any) -> Tensor:
+    """Radians to degrees."""
+    return mul(floating(input), 180 / math.pi)
+
+
+def heaviside(input: Any, values: Any) -> Tensor:
+    """0 below zero, 1 above, ``values`` at zero."""
+    a, b = operands(input, values)
+    return where(eq(a, 0), b, cast(gt(a, 0), a.dtype))
+
+
+def nan_to_num(input: Any, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+    """NaN and infinities replaced by numbers."""
+    x = as_tensor(input)
+    if not x.dtype.is_floating_point:
+        return x
+    limit = float(_finfo(x.dtype).max)
+    high, low = limit if posinf is None else posinf, -limit if neginf is None else neginf
+    x = where(isnan(x), nan, x)
+    return where(eq(x, math.inf), high, where(eq(x, -math.inf), low, x))
+
+
+def _finfo(dtype: DType) -> Any:
+    import ml_dtypes
+
+    return ml_dtypes.finfo(dtype.numpy)
+
+
+def isposinf(input: Any) -> Tensor:
+    """Where positive infinity."""
+    return eq(input, math.inf)
+
+
+def isneginf(input: Any) -> Tensor:
+    """Where negative infinity."""
+    return eq(input, -math.inf)
+
+
+def isreal(input: Any) -> Tensor:
+    """True everywhere: tensors hold real numbers."""
+    x = as_tensor(input)
+    return logical_or(eq(x, x), ne(x, x))
+
+
+def isclose(input: Any, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
+    """Where two tensors are close: ``|input - other| <= atol + rtol * |other|``."""
+    a, b = operands(input, other)
+    same = eq(a, b)
+    if equal_nan and a.dtype.is_floating_point:
+        same = logical_or(same, logical_and(isnan(a), isnan(b)))
+    wide = [cast(v, DType.float64) for v in (a, b)] if not a.dtype.is_floating_point else [a, b]
+    near = le(abs(sub(*wide)), add(mul(abs(wide[1]), rtol), atol))
+    return logical_or(same, logical_and(near, isfinite(wide[1])))

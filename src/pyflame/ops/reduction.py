@@ -1,0 +1,304 @@
+"""Reductions over dimensions, and what accumulates along one."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from pyflame.dtypes import DType, get_default_dtype, to_dtype
+from pyflame.ops import arithmetic as ar
+from pyflame.ops import pointwise as pw
+from pyflame.ops.core import as_tensor, axes_of, axis_of, call, call_many, cast, const, dim_argument, floating, scalar
+
+if TYPE_CHECKING:
+    from pyflame.tensors import Tensor
+
+
+def _reduce(name: str, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
+    axes = axes_of(dim, x.ndim)
+    if not axes:
+        return x
+    return call(name, x, axes, keepdims=int(keepdim))
+
+
+def _keep(keepdim: bool, keepdims: bool | None) -> bool:
+    return keepdim if keepdims is None else keepdims
+
+
+def sum(
+    input: Any,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    dtype: Any = None,
+) -> Tensor:
+    """Sum over dimensions, over all when none is named."""
+    x = as_tensor(input)
+    kind = to_dtype(dtype) if dtype is not None else (x.dtype if x.dtype.is_floating_point else DType.int64)
+    return _reduce("ReduceSum", cast(x, kind), dim_argument(dim, axis), _keep(keepdim, keepdims))
+
+
+def mean(
+    input: Any,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    dtype: Any = None,
+) -> Tensor:
+    """Mean over dimensions, over all when none is named."""
+    x = as_tensor(input)
+    x = x if dtype is None else cast(x, to_dtype(dtype))
+    if not x.dtype.is_floating_point:
+        x = cast(x, get_default_dtype())
+    axes = axes_of(dim_argument(dim, axis), x.ndim)
+    if x.numel == 0:
+        count = math.prod(x.shape[a] for a in axes)
+        return ar.div(sum(x, axes, _keep(keepdim, keepdims)), count)
+    return _reduce("ReduceMean", x, axes, _keep(keepdim, keepdims)) if axes else x
+
+
+def prod(
+    input: Any,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    dtype: Any = None,
+) -> Tensor:
+    """Product over dimensions, over all when none is named."""
+    x = as_tensor(input)
+    kind = to_dtype(dtype) if dtype is not None else (x.dtype if x.dtype.is_floating_point else DType.int64)
+    return _reduce("ReduceProd", cast(x, kind), dim_argument(dim, axis), _keep(keepdim, keepdims))
+
+
+def _extreme(name: str, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
+    if x.numel == 0 and 0 in [x.shape[a] for a in axes_of(dim, x.ndim)]:
+        raise IndexError(f"there is no largest or smallest of no elements: shape {x.shape}, dim {dim}")
+    if x.dtype is DType.bool:
+        return cast(_reduce(name, cast(x, DType.uint8), dim, keepdim), DType.bool)
+    return _reduce(name, x, dim, keepdim)
+
+
+def max(
+    input: Any, dim: Any = None, keepdim: bool = False, *, axis: Any = None, keepdims: bool | None = None
+) -> Tensor:
+    """The largest element, or the largest along dimensions: values only, see argmax for places."""
+    if hasattr(dim, "_value"):
+        return ar.maximum(input, dim)
+    return _extreme("ReduceMax", as_tensor(input), dim_argument(dim, axis), _keep(keepdim, keepdims))
+
+
+def min(
+    input: Any, dim: Any = None, keepdim: bool = False, *, axis: Any = None, keepdims: bool | None = None
+) -> Tensor:
+    """The smallest element, or the smallest along dimensions: values only, see argmin for places."""
+    if hasattr(dim, "_value"):
+        return ar.minimum(input, dim)
+    return _extreme("ReduceMin", as_tensor(input), dim_argument(dim, axis), _keep(keepdim, keepdims))
+
+
+def amax(input: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
+    """The largest element along dimensions."""
+    return max(input, dim, keepdim)
+
+
+def amin(input: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
+    """The smallest element along dimensions."""
+    return min(input, dim, keepdim)
+
+
+def aminmax(input: Any, *, dim: Any = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest element."""
+    return min(input, dim, keepdim), max(input, dim, keepdim)
+
+
+def _arg(name: str, input: Any, dim: Any, keepdim: bool) -> Tensor:
+    x = as_tensor(input)
+    if x.dtype is DType.bool:
+        x = cast(x, DType.uint8)
+    if dim is None:
+        flat = call(name, x.reshape((-1,)), axis=0, keepdims=0)
+        return flat.reshape((1,) * x.ndim) if keepdim else flat
+    if x.ndim == 0:
+        axis_of(dim, 0)
+        return call(name, x.reshape((1,)), axis=0, keepdims=0)
+    return call(name, x, axis=axis_of(dim, x.ndim), keepdims=int(keepdim))
+
+
+def argmax(input: Any, dim: int | None = None, keepdim: bool = False, *, axis: int | None = None) -> Tensor:
+    """Where the largest element is: the first one, in the flattened tensor or along a dimension."""
+    return _arg("ArgMax", input, dim_argument(dim, axis), keepdim)
+
+
+def argmin(input: Any, dim: int | None = None, keepdim: bool = False, *, axis: int | None = None) -> Tensor:
+    """Where the smallest element is: the first one, in the flattened tensor or along a dimension."""
+    return _arg("ArgMin", input, dim_argument(dim, axis), keepdim)
+
+
+def all(input: Any, dim: Any = None, keepdim: bool = False, *, axis: Any = None) -> Tensor:
+    """Whether all elements are true (not zero)."""
+    x = cast(cast(as_tensor(input), DType.bool), DType.uint8)
+    return cast(_reduce("ReduceMin", x, dim_argument(dim, axis), keepdim), DType.bool)
+
+
+def any(input: Any, dim: Any = None, keepdim: bool = False, *, axis: Any = None) -> Tensor:
+    """Whether an element is true (not zero)."""
+    x = cast(cast(as_tensor(input), DType.bool), DType.uint8)
+    return cast(_reduce("ReduceMax", x, dim_argument(dim, axis), keepdim), DType.bool)
+
+
+def count_nonzero(input: Any, dim: Any = None) -> Tensor:
+    """How many elements are not zero."""
+    return sum(cast(as_tensor(input), DType.bool), dim)
+
+
+def var_mean(
+    input: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """Variance and mean; the variance is divided by ``n - correction``, 1 unless told otherwise."""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    x = floating(input)
+    axes = axes_of(dim, x.ndim)
+    count = math.prod(x.shape[a] for a in axes)
+    less = (1 if unbiased else 0) if correction is None else correction
+    centre = mean(x, axes, True) if axes else x
+    squares = sum(ar.square(ar.sub(x, centre)), axes, keepdim) if axes else ar.square(ar.sub(x, centre))
+    left = count - less
+    variance = ar.div(squares, float(left) if left > 0 else 0.0)
+    return variance, centre if keepdim else centre.reshape(variance.shape)
+
+
+def var(
+    input: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
+) -> Tensor:
+    """Variance, divided by ``n - 1`` unless told otherwise."""
+    return var_mean(input, dim, unbiased, keepdim, correction=correction)[0]
+
+
+def std(
+    input: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
+) -> Tensor:
+    """Standard deviation, the root of :func:`var`."""
+    return pw.sqrt(var(input, dim, unbiased, keepdim, correction=correction))
+
+
+def std_mean(
+    input: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """Standard deviation and mean."""
+    variance, centre = var_mean(input, dim, unbiased, keepdim, correction=correction)
+    return pw.sqrt(variance), centre
+
+
+def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Tensor:
+    """``log(sum(exp(input)))`` without overflow."""
+    return _reduce("ReduceLogSumExp", floating(input), dim, keepdim)
+
+
+def nansum(input: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
+    """Sum without NaN."""
+    return sum(ar.where(ar.isnan(input), 0, input), dim, keepdim)
+
+
+def nanmean(input: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
+    """Mean without NaN."""
+    x = floating(input)
+    there = cast(ar.logical_not(ar.isnan(x)), x.dtype)
+    return ar.div(nansum(x, dim, keepdim), sum(there, dim, keepdim))
+
+
+def cumsum(input: Any, dim: int, *, dtype: Any = None) -> Tensor:
+    """Running sum along a dimension."""
+    x = as_tensor(input)
+    kind = to_dtype(dtype) if dtype is not None else (x.dtype if x.dtype.is_floating_point else DType.int64)
+    x = cast(x, kind)
+    along = axis_of(dim, x.ndim)
+    return x if x.ndim == 0 else call("CumSum", x, const(along))
+
+
+def cumprod(input: Any, dim: int, *, dtype: Any = None) -> Tensor:
+    """Running product along a dimension."""
+    x = as_tensor(input)
+    kind = to_dtype(dtype) if dtype is not None else (x.dtype if x.dtype.is_floating_point else DType.int64)
+    x = cast(x, kind)
+    along = axis_of(dim, x.ndim)
+    return x if x.ndim == 0 else call("CumProd", x, const(along))
+
+
+def sort(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> tuple[Tensor, Tensor]:
+    """Elements in order along a dimension, and where they were; equal ones keep their order."""
+    del stable  # always
+    x = as_tensor(input)
+    along = axis_of(dim, x.ndim)
+    if x.ndim == 0:
+        return x, ar.mul(cast(x, DType.int64), 0)
+    values, places = topk(x, x.shape[along], along, largest=descending)
+    return values, places
+
+
+def argsort(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
+    """The places of elements in order along a dimension."""
+    return sort(input, dim, descending, stable)[1]
+
+
+def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor]:
+    """The ``k`` largest (or smallest) elements along a dimension, and where they are."""
+    x = as_tensor(input)
+    along = axis_of(dim, x.ndim)
+    if x.ndim == 0:
+        return x, ar.mul(cast(x, DType.int64), 0)
+    if not 0 <= k <= x.shape[along]:
+        raise ValueError(f"k={k} is out of range for dimension {dim} of size {x.shape[along]}")
+    wide = cast(x, DType.uint8) if x.dtype is DType.bool else x
+    values, places = call_many("TopK", wide, (int(k),), axis=along, largest=int(largest), sorted=int(sorted))
+    return cast(values, x.dtype), places
+
+
+def kthvalue(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The k-th smallest element along a dimension, and where it is."""
+    x = as_tensor(input)
+    if x.ndim == 0:
+        return topk(x, 1, dim)
+    values, places = topk(x, k, dim, largest=False)
+    along = axis_of(dim, x.ndim)
+    picked = values.narrow(along, k - 1, 1), places.narrow(along, k - 1, 1)
+    return picked if keepdim else (picked[0].squeeze(along), picked[1].squeeze(along))
+
+
+def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The middle element, the lower of two; with ``dim``, values and places along it."""
+    x = as_tensor(input)
+    if dim is None:
+        flat = x.reshape((-1,))
+        return kthvalue(flat, (flat.numel + 1) // 2, 0)[0]
+    return kthvalue(x, (x.shape[axis_of(dim, x.ndim)] + 1) // 2 if x.ndim else 1, dim, keepdim)
+
+
+def norm(input: Any, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Tensor:
+    """The p-norm over dimensions: ``(sum |x|**p) ** (1/p)``."""
+    x = floating(input)
+    if p in ("fro", None):
+        p = 2
+    size = ar.abs(x)
+    if p == math.inf:
+        return max(size, dim, keepdim)
+    if p == -math.inf:
+        return min(size, dim, keepdim)
+    if p == 0:
+        return sum(cast(ar.ne(x, 0), x.dtype), dim, keepdim)
+    if p == 1:
+        return sum(size, dim, keepdim)
+    if p == 2:
+        return _reduce("ReduceL2", x, dim, keepdim) if x.ndim else size
+    return ar.pow(sum(ar.pow(size, p), dim, keepdim), 1.0 / p)
+
+
+def zero_of(x: Tensor) -> Tensor:
+    """A zero of the tensor's type."""
+    return scalar(0, x.dtype)

@@ -1,0 +1,288 @@
+"""The functions that tensors have as methods, and the operators of Python."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from pyflame.dtypes import DType
+from pyflame.ops import activation as act
+from pyflame.ops import arithmetic as ar
+from pyflame.ops import creation as make
+from pyflame.ops import indexing as ix
+from pyflame.ops import linalg as la
+from pyflame.ops import pointwise as pw
+from pyflame.ops import reduction as red
+from pyflame.ops import shaping as sh
+from pyflame.ops.core import Handle, call, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyflame.tensors import Tensor
+
+__all__ = ["Methods"]
+
+
+def _in_place(function: Callable[..., Any]) -> Callable[..., Tensor]:
+    """The form that gives the handle a new value."""
+
+    @functools.wraps(function)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Tensor:
+        return self._modify(function(self, *args, **kwargs))
+
+    method.__doc__ = f"In place (the handle takes a new value): {function.__doc__}"
+    return method
+
+
+def _swapped(function: Callable[..., Any]) -> Callable[..., Tensor]:
+    def method(self: Any, other: Any) -> Tensor:
+        return function(other, self)
+
+    return method
+
+
+def _to(dtype: DType) -> Callable[[Any], Tensor]:
+    def method(self: Any) -> Tensor:
+        return cast(self, dtype)
+
+    method.__doc__ = f"The tensor as {dtype.name}."
+    return method
+
+
+class Methods(Handle):
+    """Everything that tensors share with the functions of the package."""
+
+    __slots__ = ()
+
+    # ------------------------------------------------------------------ operators
+
+    __add__ = ar.add
+    __radd__ = _swapped(ar.add)
+    __sub__ = ar.sub
+    __rsub__ = _swapped(ar.sub)
+    __mul__ = ar.mul
+    __rmul__ = _swapped(ar.mul)
+    __truediv__ = ar.div
+    __rtruediv__ = _swapped(ar.div)
+    __floordiv__ = ar.floor_divide
+    __rfloordiv__ = _swapped(ar.floor_divide)
+    __mod__ = ar.remainder
+    __rmod__ = _swapped(ar.remainder)
+    __pow__ = ar.pow
+    __rpow__ = _swapped(ar.pow)
+    __matmul__ = la.matmul
+    __rmatmul__ = _swapped(la.matmul)
+    __neg__ = ar.neg
+    __pos__ = ar.positive
+    __abs__ = ar.abs
+    __invert__ = ar.bitwise_not
+    __and__ = ar.bitwise_and
+    __rand__ = _swapped(ar.bitwise_and)
+    __or__ = ar.bitwise_or
+    __ror__ = _swapped(ar.bitwise_or)
+    __xor__ = ar.bitwise_xor
+    __rxor__ = _swapped(ar.bitwise_xor)
+    __lt__ = ar.lt
+    __le__ = ar.le
+    __gt__ = ar.gt
+    __ge__ = ar.ge
+
+    # ------------------------------------------------------------------ arithmetic
+
+    add, sub, mul, div, rsub = ar.add, ar.sub, ar.mul, ar.div, ar.rsub
+    multiply, divide, true_divide, subtract, negative = ar.mul, ar.div, ar.div, ar.sub, ar.neg
+    floor_divide, remainder, fmod, neg, positive = ar.floor_divide, ar.remainder, ar.fmod, ar.neg, ar.positive
+    pow, float_power, reciprocal, square = ar.pow, ar.float_power, ar.reciprocal, ar.square
+    addcmul, addcdiv, lerp = ar.addcmul, ar.addcdiv, ar.lerp
+    maximum, minimum, fmax, fmin = ar.maximum, ar.minimum, ar.fmax, ar.fmin
+    clamp, clip, clamp_min, clamp_max = ar.clamp, ar.clip, ar.clamp_min, ar.clamp_max
+    eq, ne, lt, le, gt, ge, isclose = ar.eq, ar.ne, ar.lt, ar.le, ar.gt, ar.ge, pw.isclose
+    less, less_equal, greater, greater_equal, not_equal = ar.lt, ar.le, ar.gt, ar.ge, ar.ne
+    logical_and, logical_or, logical_xor, logical_not = ar.logical_and, ar.logical_or, ar.logical_xor, ar.logical_not
+    bitwise_and, bitwise_or, bitwise_xor, bitwise_not = ar.bitwise_and, ar.bitwise_or, ar.bitwise_xor, ar.bitwise_not
+    abs, absolute, sign, sgn, signbit, copysign = ar.abs, ar.abs, pw.sign, pw.sgn, pw.signbit, pw.copysign
+    floor, ceil, round, trunc, fix, frac = pw.floor, pw.ceil, pw.round, ar.trunc, pw.fix, pw.frac
+    exp, exp2, expm1, log, log2, log10, log1p = pw.exp, pw.exp2, pw.expm1, pw.log, pw.log2, pw.log10, pw.log1p
+    sqrt, rsqrt, erf, erfc, logit, xlogy, sinc = pw.sqrt, pw.rsqrt, pw.erf, pw.erfc, pw.logit, pw.xlogy, pw.sinc
+    sin, cos, tan, asin, acos, atan, atan2 = pw.sin, pw.cos, pw.tan, pw.asin, pw.acos, pw.atan, pw.atan2
+    arcsin, arccos, arctan, arctan2 = pw.asin, pw.acos, pw.atan, pw.atan2
+    sinh, cosh, tanh, asinh, acosh, atanh = pw.sinh, pw.cosh, pw.tanh, pw.asinh, pw.acosh, pw.atanh
+    arcsinh, arccosh, arctanh = pw.asinh, pw.acosh, pw.atanh
+    hypot, logaddexp, heaviside, nan_to_num = pw.hypot, pw.logaddexp, pw.heaviside, pw.nan_to_num
+    deg2rad, rad2deg = pw.deg2rad, pw.rad2deg
+    isnan, isinf, isfinite, isposinf, isneginf = ar.isnan, ar.isinf, ar.isfinite, pw.isposinf, pw.isneginf
+    isreal = pw.isreal
+
+    # ------------------------------------------------------------------ activations
+
+    relu, sigmoid, softmax, log_softmax = act.relu, act.sigmoid, act.softmax, act.log_softmax
+    gelu, silu, softplus, erfinv = act.gelu, act.silu, act.softplus, act.erfinv
+
+    # ------------------------------------------------------------------ reductions
+
+    sum, mean, prod, max, min = red.sum, red.mean, red.prod, red.max, red.min
+    amax, amin, aminmax, argmax, argmin = red.amax, red.amin, red.aminmax, red.argmax, red.argmin
+    all, any, count_nonzero = red.all, red.any, red.count_nonzero
+    var, std, norm, logsumexp, nansum, nanmean = red.var, red.std, red.norm, red.logsumexp, red.nansum, red.nanmean
+    cumsum, cumprod, sort, argsort, topk = red.cumsum, red.cumprod, red.sort, red.argsort, red.topk
+    kthvalue, median = red.kthvalue, red.median
+
+    # ------------------------------------------------------------------ shapes
+
+    reshape, view, view_as, reshape_as = sh.reshape, sh.view, sh.view_as, sh.reshape_as
+    flatten, ravel, unflatten, squeeze, unsqueeze = sh.flatten, sh.ravel, sh.unflatten, sh.squeeze, sh.unsqueeze
+    permute, transpose, swapaxes, swapdims, t = sh.permute, sh.transpose, sh.swapaxes, sh.swapdims, sh.t
+    movedim, moveaxis, expand, expand_as, broadcast_to = (
+        sh.movedim,
+        sh.moveaxis,
+        sh.expand,
+        sh.expand_as,
+        sh.broadcast_to,
+    )
+    narrow, split, chunk, tensor_split, unbind = sh.narrow, sh.split, sh.chunk, sh.tensor_split, sh.unbind
+    tile, repeat, repeat_interleave, flip, roll, rot90 = (
+        sh.tile,
+        sh.repeat,
+        sh.repeat_interleave,
+        sh.flip,
+        sh.roll,
+        sh.rot90,
+    )
+    fliplr, flipud, tril, triu = sh.fliplr, sh.flipud, sh.tril, sh.triu
+
+    # ------------------------------------------------------------------ products
+
+    matmul, mm, bmm, mv, dot, vdot, inner, outer = la.matmul, la.mm, la.bmm, la.mv, la.dot, la.vdot, la.inner, la.outer
+    addmm, addbmm, baddbmm, addmv, addr = la.addmm, la.addbmm, la.baddbmm, la.addmv, la.addr
+    cross, kron, inverse, det = la.cross, la.kron, la.inverse, la.det
+
+    # ------------------------------------------------------------------ elements
+
+    gather, scatter, scatter_add = ix.gather, ix.scatter, ix.scatter_add
+    index_select, index_add, index_copy, index_fill = ix.index_select, ix.index_add, ix.index_copy, ix.index_fill
+    masked_fill, masked_select, select, take = ix.masked_fill, ix.masked_select, ix.select, ix.take
+    take_along_dim, nonzero, argwhere, unique, bincount = (
+        ix.take_along_dim,
+        ix.nonzero,
+        ix.argwhere,
+        ix.unique,
+        ix.bincount,
+    )
+    diagonal, diag, diag_embed, trace = ix.diagonal, ix.diag, ix.diag_embed, ix.trace
+    clone, bitcast = make.clone, make.bitcast
+
+    def where(self, condition: Any, other: Any) -> Tensor:
+        """The tensor where the condition holds, ``other`` elsewhere."""
+        return ar.where(condition, self, other)
+
+    def slice(self, dim: int, start: int, end: int) -> Tensor:
+        """Entries ``start`` to ``end`` of a dimension."""
+        key = [slice(None)] * len(self._value.spec.shape)
+        key[dim] = slice(start, end)
+        return ix.getitem(self, tuple(key))  # type: ignore[arg-type]
+
+    @property
+    def T(self) -> Tensor:
+        """Dimensions in reverse order."""
+        rank = len(self._value.spec.shape)
+        return sh.permute(self, tuple(range(rank))[::-1])
+
+    @property
+    def mT(self) -> Tensor:
+        """The last two dimensions swapped."""
+        return sh.transpose(self, -2, -1)
+
+    # ------------------------------------------------------------------ conversion
+
+    float, double, half, bfloat16 = (
+        _to(DType.float32),
+        _to(DType.float64),
+        _to(DType.float16),
+        _to(DType.bfloat16),
+    )
+    long, int, short, char, byte, bool = (
+        _to(DType.int64),
+        _to(DType.int32),
+        _to(DType.int16),
+        _to(DType.int8),
+        _to(DType.uint8),
+        _to(DType.bool),
+    )
+
+    def type_as(self, other: Any) -> Tensor:
+        """The tensor in the element type of another."""
+        return cast(self, other._value.spec.dtype)
+
+    def cpu(self) -> Any:
+        """The tensor itself: it is computed on the CPU."""
+        return self
+
+    def new_zeros(self, *size: Any, dtype: Any = None) -> Tensor:
+        """Zeros of the tensor's element type."""
+        return make.zeros(*size, dtype=self._value.spec.dtype if dtype is None else dtype)
+
+    def new_ones(self, *size: Any, dtype: Any = None) -> Tensor:
+        """Ones of the tensor's element type."""
+        return make.ones(*size, dtype=self._value.spec.dtype if dtype is None else dtype)
+
+    def new_full(self, size: Any, fill_value: Any, *, dtype: Any = None) -> Tensor:
+        """A tensor of one value, in the tensor's element type."""
+        return make.full(size, fill_value, self._value.spec.dtype if dtype is None else dtype)
+
+    def new_tensor(self, data: Any, *, dtype: Any = None) -> Tensor:
+        """A tensor of data, in the tensor's element type."""
+        return make.tensor(data, self._value.spec.dtype if dtype is None else dtype)
+
+    def stop_gradient(self) -> Tensor:
+        """The same values; gradients stop here."""
+        return self.detach()  # type: ignore[attr-defined]
+
+    # ------------------------------------------------------------------ in place
+
+    add_, sub_, mul_, div_ = _in_place(ar.add), _in_place(ar.sub), _in_place(ar.mul), _in_place(ar.div)
+    __iadd__, __isub__, __imul__, __itruediv__ = ar.add, ar.sub, ar.mul, ar.div
+    pow_, neg_, abs_, clamp_ = _in_place(ar.pow), _in_place(ar.neg), _in_place(ar.abs), _in_place(ar.clamp)
+    clamp_min_, clamp_max_, lerp_ = _in_place(ar.clamp_min), _in_place(ar.clamp_max), _in_place(ar.lerp)
+    addcmul_, addcdiv_, sqrt_ = _in_place(ar.addcmul), _in_place(ar.addcdiv), _in_place(pw.sqrt)
+    exp_, log_, reciprocal_ = _in_place(pw.exp), _in_place(pw.log), _in_place(ar.reciprocal)
+    floor_, ceil_, round_, trunc_ = _in_place(pw.floor), _in_place(pw.ceil), _in_place(pw.round), _in_place(ar.trunc)
+    relu_, sigmoid_, tanh_ = _in_place(act.relu), _in_place(act.sigmoid), _in_place(pw.tanh)
+    masked_fill_, index_add_, index_copy_ = _in_place(ix.masked_fill), _in_place(ix.index_add), _in_place(ix.index_copy)
+    index_fill_, scatter_, scatter_add_ = _in_place(ix.index_fill), _in_place(ix.scatter), _in_place(ix.scatter_add)
+    tril_, triu_ = _in_place(sh.tril), _in_place(sh.triu)
+
+    def copy_(self, source: Any) -> Tensor:
+        """Take the values of another tensor."""
+        from pyflame.ops.core import convert
+
+        value = sh.broadcast_to(convert(source, self._value.spec.dtype), self._value.spec.shape)
+        return self._modify(call("Identity", value))  # type: ignore[attr-defined]
+
+    def fill_(self, value: Any) -> Tensor:
+        """Set every element to one value."""
+        return self._modify(make.full_like(self, value))  # type: ignore[attr-defined]
+
+    def zero_(self) -> Tensor:
+        """Set every element to zero."""
+        return self.fill_(0)
+
+    def uniform_(self, low: Any = 0.0, high: Any = 1.0, *, generator: Any = None) -> Tensor:
+        """Take random numbers between two bounds."""
+        from pyflame.random import uniform
+
+        spec = self._value.spec
+        return self._modify(uniform(spec.shape, low, high, dtype=spec.dtype, generator=generator))  # type: ignore[attr-defined]
+
+    def normal_(self, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> Tensor:
+        """Take normal random numbers."""
+        from pyflame.random import normal
+
+        spec = self._value.spec
+        return self._modify(normal(mean, std, spec.shape, dtype=spec.dtype, generator=generator))  # type: ignore[attr-defined]
+
+    def bernoulli_(self, p: Any = 0.5, *, generator: Any = None) -> Tensor:
+        """Take 1 with a probability, else 0."""
+        from pyflame.random import bernoulli
+
+        return self._modify(bernoulli(self, p, generator=generator))  # type: ignore[attr-defined]

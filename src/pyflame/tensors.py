@@ -1,0 +1,528 @@
+"""Tensor: a handle on a lazy value."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyflame.autograd.leaf import Leaf
+from pyflame.dtypes import DType, to_dtype
+from pyflame.evaluation import evaluate
+from pyflame.lazy import Val, apply, leaf, modes, onnx
+from pyflame.ops import arithmetic as ar
+from pyflame.ops import core
+from pyflame.ops.core import Handle, cast, convert, wrap
+from pyflame.ops.indexing import getitem, setitem
+from pyflame.printing import tensor_repr, tensor_text
+from pyflame.tensor_methods import Methods
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyflame.layout import MeshLayout
+    from pyflame_rt.graph import Shape
+
+__all__ = ["HookHandle", "Tensor", "TensorData"]
+
+
+class Count(int):
+    """A number that may also be called: ``t.numel`` and ``t.numel()``."""
+
+    def __call__(self) -> int:
+        return int(self)
+
+
+class HookHandle:
+    """What ``register_hook`` gives back: :meth:`remove` undoes it."""
+
+    def __init__(self, hooks: dict[int, Any], key: int) -> None:
+        self._hooks = hooks
+        self._key = key
+
+    def remove(self) -> None:
+        """Call the hook no more."""
+        self._hooks.pop(self._key, None)
+
+
+class Tensor(Methods):
+    """An array of numbers that is computed when its contents are asked for.
+
+    Operators and functions record a graph; ``pf.eval``, ``numpy()``, ``item()`` and printing compute it.
+    A tensor is a handle: assigning to its elements, in-place methods and optimizers give it a new value
+    and leave every other tensor, and every graph that was built before, as they were.
+
+    Example:
+        >>> import pyflame as pf
+        >>> x = pf.tensor([[1.0, 2.0], [3.0, 4.0]])
+        >>> print((x @ x).sum(dim=0))
+        tensor([22., 32.])
+    """
+
+    __slots__ = ()
+
+    # NumPy must hand `array * tensor` over to __rmul__ instead of looping over elements.
+    __array_ufunc__ = None
+
+    def __init__(self, data: Any = (), dtype: Any = None, requires_grad: bool = False) -> None:
+        from pyflame.ops.creation import _leaf_of
+
+        made = data._value if isinstance(data, Handle) and dtype is None else _leaf_of(data, dtype)
+        self._value = made
+        made.handles += 1
+        if requires_grad:
+            self.requires_grad_()
+
+    @staticmethod
+    def _wrap(value: Val) -> Tensor:
+        return wrap(value)
+
+    def _rebind(self, value: Val) -> Tensor:
+        """Refer to another value from now on; gradient, hooks and layout stay with the handle."""
+        old = self._value
+        if modes.tracer is not None:
+            modes.tracer.note_rebind(self, old)
+        if old.leaf is not None and old.leaf.requires_grad:
+            if value.needs_grad or value.handles or value.leaf is not None:
+                value = _alias(value)
+            value.leaf, value.needs_grad = old.leaf, True
+        if value.layout is None:
+            value.layout = old.layout
+        value.handles += 1
+        old.handles -= 1
+        self._value = value
+        return self
+
+    def _modify(self, result: Tensor) -> Tensor:
+        """The in-place form of a function: the handle takes the result, in its own element type and shape."""
+        if self.is_leaf and self.requires_grad and modes.grad:
+            raise RuntimeError("a leaf that requires gradients is changed in place; do it inside no_grad()")
+        if tuple(result.shape) != tuple(self.shape):
+            raise core.ShapeMismatchError(f"an in-place result of shape {result.shape} does not fit {self.shape}")
+        return self._rebind(cast(result, self.dtype)._value)
+
+    # ------------------------------------------------------------------ what it is
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes; equal to a list or tuple of the same numbers."""
+        return self._value.spec.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        return self._value.spec.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self._value.spec.shape)
+
+    def dim(self) -> int:
+        """Number of dimensions."""
+        return len(self._value.spec.shape)
+
+    @property
+    def numel(self) -> Count:
+        """Number of elements; may be called too."""
+        return Count(self._value.spec.numel)
+
+    def nelement(self) -> int:
+        """Number of elements."""
+        return self._value.spec.numel
+
+    def element_size(self) -> int:
+        """Bytes of one element."""
+        return self.dtype.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self._value.spec.numel * self.dtype.itemsize
+
+    def size(self, dim: int | None = None) -> Any:
+        """All sizes, or that of one dimension."""
+        return self.shape if dim is None else self.shape[core.axis_of(dim, self.ndim)]
+
+    @property
+    def is_scalar(self) -> bool:
+        """True without dimensions."""
+        return self._value.spec.shape == ()
+
+    @property
+    def layout(self) -> MeshLayout:
+        """How it lies on the mesh of processing elements."""
+        from pyflame.layout import MeshLayout
+
+        return MeshLayout.single_pe() if self._value.layout is None else self._value.layout
+
+    @property
+    def device(self) -> Any:
+        """Where it is computed."""
+        from pyflame.device import current_device
+
+        return current_device()
+
+    def is_floating_point(self) -> bool:
+        """True for floating-point element types."""
+        return self.dtype.is_floating_point
+
+    def is_contiguous(self) -> bool:
+        """True: a tensor's elements are in row-major order wherever that can be seen."""
+        return True
+
+    def contiguous(self) -> Tensor:
+        """The tensor itself, see :meth:`is_contiguous`."""
+        return self
+
+    # ------------------------------------------------------------------ evaluation
+
+    def is_evaluated(self) -> bool:
+        """True once its contents are known."""
+        return self._value.array is not None
+
+    def eval(self) -> Tensor:
+        """Compute the contents now; the tensor itself is returned."""
+        if self._value.array is None:
+            evaluate([self._value])
+        return self
+
+    def _array(self) -> np.ndarray[Any, Any]:
+        if self._value.array is None or modes.tracer is not None:
+            evaluate([self._value])
+        array = self._value.array
+        assert array is not None
+        return array
+
+    def numpy(self, *, copy: bool = True) -> np.ndarray[Any, Any]:
+        """The contents as a NumPy array (bfloat16, which NumPy lacks, as float32).
+
+        Args:
+            copy: False gives a read-only view of the tensor's own memory.
+        """
+        array = self._array()
+        if self.dtype is DType.bfloat16:
+            return array.astype(np.float32)
+        if copy:
+            return array.copy()
+        view = array.view()
+        view.flags.writeable = False
+        return view
+
+    @property
+    def data(self) -> TensorData:
+        """The tensor without its history; called, its raw values in row-major order.
+
+        Assigning to it gives the tensor other contents.
+        """
+        return TensorData(self)
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        new = convert(value, self.dtype) if not isinstance(value, Handle) else value
+        self._rebind(_alias(new._value))
+
+    def item(self) -> Any:
+        """The one element as a Python number."""
+        if self._value.spec.numel != 1:
+            raise ValueError(f"item() takes a tensor of one element, this one has shape {self.shape}")
+        return self._array().item()
+
+    def tolist(self) -> Any:
+        """The contents as nested lists of Python numbers."""
+        return self._array().tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        array = self.numpy(copy=bool(copy))
+        if dtype is None or array.dtype == dtype:
+            return array
+        if copy is False:
+            raise ValueError(f"a {self.dtype.name} tensor becomes {np.dtype(dtype)} only by a copy")
+        return array.astype(dtype)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return _shared(self).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def __buffer__(self, flags: int) -> memoryview:
+        return memoryview(self.numpy(copy=False))
+
+    def __bool__(self) -> bool:
+        if self._value.spec.numel != 1:
+            raise ValueError(
+                f"a tensor of shape {self.shape} is neither true nor false; use any(), all() or where() on it"
+            )
+        return bool(self._array().item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.is_floating_point:
+            raise TypeError(f"only tensors of integers can be an index, this one is {self.dtype}")
+        return int(self.item())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec and self._value.spec.numel == 1 else format(str(self), spec)
+
+    def __repr__(self) -> str:
+        return tensor_repr(self)
+
+    def __str__(self) -> str:
+        return tensor_text(self)
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise TypeError("a tensor without dimensions has no length")
+        return self.shape[0]  # type: ignore[return-value]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if self.ndim == 0:
+            raise TypeError("a tensor without dimensions cannot be iterated")
+        return iter([self[i] for i in range(len(self))])
+
+    def __contains__(self, value: Any) -> bool:
+        return bool((self == value).any())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        twin = _new_handle(type(self), self._value if self.is_leaf and not self.requires_grad else _alias(self._value))
+        if self.requires_grad and self.is_leaf:
+            twin.requires_grad_()
+        memo[id(self)] = twin
+        return twin
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self._array(), self.requires_grad, self._value.layout)
+
+    # ------------------------------------------------------------------ elements
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return getitem(self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._modify(setitem(self, key, value))
+
+    # ------------------------------------------------------------------ gradients
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients flow to or through it."""
+        return self._value.needs_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Make it a leaf that gradients are computed for, or stop that."""
+        v = self._value
+        if requires_grad == v.needs_grad:
+            if requires_grad and v.leaf is None and v.expr is None:
+                v.leaf = Leaf(True)
+            return self
+        if not requires_grad and not self.is_leaf:
+            raise RuntimeError("only leaves can stop requiring gradients; use detach() on a computed tensor")
+        if requires_grad and not self.dtype.is_floating_point:
+            raise RuntimeError(f"only floating-point tensors can require gradients, this one is {self.dtype}")
+        if requires_grad and modes.inference:
+            raise RuntimeError("inside inference_mode() no tensor can require gradients")
+        if v.spec.known is not None or v.handles > 1:
+            v = _alias(v)
+            v.leaf = self._value.leaf
+            self._rebind(v)
+        v.leaf = v.leaf or Leaf()
+        v.leaf.requires_grad = requires_grad
+        v.needs_grad = requires_grad
+        return self
+
+    @property
+    def is_leaf(self) -> bool:
+        """True unless gradients flow through it to others."""
+        v = self._value
+        return not v.needs_grad or (v.leaf is not None and v.leaf.requires_grad)
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient of the last backward pass; lazy like any tensor."""
+        return None if self._value.leaf is None else self._value.leaf.grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        v = self._value
+        if value is not None and tuple(value.shape) != tuple(self.shape):
+            raise core.ShapeMismatchError(f"a gradient of shape {value.shape} does not fit {self.shape}")
+        if v.leaf is None:
+            if value is None:
+                return
+            v.leaf = Leaf()
+        if modes.tracer is not None:
+            modes.tracer.note_grad(v.leaf)
+        v.leaf.grad = value
+
+    @property
+    def grad_fn(self) -> str | None:
+        """The operator that made it, where gradients flow through it; None for leaves."""
+        v = self._value
+        return None if self.is_leaf or v.expr is None else v.expr.rule.op.full_name
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradient, or set it to zeros."""
+        if self.grad is None:
+            return
+        from pyflame.ops.creation import zeros_like
+
+        self.grad = None if set_to_none else zeros_like(self)
+
+    def backward(
+        self, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None
+    ) -> None:
+        """Add the gradient of this number to ``.grad`` of every leaf that requires one."""
+        from pyflame.autograd.api import backward
+
+        backward(self, gradient, retain_graph=retain_graph, create_graph=create_graph, inputs=inputs)
+
+    def detach(self) -> Tensor:
+        """The same values, without their history: gradients stop here."""
+        return wrap(_alias(self._value)) if self._value.needs_grad else wrap(self._value)
+
+    def detach_(self) -> Tensor:
+        """Cut the tensor itself off from its history."""
+        if self._value.needs_grad:
+            alias = _alias(self._value)
+            alias.handles += 1
+            self._value.handles -= 1
+            self._value = alias
+        return self
+
+    def retain_grad(self) -> None:
+        """Keep the gradient of this computed tensor in ``.grad``."""
+        if not self._value.needs_grad:
+            raise RuntimeError("a tensor that does not require gradients has none to keep")
+        if self._value.leaf is None:
+            self._value.leaf = Leaf()
+        self._value.leaf.retains = True
+
+    @property
+    def retains_grad(self) -> bool:
+        """Whether :meth:`retain_grad` was called on a computed tensor."""
+        return not self.is_leaf and self._value.leaf is not None and self._value.leaf.retains
+
+    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> HookHandle:
+        """Call a function with the gradient when it is computed; what it returns replaces it."""
+        if not self._value.needs_grad:
+            raise RuntimeError("a tensor that does not require gradients has no gradient to hook")
+        if self._value.leaf is None:
+            self._value.leaf = Leaf()
+        hooks = self._value.leaf.hooks
+        key = max(hooks, default=0) + 1
+        hooks[key] = hook
+        return HookHandle(hooks, key)
+
+    # ------------------------------------------------------------------ conversion
+
+    def to(self, *targets: Any, dtype: Any = None, device: Any = None, copy: bool = False) -> Tensor:
+        """The tensor in another element type, like another tensor, or on a device."""
+        result: Tensor = self
+        for target in (*targets, device, dtype):
+            if target is None or isinstance(target, bool):
+                continue
+            if isinstance(target, Handle):
+                result = cast(result, target._value.spec.dtype)
+                continue
+            try:
+                result = cast(result, to_dtype(target))
+            except TypeError:
+                from pyflame.device import Device
+
+                Device.of(target)
+        return result.clone() if copy and result is self else result
+
+    def to_layout(self, layout: MeshLayout) -> Tensor:
+        """The same values in another layout; moving them is a node of the graph."""
+        from pyflame.layout import redistribute
+
+        return wrap(redistribute(self._value, layout))
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> Any:
+        return NotImplemented if other is None or isinstance(other, str) else ar.eq(self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return NotImplemented if other is None or isinstance(other, str) else ar.ne(self, other)
+
+
+class TensorData(Tensor):
+    """What ``tensor.data`` is: a tensor without history that, called, gives the raw values."""
+
+    __slots__ = ("_source",)
+
+    def __init__(self, source: Tensor) -> None:
+        value = _alias(source._value) if source._value.needs_grad else source._value
+        self._source = weakref.ref(source)
+        self._value = value
+        value.handles += 1
+
+    def __call__(self) -> np.ndarray[Any, Any]:
+        """The raw values."""
+        source = self._source()
+        target = self if source is None else source.eval()
+        return target.numpy(copy=False).reshape(-1)
+
+    def _rebind(self, value: Val) -> Tensor:
+        """In-place changes of ``t.data`` are changes of ``t``."""
+        source = self._source()
+        super()._rebind(value)
+        if source is not None:
+            source._rebind(_alias(value))
+        return self
+
+
+def _alias(v: Val) -> Val:
+    """Another value with the same contents and no history."""
+    if v.array is not None:
+        made = leaf(v.array, v.spec.dtype)
+    else:
+        before, modes.grad = modes.grad, False
+        try:
+            made = apply(onnx("Identity"), (v,))
+        finally:
+            modes.grad = before
+    made.layout = v.layout
+    return made
+
+
+def _new_handle(cls: type, value: Val) -> Any:
+    handle = object.__new__(cls)
+    handle._value = value
+    value.handles += 1
+    return handle
+
+
+def _restore(cls: type, array: np.ndarray[Any, Any], requires_grad: bool, layout: Any) -> Tensor:
+    """Unpickle a tensor."""
+    made = _new_handle(cls, leaf(array, to_dtype(array.dtype)))
+    made._value.layout = layout
+    return made.requires_grad_() if requires_grad else made
+
+
+def _shared(t: Tensor) -> np.ndarray[Any, Any]:
+    """The contents for another library: DLPack cannot say "read-only", and has no name for bfloat16 in NumPy."""
+    if t.dtype is DType.bfloat16:
+        raise TypeError("NumPy cannot export bfloat16 through DLPack; convert with .float() first")
+    return t._array()
+
+
+core._tensor_class[0] = Tensor
