@@ -11,11 +11,11 @@ from pyflame_rt.backends.cpu.onednn import primitives
 from pyflame_rt.backends.cpu.onednn.api import OneDnnError, cpu_isa
 from pyflame_rt.backends.cpu.onednn.attr import Attr
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
-from pyflame_rt.backends.cpu.onednn.packing import pack
 from pyflame_rt.backends.cpu.plan.epilogue import Epilogue, find_epilogue
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative, lowers
 from pyflame_rt.backends.cpu.plan.lower_gemv import row_product, takes_row_product
 from pyflame_rt.backends.cpu.plan.views import View
+from pyflame_rt.backends.cpu.plan.weights import pack
 from pyflame_rt.backends.cpu.threads import threads_for
 from pyflame_rt.graph import DType
 from pyflame_rt.ops.windows import Windows, windows
@@ -200,7 +200,7 @@ def matmul(low: Lowering, step: Step) -> None:
 
 
 def _matmul(low: Lowering, step: Step, epilogue: Epilogue) -> View:
-    a, b = low.strided(step.node.inputs[0]), low.strided(step.node.inputs[1])
+    a, b = low.strided(step.node.inputs[0]), low.as_stored(step.node.inputs[1])
     out_shape = low.concrete.shape(step.node.outputs[0])
     if a.dtype is not DType.Float32 or not a.count or not b.count or min(len(a.shape), len(b.shape)) < 2:
         raise NotNative("a product of vectors, of nothing, or of another type than float32")
@@ -306,9 +306,10 @@ def _usable(low: Lowering, view: View) -> View:
 
 def _packed_matrix(low: Lowering, view: View, primitive: Primitive) -> View:
     wanted = primitive.args["weights"]
-    array = np.lib.stride_tricks.as_strided(
-        view.buffer.array.reshape(-1)[view.offset :], view.shape, [s * 4 for s in view.strides], writeable=False
-    )
+    whole: Any = view.buffer.array
+    start = whole.reshape(-1)[view.offset :] if view.offset else whole
+    strides = [s * whole.itemsize for s in view.strides]
+    array = np.lib.stride_tricks.as_strided(start, view.shape, strides, writeable=False)
     return low.constant(pack(array, wanted), wanted, view)
 
 
