@@ -107,6 +107,7 @@ class Lowering:
     """Work in progress: where each value is, and the steps so far."""
 
     concrete: Concrete
+    threads: int = 1
     places: dict[str, View] = field(default_factory=dict)
     steps: list[KernelStep | DnnStep | HostStep] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)

@@ -179,7 +179,7 @@ def make_plan(
 
 def plan_of(concrete: Concrete, threads: int) -> Plan:
     """The native form of what could be specialised."""
-    lowered = Lowering(concrete).run()
+    lowered = Lowering(concrete, threads).run()
     note_lives(lowered)
     drop_unread(lowered)
     size = assign_offsets(lowered.buffers)

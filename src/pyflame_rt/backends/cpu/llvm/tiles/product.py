@@ -30,7 +30,7 @@ PIXEL_PARAMS = (
 class ProductKernel:
     """Result[row, column] = finish(sum of source[row, k] * weights[k, column]).
 
-    bufs: source, packed weights, result, operands of the finish. params: ROW_PARAMS, or PIXEL_PARAMS for a convolution;
+    bufs: source, packed weights, operands of the finish, result. params: ROW_PARAMS, or PIXEL_PARAMS for a convolution;
     then the row strides of "full" operands; then, for a convolution, the offset of each tap.
     rows: items, that is blocks of rows times panels, panels fastest.
 
@@ -76,7 +76,7 @@ class _Product:
 
     def emit(self) -> None:
         b, p = self.b, self.p
-        self.source, self.weights, self.result, *self.operands = buffers(b, 3 + len(self.kernel.finish.operands))
+        self.source, self.weights, *self.operands, self.result = buffers(b, 3 + len(self.kernel.finish.operands))
         self.spill = b.op(f"alloca [{self.tile.rows * self.width} x float], align 64")
         self.panels = b.integer(f"sdiv {add(b, p['columns'], self.width - 1)}, {self.width}")
         self.deep = p["depth"]

@@ -63,7 +63,7 @@ def filter_matrix(out: int) -> np.ndarray[Any, Any]:
 class WinogradKernel:
     """A 3x3 convolution of stride 1, channels last.
 
-    bufs: source, zeros (one per channel), packed filters, scratch, result, operands of the finish. params:
+    bufs: source, zeros (one per channel), packed filters, scratch, operands of the finish, result. params:
     WINOGRAD_PARAMS, then the strides (image, line, pixel) of "full" operands. Filters are packed by panels of columns,
     in each panel the products one after the other. rows: items, that is blocks of tiles times groups of panels,
     groups fastest. An item transforms its tiles (once for all its neighbours in the same call) into a scratch slot of
@@ -116,7 +116,7 @@ class _Winograd:
 
     def emit(self) -> None:
         b, p = self.b, self.p
-        self.source, self.zeros, self.filters, scratch, self.result, *self.operands = buffers(
+        self.source, self.zeros, self.filters, scratch, *self.operands, self.result = buffers(
             b, 5 + len(self.kernel.finish.operands)
         )
         self.places = b.op(f"alloca [{self.number} x ptr], align 64")
