@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["tiled"]
 
-# Multiplications a thread must have to be worth waking, some 20 microseconds.
-GRAIN = 1_000_000
+# Multiplications a thread must have to be worth waking, some five microseconds.
+GRAIN = 300_000
 # Floats of a block of rows: half of a second-level cache of 512 KB.
 BLOCK_FLOATS = 65_536
-MAX_DEPTH = 8192
+SHORT = 256  # rows that are one block
+MAX_DEPTH = 16_384
 
 
 @dataclass(frozen=True)
@@ -159,10 +160,18 @@ def _product(
     low.kernel(label, kernel, [x, packed, *operands, out], params, blocks * count, grain)
 
 
+def _apart(low: Lowering, items: int) -> int:
+    """How many items calls under way at the same time begin apart at least: the driver makes one for each thread."""
+    return max(1, items // low.threads)
+
+
 def _block(rows: int, depth: int, tile: Tile) -> int:
-    """Rows that share a panel while it is in the cache."""
+    """Rows that share a panel while it is in the cache: weights come from memory once for each block."""
+    if rows <= SHORT:
+        return -(-rows // tile.rows) * tile.rows
     step = 2 * tile.rows
-    return min(max(4, BLOCK_FLOATS // (depth * step)) * step, -(-rows // tile.rows) * tile.rows)
+    wanted = min(max(8, BLOCK_FLOATS // (depth * step)) * step, -(-rows // step) * step)
+    return -(-rows // (-(-rows // wanted) * step)) * step
 
 
 # ---------------------------------------------------------------------- convolutions
@@ -258,7 +267,7 @@ def _winograd(
     packed = low.constant(winograd_panels(weights, edge, tile.vectors * lanes))
     count = packed.shape[0]
     items = -(-tiles // block) * count
-    slot, apart = kernel.slot(lanes, block, depth), max(1, items // low.threads)
+    slot, apart = kernel.slot(lanes, block, depth), _apart(low, items)
     scratch = low.new((-(-items // apart) * slot,), DType.Float32)
     params = [
         depth, columns, *x.shape[2:], height, width, down, across, tiles, block,
