@@ -17,13 +17,13 @@ from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative
 from pyflame_rt.backends.cpu.plan.lower_loops import external_names, group_expression
 from pyflame_rt.backends.cpu.plan.panels import panels, winograd_panels
-from pyflame_rt.backends.cpu.plan.views import View
 from pyflame_rt.graph import DType
 from pyflame_rt.ops.windows import Windows, windows
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.plan.concrete import Step
     from pyflame_rt.backends.cpu.plan.groups import Group
+    from pyflame_rt.backends.cpu.plan.views import View
 
 __all__ = ["tiled"]
 

@@ -56,7 +56,7 @@ class Loop:
         self.close()
 
 
-class when:  # noqa: N801  (reads as a statement)
+class when:
     """What is emitted inside runs only if a condition (i1) holds."""
 
     def __init__(self, b: Builder, condition: str) -> None:

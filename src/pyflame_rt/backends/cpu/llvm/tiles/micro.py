@@ -16,7 +16,18 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.llvm.host import Host
     from pyflame_rt.backends.cpu.llvm.program import Expr
 
-__all__ = ["Finish", "Reach", "Target", "Tile", "accumulate", "each_tile", "finish", "row_pointers", "tile_for"]
+__all__ = [
+    "PLAIN",
+    "Finish",
+    "Reach",
+    "Target",
+    "Tile",
+    "accumulate",
+    "each_tile",
+    "finish",
+    "row_pointers",
+    "tile_for",
+]
 
 Reach = Literal["full", "column"]
 _UNROLL = 4
@@ -149,6 +160,9 @@ class Finish:
         return known[id(self.value)]
 
 
+PLAIN = Finish()
+
+
 @dataclass(frozen=True)
 class Target:
     """Where a tile goes: addresses of the result and of operands at (row 0, first column), and their row strides."""
@@ -160,9 +174,17 @@ class Target:
 
 
 def finish(
-    at: Lanes, tile: Tile, rows: int, sums: Sequence[str], plan: Finish, target: Target, spill: str, valid: str, left: str
+    at: Lanes,
+    tile: Tile,
+    rows: int,
+    sums: Sequence[str],
+    plan: Finish,
+    target: Target,
+    spill: str,
+    valid: str,
+    left: str,
 ) -> None:
-    """Store a tile of ``rows`` rows of which ``valid`` count, ``left`` columns being left; ``spill`` is stack memory."""
+    """Store a tile of ``rows`` rows of which ``valid`` count, with ``left`` columns left; ``spill`` is stack memory."""
     b, lanes = at.builder, at.lanes
     width = tile.vectors * lanes
     wide = b.op(f"icmp sge i64 {left}, {width}")
@@ -192,9 +214,7 @@ def finish(
     b.place(done)
 
 
-def _finish_rows(
-    at: Lanes, tile: Tile, plan: Finish, target: Target, spill: str, valid: str, left: str | None
-) -> None:
+def _finish_rows(at: Lanes, tile: Tile, plan: Finish, target: Target, spill: str, valid: str, left: str | None) -> None:
     """Row by row from the spilled tile."""
     b, lanes = at.builder, at.lanes
     masks = None

@@ -15,7 +15,16 @@ from pyflame_rt.backends.cpu.llvm.host import host as this_host
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes
 from pyflame_rt.backends.cpu.llvm.program import structure_of
 from pyflame_rt.backends.cpu.llvm.tiles.control import Loop, add, buffers, floats, least, mul
-from pyflame_rt.backends.cpu.llvm.tiles.micro import Finish, Target, Tile, accumulate, each_tile, finish, row_pointers
+from pyflame_rt.backends.cpu.llvm.tiles.micro import (
+    PLAIN,
+    Finish,
+    Target,
+    Tile,
+    accumulate,
+    each_tile,
+    finish,
+    row_pointers,
+)
 
 __all__ = ["PIXEL_PARAMS", "ROW_PARAMS", "ProductKernel"]
 
@@ -41,7 +50,7 @@ class ProductKernel:
 
     source: Literal["rows", "pixels"]
     tile: Tile
-    finish: Finish = Finish()
+    finish: Finish = PLAIN
 
     @property
     def key(self) -> str:
@@ -101,7 +110,9 @@ class _Product:
         left = b.integer(f"sub {p['columns']}, {left_from}")
         low = mul(b, block, p["block"])
         high = least(b, add(b, low, p["block"]), p["rows"])
-        each_tile(b, self.tile, low, high, lambda *at: self._tile(*at, source, weights, first, left))
+        each_tile(
+            b, self.tile, low, high, lambda size, row, rest: self._tile(size, row, rest, source, weights, first, left)
+        )
 
     def _tile(self, size: int, row: str, rest: str, source: str, weights: str, first: str, left: str) -> None:
         b, at = self.b, self.at

@@ -1,9 +1,9 @@
 """3x3 convolutions by Winograd's minimal filtering.
 
 Tiles of 4x4 results from 6x6 inputs take 36 products instead of 144. Their six points are 0, 3/4, -3/4, 3/2, -3/2 and
-infinity: all coefficients of the transforms are exact in float32, and over sums of 64 to 256 channels the error is about
-twice that of the direct sum (with 0, 1, -1, 2, -2 it is fivefold). Tiles of 2x2 results (points 0, 1, -1 and infinity)
-take 16 products instead of 36 and less memory for the filters: the better choice for deep, small images.
+infinity: all coefficients of the transforms are exact in float32, and over sums of 64 to 256 channels the error is some
+two times that of the direct sum (with 0, 1, -1, 2, -2 it is five times). Tiles of 2x2 results (points 0, 1, -1 and
+infinity) take 16 products instead of 36 and less memory for the filters: the better choice for deep, small images.
 
 An infinity or a NaN in the input makes NaNs of the whole tile it falls into.
 """
@@ -30,7 +30,7 @@ from pyflame_rt.backends.cpu.llvm.tiles.control import (
     store_vector,
     when,
 )
-from pyflame_rt.backends.cpu.llvm.tiles.micro import Finish, Tile, accumulate, each_tile, row_pointers
+from pyflame_rt.backends.cpu.llvm.tiles.micro import PLAIN, Finish, Tile, accumulate, each_tile, row_pointers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +72,7 @@ class WinogradKernel:
 
     tile: Tile
     out: int = 4
-    finish: Finish = Finish()
+    finish: Finish = PLAIN
 
     @property
     def products(self) -> int:
@@ -202,7 +202,13 @@ class _Winograd:
             weights = floats(b, filters, mul(b, point, size))
             source = floats(b, self.spread, mul(b, point, apart))
             target = floats(b, self.sums, mul(b, point, self.apart))
-            each_tile(b, self.tile, "0", count, lambda *at: self._product(*at, source, weights, target))
+            each_tile(
+                b,
+                self.tile,
+                "0",
+                count,
+                lambda size, row, rest: self._product(size, row, rest, source, weights, target),
+            )
 
     def _product(self, size: int, row: str, rest: str, source: str, weights: str, target: str) -> None:
         b, at = self.b, self.at
@@ -246,7 +252,9 @@ class _Winograd:
         """The results of one vector of columns, into the temporary."""
         b, at, lanes = self.b, self.at, self.at.lanes
         for i in range(self.side):
-            values = [load_vector(at, floats(b, source, mul(b, self.apart, i * self.side + j))) for j in range(self.side)]
+            values = [
+                load_vector(at, floats(b, source, mul(b, self.apart, i * self.side + j))) for j in range(self.side)
+            ]
             for j, value in enumerate(_collected(values)):
                 store_vector(at, value, floats(b, self.temp, (i * self.out + j) * lanes))
         columns = []
