@@ -13,7 +13,6 @@ from wsesim.host.sdklayout import (
     get_edge_routing,
     get_platform,
 )
-
 from wsesim.host.sdkruntime import MemcpyDataType, MemcpyOrder, SdkRuntime, Task
 
 __all__ = [
