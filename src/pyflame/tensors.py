@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyflame.layout import MeshLayout
-    from pyflame_rt.graph import Shape
 
 __all__ = ["HookHandle", "Tensor", "TensorData"]
 
@@ -105,9 +104,9 @@ class Tensor(Methods):
     # ------------------------------------------------------------------ what it is
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> tuple[int, ...]:
         """Sizes; equal to a list or tuple of the same numbers."""
-        return self._value.spec.shape
+        return self._value.spec.shape  # type: ignore[return-value]  # a lazy tensor's sizes are all known
 
     @property
     def dtype(self) -> DType:

@@ -152,5 +152,5 @@ def _trace_vjp(rule: Rule, arrived: tuple[bool, ...]) -> Template:
         raise UndeterminedError(f"the gradient of {op.full_name}: {error}") from error
     except PyFlameRTError as error:
         raise type(error)(f"the gradient of {op.full_name}: {error}") from error
-    given = [*results, *[None] * (len(rule.ins) - len(results))]
+    given = [*results, *[None] * len(rule.ins)][: len(rule.ins)]  # inputs left out at the end have no place
     return recorder.finish(given)

@@ -1,0 +1,43 @@
+"""Between NumPy and tensors: arrays taken over as they are, and chance that follows the framework's seed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyflame.dtypes import to_dtype
+from pyflame.lazy import leaf
+from pyflame.ops.core import wrap
+from pyflame.random import default_generator
+
+if TYPE_CHECKING:
+    from pyflame.tensors import Tensor
+
+__all__ = ["adopt", "as_generator"]
+
+
+def adopt(array: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor over an array that nobody will change any more: nothing is copied.
+
+    Example:
+        >>> import numpy as np
+        >>> adopt(np.ones(2, np.float32)).shape
+        [2]
+    """
+    whole = np.asarray(array, order="C")
+    return wrap(leaf(whole, to_dtype(whole.dtype)))
+
+
+def as_generator(generator: np.random.Generator | int | None) -> np.random.Generator:
+    """The generator given, one from a seed, or one seeded by the framework's own.
+
+    Example:
+        >>> as_generator(7).integers(10) == as_generator(7).integers(10)
+        np.True_
+    """
+    if isinstance(generator, np.random.Generator):
+        return generator
+    if generator is None:
+        return np.random.default_rng([int(word) for word in default_generator.next_key()])
+    return np.random.default_rng(generator)

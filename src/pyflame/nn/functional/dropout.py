@@ -1,0 +1,98 @@
+"""Values left out at random."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyflame.ops.arithmetic import where
+from pyflame.ops.creation import full
+from pyflame.random import bernoulli
+from pyflame.random import dropout as _dropout
+
+if TYPE_CHECKING:
+    from pyflame.tensors import Tensor
+
+__all__ = ["alpha_dropout", "dropout", "dropout1d", "dropout2d", "dropout3d"]
+
+
+def _chance(p: float) -> float:
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout probability has to be between 0 and 1. Received: {p}")
+    return p
+
+
+def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Each value with chance `p` set to zero, the others scaled up; the same in every evaluation of one node.
+
+    Example:
+        >>> import pyflame as pf
+        >>> sorted(set(pf.nn.functional.dropout(pf.ones([100]), 0.5).numpy().tolist()))
+        [0.0, 2.0]
+    """
+    y = _dropout(input, p=_chance(p), training=training)
+    return _kept(input, y, inplace)
+
+
+def _kept(input: Any, y: Tensor, inplace: bool) -> Tensor:
+    return input._modify(y) if inplace else y
+
+
+def _channels(input: Any, p: float, training: bool, rank: int, inplace: bool) -> Tensor:
+    _chance(p)
+    if not training or p == 0:
+        return input
+    lead = list(input.shape[:-rank]) if len(input.shape) > rank else []
+    mask = bernoulli(full([*lead, *([1] * rank)], 1 - p, dtype=input.dtype))
+    y = input * mask * (0.0 if p == 1 else 1 / (1 - p))
+    return _kept(input, y, inplace)
+
+
+def dropout1d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Whole channels of [N, C, L] left out.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.dropout1d(pf.ones([2, 3, 4])).shape
+        [2, 3, 4]
+    """
+    return _channels(input, p, training, 1, inplace)
+
+
+def dropout2d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Whole channels of [N, C, H, W] left out.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.dropout2d(pf.ones([2, 3, 4, 4])).shape
+        [2, 3, 4, 4]
+    """
+    return _channels(input, p, training, 2, inplace)
+
+
+def dropout3d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Whole channels of [N, C, D, H, W] left out.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.dropout3d(pf.ones([2, 3, 4, 4, 4])).shape
+        [2, 3, 4, 4, 4]
+    """
+    return _channels(input, p, training, 3, inplace)
+
+
+def alpha_dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Dropout that keeps the mean and spread that SELU works with.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.alpha_dropout(pf.ones([4])).shape
+        [4]
+    """
+    _chance(p)
+    if not training or p == 0:
+        return input
+    saturated = -1.7580993408473766
+    keep = bernoulli(full(list(input.shape), 1 - p, dtype=input.dtype)) > 0
+    a = ((1 - p) * (1 + p * saturated**2)) ** -0.5 if p < 1 else 0.0
+    y = where(keep, input, full(list(input.shape), saturated, dtype=input.dtype)) * a - a * saturated * p
+    return _kept(input, y, inplace)

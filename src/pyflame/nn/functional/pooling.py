@@ -1,0 +1,341 @@
+"""Windows made into one number each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from pyflame.arrays import adopt
+from pyflame.nn.functional.windows import batched, sizes, symmetric_pads, unbatched
+from pyflame.ops.core import call, call_many
+from pyflame.ops.linalg import matmul
+from pyflame.ops.reduction import amax
+from pyflame.ops.shaping import stack
+
+if TYPE_CHECKING:
+    from pyflame.tensors import Tensor
+
+__all__ = [
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "lp_pool1d",
+    "lp_pool2d",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
+]
+
+Sizes: TypeAlias = int | Sequence[int]
+
+
+def _settings(rank: int, kernel: Sizes, stride: Sizes | None, padding: Sizes) -> dict[str, Any]:
+    shape = sizes(kernel, rank, "kernel_size")
+    pads = symmetric_pads(padding, rank)
+    if any(2 * p > k for p, k in zip(pads, shape * 2, strict=True)):
+        raise ValueError(
+            f"pad should be at most half of kernel size. Received: padding={padding}, kernel_size={kernel}"
+        )
+    strides = shape if stride is None or stride == () else sizes(stride, rank, "stride")
+    return {"kernel_shape": shape, "strides": strides, "pads": pads}
+
+
+def _max_pool(
+    rank: int,
+    input: Any,
+    kernel: Sizes,
+    stride: Sizes | None,
+    padding: Sizes,
+    dilation: Sizes,
+    ceil_mode: bool,
+    return_indices: bool,
+) -> Any:
+    x, had_batch = batched(input, rank + 2, f"max_pool{rank}d")
+    settings = _settings(rank, kernel, stride, padding)
+    settings |= {"dilations": sizes(dilation, rank, "dilation"), "ceil_mode": int(ceil_mode)}
+    if not return_indices:
+        return unbatched(call("MaxPool", x, **settings), had_batch)
+    y, places = call_many("MaxPool", x, **settings)
+    # ONNX counts through the whole tensor, torch within each plane.
+    return unbatched(y, had_batch), unbatched(places % math.prod(x.shape[2:]), had_batch)
+
+
+def max_pool1d(
+    input: Any,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The largest value of each window of [N, C, L]; with `return_indices` also where it was.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.max_pool1d(pf.tensor([[[1.0, 3.0, 2.0, 5.0]]]), 2).numpy().tolist()
+        [[[3.0, 5.0]]]
+    """
+    return _max_pool(1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+
+
+def max_pool2d(
+    input: Any,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The largest value of each window of [N, C, H, W].
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.max_pool2d(pf.arange(16.0).reshape([1, 1, 4, 4]), 2).numpy().ravel().tolist()
+        [5.0, 7.0, 13.0, 15.0]
+    """
+    return _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+
+
+def max_pool3d(
+    input: Any,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The largest value of each window of [N, C, D, H, W].
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.max_pool3d(pf.ones([1, 1, 2, 2, 2]), 2).shape
+        [1, 1, 1, 1, 1]
+    """
+    return _max_pool(3, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+
+
+def _avg_pool(
+    rank: int,
+    input: Any,
+    kernel: Sizes,
+    stride: Sizes | None,
+    padding: Sizes,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: int | None = None,
+) -> Tensor:
+    x, had_batch = batched(input, rank + 2, f"avg_pool{rank}d")
+    settings = _settings(rank, kernel, stride, padding)
+    if divisor is not None:
+        if divisor == 0:
+            raise ValueError("divisor_override must not be zero")
+        ones = call("AveragePool", x, **settings, ceil_mode=int(ceil_mode), count_include_pad=1)
+        if ceil_mode:
+            raise ValueError("divisor_override with ceil_mode is not supported; pad the input instead")
+        return unbatched(ones * (math.prod(settings["kernel_shape"]) / divisor), had_batch)
+    y = call("AveragePool", x, **settings, ceil_mode=int(ceil_mode), count_include_pad=int(count_include_pad))
+    return unbatched(y, had_batch)
+
+
+def avg_pool1d(
+    input: Any,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Tensor:
+    """The mean of each window of [N, C, L].
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.avg_pool1d(pf.tensor([[[1.0, 3.0, 2.0, 4.0]]]), 2).numpy().tolist()
+        [[[2.0, 3.0]]]
+    """
+    return _avg_pool(1, input, kernel_size, stride, padding, ceil_mode, count_include_pad)
+
+
+def avg_pool2d(
+    input: Any,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """The mean of each window of [N, C, H, W].
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.avg_pool2d(pf.ones([1, 1, 2, 2]), 2).numpy().item()
+        1.0
+    """
+    return _avg_pool(2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+
+
+def avg_pool3d(
+    input: Any,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """The mean of each window of [N, C, D, H, W].
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.avg_pool3d(pf.ones([1, 1, 2, 2, 2]), 2).numpy().item()
+        1.0
+    """
+    return _avg_pool(3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+
+
+def _lp_pool(rank: int, input: Any, norm_type: float, kernel: Sizes, stride: Sizes | None, ceil_mode: bool) -> Tensor:
+    powers = _avg_pool(rank, input**norm_type, kernel, stride, 0, ceil_mode, True)
+    count = math.prod(sizes(kernel, rank, "kernel_size"))
+    return (powers.sign() * powers.abs().relu() * count) ** (1.0 / norm_type)
+
+
+def lp_pool1d(
+    input: Any, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
+) -> Tensor:
+    """The p-norm of each window of [N, C, L].
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.lp_pool1d(pf.tensor([[[3.0, 4.0]]]), 2, 2).numpy().tolist()
+        [[[5.0]]]
+    """
+    return _lp_pool(1, input, norm_type, kernel_size, stride, ceil_mode)
+
+
+def lp_pool2d(
+    input: Any, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
+) -> Tensor:
+    """The p-norm of each window of [N, C, H, W].
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.lp_pool2d(pf.ones([1, 1, 2, 2]), 2, 2).numpy().item()
+        2.0
+    """
+    return _lp_pool(2, input, norm_type, kernel_size, stride, ceil_mode)
+
+
+def _bins(size: int, count: int) -> list[tuple[int, int]]:
+    """Where each of `count` windows over `size` elements begins and ends."""
+    return [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+
+
+def _targets(x: Tensor, output_size: Any, rank: int) -> tuple[int, ...]:
+    listed = (output_size,) * rank if isinstance(output_size, int) or output_size is None else tuple(output_size)
+    if len(listed) != rank:
+        raise ValueError(f"output_size must be one number or {rank}. Received: {output_size!r}")
+    return tuple(int(have) if want is None else int(want) for have, want in zip(x.shape[2:], listed, strict=True))
+
+
+def _adaptive_avg(rank: int, input: Any, output_size: Any) -> Tensor:
+    x, had_batch = batched(input, rank + 2, f"adaptive_avg_pool{rank}d")
+    want, have = _targets(x, output_size, rank), tuple(x.shape[2:])
+    if all(w == 1 for w in want):
+        return unbatched(call("GlobalAveragePool", x), had_batch)
+    if all(w and h % w == 0 for h, w in zip(have, want, strict=True)):
+        kernel = tuple(h // w for h, w in zip(have, want, strict=True))
+        return unbatched(call("AveragePool", x, kernel_shape=kernel, strides=kernel), had_batch)
+    for axis, (h, w) in enumerate(zip(have, want, strict=True), start=2):
+        if h != w:
+            table = np.zeros((h, w), x.dtype.numpy)
+            for i, (a, b) in enumerate(_bins(h, w)):
+                table[a:b, i] = 1 / (b - a)
+            x = matmul(x.movedim(axis, -1), adopt(table)).movedim(-1, axis)
+    return unbatched(x, had_batch)
+
+
+def adaptive_avg_pool1d(input: Any, output_size: Any) -> Tensor:
+    """Means over windows chosen so that the result has the wanted size.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.adaptive_avg_pool1d(pf.arange(6.0).reshape([1, 1, 6]), 2).numpy().tolist()
+        [[[1.0, 4.0]]]
+    """
+    return _adaptive_avg(1, input, output_size)
+
+
+def adaptive_avg_pool2d(input: Any, output_size: Any) -> Tensor:
+    """Means over windows chosen so that the result has the wanted size; None keeps a size.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.adaptive_avg_pool2d(pf.ones([1, 2, 7, 5]), (3, None)).shape
+        [1, 2, 3, 5]
+    """
+    return _adaptive_avg(2, input, output_size)
+
+
+def adaptive_avg_pool3d(input: Any, output_size: Any) -> Tensor:
+    """Means over windows chosen so that the result has the wanted size.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.adaptive_avg_pool3d(pf.ones([1, 2, 4, 4, 4]), 2).shape
+        [1, 2, 2, 2, 2]
+    """
+    return _adaptive_avg(3, input, output_size)
+
+
+def _adaptive_max(rank: int, input: Any, output_size: Any) -> Tensor:
+    x, had_batch = batched(input, rank + 2, f"adaptive_max_pool{rank}d")
+    want = _targets(x, output_size, rank)
+    for axis, w in enumerate(want, start=2):
+        pieces = [x.narrow(axis, a, b - a) for a, b in _bins(x.shape[axis], w)]
+        x = stack([amax(piece, dim=axis) for piece in pieces], dim=axis)
+    return unbatched(x, had_batch)
+
+
+def adaptive_max_pool1d(input: Any, output_size: Any) -> Tensor:
+    """Largest values of windows chosen so that the result has the wanted size.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.adaptive_max_pool1d(pf.arange(6.0).reshape([1, 1, 6]), 2).numpy().tolist()
+        [[[2.0, 5.0]]]
+    """
+    return _adaptive_max(1, input, output_size)
+
+
+def adaptive_max_pool2d(input: Any, output_size: Any) -> Tensor:
+    """Largest values of windows chosen so that the result has the wanted size.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.adaptive_max_pool2d(pf.ones([1, 2, 7, 5]), 3).shape
+        [1, 2, 3, 3]
+    """
+    return _adaptive_max(2, input, output_size)
+
+
+def adaptive_max_pool3d(input: Any, output_size: Any) -> Tensor:
+    """Largest values of windows chosen so that the result has the wanted size.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.adaptive_max_pool3d(pf.ones([1, 2, 4, 4, 4]), 2).shape
+        [1, 2, 2, 2, 2]
+    """
+    return _adaptive_max(3, input, output_size)

@@ -1,0 +1,122 @@
+"""Images at other sizes, and their pieces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyflame.dtypes import DType
+from pyflame.nn.functional.windows import sizes
+from pyflame.ops.core import call, const
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame.tensors import Tensor
+
+__all__ = ["affine_grid", "grid_sample", "interpolate", "unfold", "upsample"]
+
+MODES = {"nearest": "nearest", "nearest-exact": "nearest", "linear": "linear", "bilinear": "linear"}
+MODES |= {"trilinear": "linear", "bicubic": "cubic"}
+
+
+def interpolate(
+    input: Any,
+    size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Tensor:
+    """[N, C, ...] at another size, given as sizes or factors.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.interpolate(pf.tensor([[[1.0, 2.0]]]), scale_factor=2).numpy().tolist()
+        [[[1.0, 1.0, 2.0, 2.0]]]
+    """
+    if mode not in MODES:
+        raise ValueError(f"mode must be one of {', '.join(MODES)}. Received: {mode!r}")
+    if (size is None) == (scale_factor is None):
+        raise ValueError("only one of size or scale_factor should be defined")
+    have = tuple(int(d) for d in input.shape[2:])
+    settings: dict[str, Any] = {"mode": MODES[mode], "antialias": int(antialias)}
+    if mode == "nearest":
+        settings |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    elif mode == "nearest-exact":
+        settings |= {"coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_ceil"}
+    else:
+        kind = "align_corners" if align_corners else "pytorch_half_pixel"
+        settings |= {"coordinate_transformation_mode": kind, "cubic_coeff_a": -0.75 if not antialias else -0.5}
+    if size is None:
+        factors = (scale_factor,) * len(have) if isinstance(scale_factor, int | float) else tuple(scale_factor or ())
+        target = tuple(int(h * f) for h, f in zip(have, factors, strict=True))
+        if not recompute_scale_factor:
+            scales = (1.0, 1.0, *map(float, factors))
+            return call("Resize", input, None, const(scales, DType.float32), None, **settings)
+    else:
+        target = sizes(size, len(have), "size")
+    return call("Resize", input, None, None, (*map(int, input.shape[:2]), *target), **settings)
+
+
+upsample = interpolate
+
+
+def affine_grid(theta: Any, size: Sequence[int], align_corners: bool = False) -> Tensor:
+    """The places that an affine map [N, 2, 3] (or [N, 3, 4]) sends each pixel to.
+
+    Example:
+        >>> import pyflame as pf
+        >>> theta = pf.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]])
+        >>> pf.nn.functional.affine_grid(theta, [1, 1, 2, 2]).shape
+        [1, 2, 2, 2]
+    """
+    return call("AffineGrid", theta, tuple(int(s) for s in size), align_corners=int(align_corners))
+
+
+def grid_sample(
+    input: Any, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool = False
+) -> Tensor:
+    """Values of [N, C, H, W] at places between -1 and 1.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.grid_sample(pf.ones([1, 1, 2, 2]), pf.zeros([1, 1, 1, 2])).numpy().item()
+        1.0
+    """
+    known = {"bilinear": "linear", "nearest": "nearest", "bicubic": "cubic"}
+    if mode not in known:
+        raise ValueError(f"mode must be one of {', '.join(known)}. Received: {mode!r}")
+    settings = {"mode": known[mode], "padding_mode": padding_mode, "align_corners": int(align_corners)}
+    return call("GridSample", input, grid, **settings)
+
+
+def unfold(
+    input: Any,
+    kernel_size: int | Sequence[int],
+    dilation: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    stride: int | Sequence[int] = 1,
+) -> Tensor:
+    """The windows of [N, C, H, W] as columns: [N, C * kh * kw, windows].
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.unfold(pf.ones([1, 2, 3, 3]), 2).shape
+        [1, 8, 4]
+    """
+    from pyflame.ops.shaping import pad, stack
+
+    (kh, kw), (dh, dw) = sizes(kernel_size, 2, "kernel_size"), sizes(dilation, 2, "dilation")
+    (ph, pw), (sh, sw) = sizes(padding, 2, "padding"), sizes(stride, 2, "stride")
+    x = pad(input, [pw, pw, ph, ph]) if ph or pw else input
+    rows = (x.shape[2] - dh * (kh - 1) - 1) // sh + 1
+    columns = (x.shape[3] - dw * (kw - 1) - 1) // sw + 1
+    if rows <= 0 or columns <= 0:
+        raise ValueError(f"The window {kernel_size} does not fit in {list(input.shape)}")
+    taps = [
+        x[:, :, i * dh : i * dh + sh * (rows - 1) + 1 : sh, j * dw : j * dw + sw * (columns - 1) + 1 : sw]
+        for i in range(kh)
+        for j in range(kw)
+    ]
+    return stack(taps, dim=2).reshape([x.shape[0], x.shape[1] * kh * kw, rows * columns])

@@ -1,0 +1,212 @@
+"""Pooling as layers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyflame.nn import functional as F
+from pyflame.nn.module import Module
+from pyflame.nn.simple import FunctionLayer
+
+if TYPE_CHECKING:
+    from pyflame.tensors import Tensor
+
+__all__ = [
+    "AdaptiveAvgPool1d",
+    "AdaptiveAvgPool2d",
+    "AdaptiveAvgPool3d",
+    "AdaptiveMaxPool1d",
+    "AdaptiveMaxPool2d",
+    "AdaptiveMaxPool3d",
+    "AvgPool1d",
+    "AvgPool2d",
+    "AvgPool3d",
+    "GlobalAvgPool2d",
+    "LPPool1d",
+    "LPPool2d",
+    "MaxPool1d",
+    "MaxPool2d",
+    "MaxPool3d",
+]
+
+
+class MaxPool1d(FunctionLayer):
+    """The largest values of windows of an input with 1 spatial dimension.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.MaxPool1d(2)(pf.ones([1, 1, 4])).shape
+        [1, 1, 2]
+    """
+
+    function = F.max_pool1d
+
+
+class MaxPool2d(FunctionLayer):
+    """The largest values of windows of an input with 2 spatial dimensions.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.MaxPool2d(2)(pf.ones([1, 1, 4, 4])).shape
+        [1, 1, 2, 2]
+    """
+
+    function = F.max_pool2d
+
+
+class MaxPool3d(FunctionLayer):
+    """The largest values of windows of an input with 3 spatial dimensions.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.MaxPool3d(2)(pf.ones([1, 1, 4, 4, 4])).shape
+        [1, 1, 2, 2, 2]
+    """
+
+    function = F.max_pool3d
+
+
+class AvgPool1d(FunctionLayer):
+    """The means of windows of an input with 1 spatial dimension.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.AvgPool1d(2)(pf.ones([1, 1, 4])).shape
+        [1, 1, 2]
+    """
+
+    function = F.avg_pool1d
+
+
+class AvgPool2d(FunctionLayer):
+    """The means of windows of an input with 2 spatial dimensions.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.AvgPool2d(2)(pf.ones([1, 1, 4, 4])).shape
+        [1, 1, 2, 2]
+    """
+
+    function = F.avg_pool2d
+
+
+class AvgPool3d(FunctionLayer):
+    """The means of windows of an input with 3 spatial dimensions.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.AvgPool3d(2)(pf.ones([1, 1, 4, 4, 4])).shape
+        [1, 1, 2, 2, 2]
+    """
+
+    function = F.avg_pool3d
+
+
+class LPPool1d(FunctionLayer):
+    """The p-norms of windows of an input with 1 spatial dimension.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.LPPool1d(2, 2)(pf.ones([1, 1, 4])).shape
+        [1, 1, 2]
+    """
+
+    function = F.lp_pool1d
+
+
+class LPPool2d(FunctionLayer):
+    """The p-norms of windows of an input with 2 spatial dimensions.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.LPPool2d(2, 2)(pf.ones([1, 1, 4, 4])).shape
+        [1, 1, 2, 2]
+    """
+
+    function = F.lp_pool2d
+
+
+class AdaptiveAvgPool1d(FunctionLayer):
+    """Means of windows chosen so that the result has `output_size`, over 1 dimension.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.AdaptiveAvgPool1d(1)(pf.ones([1, 1, 4])).shape
+        [1, 1, 1]
+    """
+
+    function = F.adaptive_avg_pool1d
+
+
+class AdaptiveAvgPool2d(FunctionLayer):
+    """Means of windows chosen so that the result has `output_size`, over 2 dimensions.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.AdaptiveAvgPool2d(1)(pf.ones([1, 1, 4, 4])).shape
+        [1, 1, 1, 1]
+    """
+
+    function = F.adaptive_avg_pool2d
+
+
+class AdaptiveAvgPool3d(FunctionLayer):
+    """Means of windows chosen so that the result has `output_size`, over 3 dimensions.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.AdaptiveAvgPool3d(1)(pf.ones([1, 1, 4, 4, 4])).shape
+        [1, 1, 1, 1, 1]
+    """
+
+    function = F.adaptive_avg_pool3d
+
+
+class AdaptiveMaxPool1d(FunctionLayer):
+    """Largest values of windows chosen so that the result has `output_size`, over 1 dimension.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.AdaptiveMaxPool1d(1)(pf.ones([1, 1, 4])).shape
+        [1, 1, 1]
+    """
+
+    function = F.adaptive_max_pool1d
+
+
+class AdaptiveMaxPool2d(FunctionLayer):
+    """Largest values of windows chosen so that the result has `output_size`, over 2 dimensions.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.AdaptiveMaxPool2d(1)(pf.ones([1, 1, 4, 4])).shape
+        [1, 1, 1, 1]
+    """
+
+    function = F.adaptive_max_pool2d
+
+
+class AdaptiveMaxPool3d(FunctionLayer):
+    """Largest values of windows chosen so that the result has `output_size`, over 3 dimensions.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.AdaptiveMaxPool3d(1)(pf.ones([1, 1, 4, 4, 4])).shape
+        [1, 1, 1, 1, 1]
+    """
+
+    function = F.adaptive_max_pool3d
+
+
+class GlobalAvgPool2d(Module):
+    """The mean of each channel of [N, C, H, W], as [N, C, 1, 1].
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.GlobalAvgPool2d()(pf.ones([1, 3, 4, 4])).shape
+        [1, 3, 1, 1]
+    """
+
+    def forward(self, input: Any) -> Tensor:
+        """The means."""
+        return F.adaptive_avg_pool2d(input, 1)

@@ -1,0 +1,321 @@
+"""Recurrent layers and cells, with torch's weights and results."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pyflame.nn import functional as F
+from pyflame.nn import init
+from pyflame.nn.making import empty_parameter
+from pyflame.nn.module import Module
+from pyflame.ops.activation import relu, sigmoid
+from pyflame.ops.core import call_many
+from pyflame.ops.creation import zeros
+from pyflame.ops.pointwise import tanh
+from pyflame.ops.shaping import cat, stack
+from pyflame_rt.graph.errors import ShapeMismatchError
+
+if TYPE_CHECKING:
+    from pyflame.dtypes import DType
+    from pyflame.tensors import Tensor
+
+__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
+
+
+class _Recurrent(Module):
+    """Layers of one kind of cell over [L, N, input_size], in one or both directions."""
+
+    operator: ClassVar[str]
+    gates: ClassVar[tuple[int, ...]]  # torch's gates in ONNX's order
+    states: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        dtype: DType | None = None,
+    ) -> None:
+        super().__init__()
+        if hidden_size <= 0 or num_layers <= 0:
+            raise ValueError(f"hidden_size and num_layers must be positive. Received: {hidden_size}, {num_layers}")
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"dropout must be from 0 to 1. Received: {dropout}")
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, dropout, bidirectional
+        for layer in range(num_layers):
+            width = input_size if layer == 0 else hidden_size * self.directions
+            for suffix in self._suffixes(layer):
+                rows = len(self.gates) * hidden_size
+                self.register_parameter(f"weight_ih_{suffix}", empty_parameter([rows, width], dtype))
+                self.register_parameter(f"weight_hh_{suffix}", empty_parameter([rows, hidden_size], dtype))
+                if bias:
+                    self.register_parameter(f"bias_ih_{suffix}", empty_parameter([rows], dtype))
+                    self.register_parameter(f"bias_hh_{suffix}", empty_parameter([rows], dtype))
+        self.reset_parameters()
+
+    @property
+    def directions(self) -> int:
+        """One, or two when bidirectional."""
+        return 2 if self.bidirectional else 1
+
+    def reset_parameters(self) -> None:
+        """Draw new weights."""
+        bound = 1 / math.sqrt(self.hidden_size)
+        for parameter in self.parameters():
+            init.uniform_(parameter, -bound, bound)
+
+    def flatten_parameters(self) -> None:
+        """Does nothing: weights are packed when a graph is compiled."""
+
+    def forward(self, input: Any, hx: Any = None) -> tuple[Tensor, Any]:
+        """Outputs of the last layer at all steps, and the last state(s) of all layers."""
+        single = len(input.shape) == 2
+        x = input.unsqueeze(1) if single else input.transpose(0, 1) if self.batch_first else input
+        if len(x.shape) != 3 or x.shape[-1] != self.input_size:
+            raise ShapeMismatchError(
+                f"input.size(-1) must be {self.input_size} in 2 or 3 dimensions. Received: {list(input.shape)}"
+            )
+        first = self._first_states(hx, int(x.shape[1]), x.dtype, single)
+        last: list[list[Tensor]] = [[] for _ in range(self.states)]
+        for layer in range(self.num_layers):
+            if layer and self.dropout and self.training:
+                x = F.dropout(x, self.dropout)
+            part = slice(layer * self.directions, (layer + 1) * self.directions)
+            x, *ends = self._layer(x, layer, [state[part] for state in first])
+            for kept, end in zip(last, ends, strict=True):
+                kept.append(end)
+        states = [cat(kept, dim=0) if len(kept) > 1 else kept[0] for kept in last]
+        if single:
+            x, states = x.squeeze(1), [state.squeeze(1) for state in states]
+        elif self.batch_first:
+            x = x.transpose(0, 1)
+        return x, tuple(states) if self.states > 1 else states[0]
+
+    def _suffixes(self, layer: int) -> list[str]:
+        return [f"l{layer}", f"l{layer}_reverse"][: self.directions]
+
+    def _first_states(self, hx: Any, batch: int, dtype: DType, single: bool) -> list[Tensor]:
+        shape = [self.num_layers * self.directions, batch, self.hidden_size]
+        if hx is None:
+            return [zeros(shape, dtype=dtype) for _ in range(self.states)]
+        given = list(hx) if self.states > 1 else [hx]
+        states = [state.unsqueeze(1) if single else state for state in given]
+        for state in states:
+            if list(state.shape) != shape:
+                raise ShapeMismatchError(f"Expected hidden size {shape}. Received: {list(state.shape)}")
+        return states
+
+    def _layer(self, x: Tensor, layer: int, states: list[Tensor]) -> list[Tensor]:
+        """One layer through the operator: outputs [L, N, directions * hidden] and last states."""
+        names = self._suffixes(layer)
+        w, r = (stack([self._ordered(getattr(self, f"weight_{kind}_{n}")) for n in names]) for kind in ("ih", "hh"))
+        b = None
+        if self.bias:
+            pairs = [(getattr(self, f"bias_ih_{n}"), getattr(self, f"bias_hh_{n}")) for n in names]
+            b = stack([cat([self._ordered(i), self._ordered(h)], dim=0) for i, h in pairs])
+        direction = "bidirectional" if self.bidirectional else "forward"
+        y, *ends = call_many(
+            self.operator, x, w, r, b, None, *states, direction=direction, hidden_size=self.hidden_size, **self._more()
+        )
+        steps, count, batch, hidden = y.shape
+        return [y.transpose(1, 2).reshape([steps, batch, count * hidden]), *ends]
+
+    def _ordered(self, weight: Tensor) -> Tensor:
+        """Gates in ONNX's order."""
+        if self.gates == tuple(range(len(self.gates))):
+            return weight
+        rows = self.hidden_size
+        return cat([weight.narrow(0, gate * rows, rows) for gate in self.gates], dim=0)
+
+    def _more(self) -> dict[str, Any]:
+        return {}
+
+    def extra_repr(self) -> str:
+        """The settings that differ from the defaults."""
+        parts = [f"{self.input_size}, {self.hidden_size}"]
+        parts += [f"num_layers={self.num_layers}"] if self.num_layers != 1 else []
+        parts += ["bias=False"] if not self.bias else []
+        parts += [f"{name}=True" for name in ("batch_first", "bidirectional") if getattr(self, name)]
+        parts += [f"dropout={self.dropout}"] if self.dropout else []
+        return ", ".join(parts)
+
+
+class LSTM(_Recurrent):
+    """Long short-term memory.
+
+    Example:
+        >>> import pyflame as pf
+        >>> y, (h, c) = pf.nn.LSTM(4, 8, num_layers=2)(pf.randn([5, 3, 4]))
+        >>> y.shape, h.shape, c.shape
+        ([5, 3, 8], [2, 3, 8], [2, 3, 8])
+    """
+
+    operator = "LSTM"
+    gates = (0, 3, 1, 2)  # torch: input, forget, cell, output; ONNX: input, output, forget, cell
+    states = 2
+
+
+class GRU(_Recurrent):
+    """Gated recurrent units.
+
+    Example:
+        >>> import pyflame as pf
+        >>> y, h = pf.nn.GRU(4, 8, bidirectional=True)(pf.randn([5, 3, 4]))
+        >>> y.shape, h.shape
+        ([5, 3, 16], [2, 3, 8])
+    """
+
+    operator = "GRU"
+    gates = (1, 0, 2)  # torch: reset, update, new; ONNX: update, reset, hidden
+
+    def _more(self) -> dict[str, Any]:
+        return {"linear_before_reset": 1}
+
+
+class RNN(_Recurrent):
+    """The plain recurrent layer, with tanh or relu.
+
+    Example:
+        >>> import pyflame as pf
+        >>> y, h = pf.nn.RNN(4, 8, batch_first=True)(pf.randn([3, 5, 4]))
+        >>> y.shape, h.shape
+        ([3, 5, 8], [1, 3, 8])
+    """
+
+    operator = "RNN"
+    gates = (0,)
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        dtype: DType | None = None,
+    ) -> None:
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"nonlinearity must be tanh or relu. Received: {nonlinearity!r}")
+        self.nonlinearity = nonlinearity
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, dtype=dtype)
+
+    def _more(self) -> dict[str, Any]:
+        return {"activations": (self.nonlinearity.capitalize(),) * self.directions}
+
+
+class _Cell(Module):
+    """One step of a recurrent layer over [N, input_size] or [input_size]."""
+
+    gates: ClassVar[int]
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, *, dtype: DType | None = None) -> None:
+        super().__init__()
+        self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
+        rows = self.gates * hidden_size
+        self.weight_ih = empty_parameter([rows, input_size], dtype)
+        self.weight_hh = empty_parameter([rows, hidden_size], dtype)
+        self.register_parameter("bias_ih", empty_parameter([rows], dtype) if bias else None)
+        self.register_parameter("bias_hh", empty_parameter([rows], dtype) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw new weights."""
+        bound = 1 / math.sqrt(self.hidden_size)
+        for parameter in self.parameters():
+            init.uniform_(parameter, -bound, bound)
+
+    def _state(self, input: Any, given: Any) -> Tensor:
+        if given is not None:
+            return given
+        return zeros([*input.shape[:-1], self.hidden_size], dtype=input.dtype)
+
+    def _sums(self, input: Any, h: Tensor) -> tuple[Tensor, Tensor]:
+        return F.linear(input, self.weight_ih, self.bias_ih), F.linear(h, self.weight_hh, self.bias_hh)
+
+    def extra_repr(self) -> str:
+        """The sizes."""
+        return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
+
+
+class LSTMCell(_Cell):
+    """One step of an LSTM: the new hidden and cell state.
+
+    Example:
+        >>> import pyflame as pf
+        >>> h, c = pf.nn.LSTMCell(4, 8)(pf.randn([3, 4]))
+        >>> h.shape
+        [3, 8]
+    """
+
+    gates = 4
+
+    def forward(self, input: Any, hx: Any = None) -> tuple[Tensor, Tensor]:
+        """The new states."""
+        h, c = (self._state(input, None if hx is None else hx[i]) for i in range(2))
+        mine, before = self._sums(input, h)
+        i, f, g, o = (mine + before).chunk(4, dim=-1)
+        c = sigmoid(f) * c + sigmoid(i) * tanh(g)
+        return sigmoid(o) * tanh(c), c
+
+
+class GRUCell(_Cell):
+    """One step of a GRU: the new hidden state.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.GRUCell(4, 8)(pf.randn([3, 4])).shape
+        [3, 8]
+    """
+
+    gates = 3
+
+    def forward(self, input: Any, hx: Any = None) -> Tensor:
+        """The new state."""
+        h = self._state(input, hx)
+        mine, before = self._sums(input, h)
+        (ri, zi, ni), (rh, zh, nh) = mine.chunk(3, dim=-1), before.chunk(3, dim=-1)
+        z = sigmoid(zi + zh)
+        n = tanh(ni + sigmoid(ri + rh) * nh)
+        return (1 - z) * n + z * h
+
+
+class RNNCell(_Cell):
+    """One step of a plain recurrent layer: the new hidden state.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.RNNCell(4, 8)(pf.randn([3, 4])).shape
+        [3, 8]
+    """
+
+    gates = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str = "tanh",
+        *,
+        dtype: DType | None = None,
+    ) -> None:
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"nonlinearity must be tanh or relu. Received: {nonlinearity!r}")
+        self.nonlinearity = nonlinearity
+        super().__init__(input_size, hidden_size, bias, dtype=dtype)
+
+    def forward(self, input: Any, hx: Any = None) -> Tensor:
+        """The new state."""
+        mine, before = self._sums(input, self._state(input, hx))
+        return (tanh if self.nonlinearity == "tanh" else relu)(mine + before)

@@ -1,0 +1,71 @@
+"""Tables of vectors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from pyflame.arrays import adopt
+from pyflame.nn import functional as F
+from pyflame.nn import init
+from pyflame.nn.making import empty_parameter
+from pyflame.nn.module import Module
+
+if TYPE_CHECKING:
+    from pyflame.dtypes import DType
+    from pyflame.layout import MeshLayout
+    from pyflame.tensors import Tensor
+
+__all__ = ["Embedding"]
+
+
+class Embedding(Module):
+    """A table with one trained vector for each number.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.Embedding(10, 4)(pf.tensor([1, 5], dtype=pf.int64)).shape
+        [2, 4]
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        *,
+        layout: MeshLayout | None = None,
+        dtype: DType | None = None,
+    ) -> None:
+        super().__init__()
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            raise ValueError(f"padding_idx must be within {num_embeddings} rows. Received: {padding_idx}")
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
+        self.weight = empty_parameter([num_embeddings, embedding_dim], dtype, layout)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw new vectors; the padding's is zero."""
+        init.normal_(self.weight)
+        if self.padding_idx is not None:
+            values = self.weight.numpy().copy()
+            values[self.padding_idx] = 0
+            self.weight.data = adopt(values)
+
+    @classmethod
+    def from_pretrained(cls, embeddings: Any, freeze: bool = True, padding_idx: int | None = None) -> Self:
+        """A table with the given vectors, not trained unless `freeze` is false."""
+        rows, columns = embeddings.shape
+        made = cls(int(rows), int(columns), padding_idx, dtype=embeddings.dtype)
+        made.weight.data = embeddings.detach()
+        made.weight.requires_grad = not freeze
+        return made
+
+    def forward(self, input: Any) -> Tensor:
+        """The vectors of the numbers."""
+        return F.embedding(input, self.weight, self.padding_idx)
+
+    def extra_repr(self) -> str:
+        """The sizes."""
+        parts = f"{self.num_embeddings}, {self.embedding_dim}"
+        return parts if self.padding_idx is None else f"{parts}, padding_idx={self.padding_idx}"

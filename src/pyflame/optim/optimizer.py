@@ -1,0 +1,255 @@
+"""What all optimizers share: groups of parameters, state, and one evaluation for the whole step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from pyflame.arrays import adopt
+from pyflame.autograd import enable_grad, no_grad
+from pyflame.evaluation import evaluate
+from pyflame.lazy import modes
+from pyflame.ops.core import cast
+from pyflame.tensors import Tensor
+
+if TYPE_CHECKING:
+    from pyflame.dtypes import DType
+
+__all__ = ["Optimizer", "ParamGroup", "Slots"]
+
+Slots: TypeAlias = dict[str, Tensor]
+
+
+class ParamGroup(dict[str, Any]):
+    """Parameters with settings of their own; the learning rate is also kept as a tensor, which compiled steps read."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.lr_tensor = _number(float(settings["lr"]))
+        super().__init__(settings)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key == "lr":
+            value = float(value)
+            self.lr_tensor.data = _number(value)
+        super().__setitem__(key, value)
+
+
+class Optimizer:
+    """Changes parameters by their gradients: write `slots` (names of state tensors) and `update`.
+
+    Example:
+        >>> import pyflame as pf
+        >>> class Signs(pf.optim.Optimizer):
+        ...     def __init__(self, params, lr):
+        ...         super().__init__(params, {"lr": lr})
+        ...     def update(self, p, g, s, group):
+        ...         return p - s["lr"] * pf.sign(g), {}
+        >>> w = pf.nn.Parameter(pf.ones([2]))
+        >>> (w * w).sum().backward()
+        >>> Signs([w], lr=0.25).step()
+        >>> w.numpy().tolist()
+        [0.75, 0.75]
+    """
+
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
+        if isinstance(params, Tensor):
+            raise TypeError("params must be a list of tensors or dicts. Received: one Tensor")
+        self.defaults = defaults
+        self.state: dict[Tensor, Slots] = {}
+        self.param_groups: list[ParamGroup] = []
+        listed = list(params)
+        if not listed:
+            raise ValueError("optimizer got an empty parameter list")
+        for group in listed if isinstance(listed[0], Mapping) else [{"params": listed}]:
+            self.add_param_group(group)
+
+    def slots(self, group: dict[str, Any]) -> tuple[str, ...]:  # noqa: ARG002
+        """The names of the tensors kept for each parameter; they begin as zeros."""
+        return ()
+
+    def start(self, slot: str, p: Tensor, group: dict[str, Any]) -> Tensor:  # noqa: ARG002
+        """The first value of a slot."""
+        return adopt(np.zeros(tuple(p.shape), p.dtype.numpy))
+
+    def update(self, p: Tensor, g: Tensor, s: Slots, group: dict[str, Any]) -> tuple[Tensor, Slots]:
+        """The new parameter and slots, from the old ones and the gradient.
+
+        Args:
+            p: The parameter's value.
+            g: Its gradient (turned round where the group maximizes).
+            s: Its slots, and `lr`, `step` (from 1), and with betas `inv_bias1` and `rsqrt_bias2`.
+            group: The settings.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must write update(p, g, s, group)")
+
+    def add_param_group(self, param_group: Mapping[str, Any]) -> None:
+        """Add parameters with settings of their own."""
+        given = dict(param_group)
+        params = given["params"]
+        given["params"] = [params] if isinstance(params, Tensor) else list(params)
+        known = {id(p) for group in self.param_groups for p in group["params"]}
+        for p in given["params"]:
+            if not isinstance(p, Tensor):
+                raise TypeError(f"optimizer can only optimize Tensors. Received: {type(p).__name__}")
+            if id(p) in known:
+                raise ValueError("some parameters appear in more than one place")
+            known.add(id(p))
+        self.param_groups.append(ParamGroup({**self.defaults, **given}))
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Change every parameter that has a gradient; all are computed in one go.
+
+        Args:
+            closure: Computes the loss and its gradients anew; its result is returned.
+        """
+        loss = None
+        if closure is not None:
+            with enable_grad():
+                loss = closure()
+        with no_grad():
+            changed = [handle for group in self.param_groups for handle in self._step_group(group)]
+        if changed and modes.tracer is None:
+            evaluate([handle._value for handle in changed])
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop all gradients, or set them to zero."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.zero_grad(set_to_none=set_to_none)
+
+    def get_lr(self) -> float:
+        """The learning rate of the first group."""
+        return self.param_groups[0]["lr"]
+
+    def set_lr(self, lr: float) -> None:
+        """Give every group this learning rate."""
+        for group in self.param_groups:
+            group["lr"] = lr
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state by parameter number, and the groups' settings, as torch arranges them."""
+        numbers = {id(p): n for n, p in enumerate(p for group in self.param_groups for p in group["params"])}
+        groups = [{**group, "params": [numbers[id(p)] for p in group["params"]]} for group in self.param_groups]
+        state = {numbers[id(p)]: {k: v.detach() for k, v in slots.items()} for p, slots in self.state.items()}
+        return {"state": state, "param_groups": groups}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over a saved state; groups and sizes must fit."""
+        groups = state_dict["param_groups"]
+        sizes = [len(group["params"]) for group in groups]
+        mine = [len(group["params"]) for group in self.param_groups]
+        if sizes != mine:
+            raise ValueError(f"loaded state has groups of {sizes} parameters, the optimizer has {mine}")
+        for group, saved in zip(self.param_groups, groups, strict=True):
+            for key, value in saved.items():
+                if key != "params":
+                    group[key] = value
+        params = [p for group in self.param_groups for p in group["params"]]
+        loaded = {params[int(n)]: slots for n, slots in state_dict["state"].items()}
+        self.state = {p: _loaded(p, slots) for p, slots in loaded.items()}
+        self._share_steps()
+
+    def __repr__(self) -> str:
+        lines = [f"{type(self).__name__} ("]
+        for number, group in enumerate(self.param_groups):
+            lines.append(f"Parameter Group {number}")
+            lines += [f"    {key}: {group[key]}" for key in sorted(group) if key != "params"]
+        return "\n".join([*lines, ")"])
+
+    def _step_group(self, group: ParamGroup) -> list[Tensor]:
+        """Record the changes of a group; the handles that were bound anew."""
+        ready = [p for p in group["params"] if p.grad is not None]
+        changed: list[Tensor] = []
+        for p in ready:
+            if p not in self.state:
+                self.state[p] = {slot: self.start(slot, p, group) for slot in self.slots(group)}
+        for step, members in self._cohorts(ready).items():
+            shared = _shared(group, step)
+            for p in members:
+                changed += self._step_one(p, group, _in(p.dtype, shared))
+            changed.append(step)
+        return changed
+
+    def _step_one(self, p: Tensor, group: ParamGroup, shared: Slots) -> list[Tensor]:
+        slots = self.state[p]
+        gradient = p.grad
+        assert gradient is not None
+        gradient = gradient.detach()
+        if gradient.dtype is not p.dtype:
+            gradient = cast(gradient, p.dtype)
+        new, kept = self.update(
+            p.detach(), -gradient if group.get("maximize") else gradient, {**slots, **shared}, group
+        )
+        p.data = new
+        for name, value in kept.items():
+            slots[name].data = value
+        return [p, *(slots[name] for name in kept)]
+
+    def _cohorts(self, ready: list[Tensor]) -> dict[Tensor, list[Tensor]]:
+        """Parameters by their step counter, each counter one further; counters are shared by those in step."""
+        using: dict[Tensor, int] = {}
+        for slots in self.state.values():
+            if "step" in slots:
+                using[slots["step"]] = using.get(slots["step"], 0) + 1
+        cohorts: dict[Tensor | None, list[Tensor]] = {}
+        for p in ready:
+            cohorts.setdefault(self.state[p].get("step"), []).append(p)
+        moved: dict[Tensor, list[Tensor]] = {}
+        for counter, members in cohorts.items():
+            if counter is None:
+                own = _number(1.0)
+            elif using[counter] == len(members):
+                own = counter
+                own.data = counter.detach() + 1.0
+            else:
+                own = (counter.detach() + 1.0).detach()
+            for p in members:
+                self.state[p]["step"] = own
+            moved[own] = members
+        return moved
+
+    def _share_steps(self) -> None:
+        counters: dict[float, Tensor] = {}
+        for slots in self.state.values():
+            if "step" in slots:
+                slots["step"] = counters.setdefault(float(slots["step"].numpy()), slots["step"])
+
+
+def _number(value: float) -> Tensor:
+    """A number that compiled steps read anew each time."""
+    return adopt(np.array(value, np.float64))
+
+
+def _shared(group: ParamGroup, step: Tensor) -> Slots:
+    """What all parameters of a cohort use, computed once and in double precision."""
+    count = step.detach()
+    shared = {"lr": group.lr_tensor.detach(), "step": count}
+    if "betas" in group:
+        beta1, beta2 = group["betas"]
+        shared["inv_bias1"] = 1.0 / (1.0 - _power(beta1, count))
+        shared["rsqrt_bias2"] = 1.0 / (1.0 - _power(beta2, count)).sqrt()
+    return shared
+
+
+def _power(base: float, exponent: Tensor) -> Tensor:
+    return _number(base) ** exponent
+
+
+def _in(dtype: DType, shared: Slots) -> Slots:
+    return {name: value if name == "step" else cast(value, dtype) for name, value in shared.items()}
+
+
+def _loaded(p: Tensor, slots: Mapping[str, Any]) -> Slots:
+    made: Slots = {}
+    for name, value in slots.items():
+        array = np.asarray(value.detach().numpy() if hasattr(value, "detach") else value)
+        if name == "step":
+            made[name] = _number(float(array))
+        elif tuple(array.shape) != tuple(p.shape):
+            raise ValueError(f"loaded {name} has shape {list(array.shape)}, its parameter {list(p.shape)}")
+        else:
+            made[name] = adopt(np.array(array, p.dtype.numpy))
+    return made

@@ -1,0 +1,188 @@
+"""Optimizers and schedulers against torch's, step by step in float64."""
+
+import numpy as np
+import pytest
+
+import pyflame as pf
+from pyflame import optim
+
+torch = pytest.importorskip("torch")
+
+CASES = [
+    ("SGD", {"lr": 0.1}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.3}),
+    ("SGD", {"lr": 0.1, "maximize": True}),
+    ("Adam", {"lr": 0.05}),
+    ("Adam", {"lr": 0.05, "betas": (0.8, 0.9), "weight_decay": 0.1, "amsgrad": True}),
+    ("AdamW", {"lr": 0.05, "weight_decay": 0.2}),
+    ("RMSprop", {"lr": 0.01}),
+    ("RMSprop", {"lr": 0.01, "momentum": 0.9, "centered": True, "weight_decay": 0.1}),
+    ("Adagrad", {"lr": 0.1, "lr_decay": 0.1, "initial_accumulator_value": 0.2}),
+]
+IDS = [f"{name}-{'-'.join(settings)}" for name, settings in CASES]
+
+
+def start():
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=(4, 3)), rng.normal(size=(3,))]
+
+
+def gradients(step):
+    rng = np.random.default_rng(100 + step)
+    return [rng.normal(size=(4, 3)), rng.normal(size=(3,))]
+
+
+def run(library, make, tensor, settings, steps, skip=()):
+    params = [tensor(a) for a in start()]
+    optimizer = make(params, **settings)
+    for step in range(steps):
+        for number, (p, g) in enumerate(zip(params, gradients(step), strict=True)):
+            p.grad = None if (step, number) in skip else library.from_numpy(g)
+        optimizer.step()
+    return params, optimizer
+
+
+def ours(name, settings, steps=7, skip=()):
+    return run(pf, getattr(optim, name), lambda a: pf.nn.Parameter(pf.from_numpy(a)), settings, steps, skip)
+
+
+def theirs(name, settings, steps=7, skip=()):
+    make = getattr(torch.optim, name)
+    return run(torch, make, lambda a: torch.nn.Parameter(torch.from_numpy(a.copy())), settings, steps, skip)
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=IDS)
+def test_steps_equal_torch(name, settings):
+    for mine, other in zip(ours(name, settings)[0], theirs(name, settings)[0], strict=True):
+        np.testing.assert_allclose(mine.numpy(), other.detach().numpy(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["Adam", "SGD"])
+def test_parameters_without_gradient_keep_their_own_count(name):
+    settings = {"lr": 0.1, **({"momentum": 0.9} if name == "SGD" else {})}
+    skip = {(1, 0), (3, 1), (4, 1)}
+    for mine, other in zip(ours(name, settings, skip=skip)[0], theirs(name, settings, skip=skip)[0], strict=True):
+        np.testing.assert_allclose(mine.numpy(), other.detach().numpy(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "settings"), [*CASES, ("Lion", {"lr": 0.01}), ("LAMB", {"lr": 0.01})])
+def test_state_round_trip_goes_on_alike(name, settings):
+    params, optimizer = ours(name, settings, steps=3)
+    twins = [pf.nn.Parameter(p.detach()) for p in params]
+    other = getattr(optim, name)(twins, **{**settings, "lr": 9.0})
+    other.load_state_dict(optimizer.state_dict())
+    for group, opt in ((params, optimizer), (twins, other)):
+        for p, g in zip(group, gradients(3), strict=True):
+            p.grad = pf.from_numpy(g)
+        opt.step()
+    for p, q in zip(params, twins, strict=True):
+        np.testing.assert_array_equal(p.numpy(), q.numpy())
+
+
+def test_lion_by_its_formula():
+    params, _ = ours("Lion", {"lr": 0.01, "betas": (0.9, 0.99), "weight_decay": 0.1}, steps=4)
+    p, m = start()[0], np.zeros((4, 3))
+    for step in range(4):
+        g = gradients(step)[0]
+        p = p * (1 - 0.01 * 0.1) - 0.01 * np.sign(0.9 * m + 0.1 * g)
+        m = 0.99 * m + 0.01 * g
+    np.testing.assert_allclose(params[0].numpy(), p, rtol=1e-12)
+
+
+def test_lamb_by_its_formula():
+    params, _ = ours("LAMB", {"lr": 0.01, "weight_decay": 0.1}, steps=3)
+    p, m, v = start()[0], np.zeros((4, 3)), np.zeros((4, 3))
+    for step in range(1, 4):
+        g = gradients(step - 1)[0]
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        move = (m / (1 - 0.9**step)) / (np.sqrt(v / (1 - 0.999**step)) + 1e-6) + 0.1 * p
+        p = p - 0.01 * np.linalg.norm(p) / np.linalg.norm(move) * move
+    np.testing.assert_allclose(params[0].numpy(), p, rtol=1e-9)
+
+
+def test_groups_have_their_own_rates():
+    a, b = (pf.nn.Parameter(pf.zeros([1])) for _ in range(2))
+    optimizer = optim.SGD([{"params": [a]}, {"params": [b], "lr": 1.0}], lr=0.5)
+    for p in (a, b):
+        p.grad = pf.ones([1])
+    optimizer.step()
+    assert (a.item(), b.item()) == (-0.5, -1.0)
+    optimizer.set_lr(2.0)
+    assert [group["lr"] for group in optimizer.param_groups] == [2.0, 2.0]
+
+
+def test_pending_graphs_keep_the_old_parameters():
+    w = pf.nn.Parameter(pf.ones([1]))
+    before = w * 3
+    w.grad = pf.ones([1])
+    optim.SGD([w], lr=1.0).step()
+    assert before.item() == 3.0
+    assert w.item() == 0.0
+
+
+def test_a_closure_is_called_and_its_loss_returned():
+    w = pf.nn.Parameter(pf.ones([1]))
+    optimizer = optim.SGD([w], lr=0.1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (w * w).sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 1.0
+    assert w.item() == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: optim.SGD([], lr=0.1), "empty"),
+        (lambda: optim.SGD([pf.nn.Parameter(pf.ones([1]))], lr=-1.0), "lr"),
+        (lambda: optim.Adam([pf.nn.Parameter(pf.ones([1]))], betas=(1.5, 0.9)), "betas"),
+        (lambda: optim.SGD([pf.nn.Parameter(pf.ones([1]))], lr=0.1, nesterov=True), "Nesterov"),
+    ],
+)
+def test_bad_settings_are_named(call, error):
+    with pytest.raises(ValueError, match=error):
+        call()
+
+
+SCHEDULERS = [
+    ("StepLR", {"step_size": 3, "gamma": 0.5}),
+    ("MultiStepLR", {"milestones": [2, 5], "gamma": 0.5}),
+    ("ExponentialLR", {"gamma": 0.9}),
+    ("CosineAnnealingLR", {"T_max": 5, "eta_min": 0.01}),
+    ("CosineAnnealingWarmRestarts", {"T_0": 2, "T_mult": 2}),
+    ("LinearLR", {"start_factor": 0.25, "total_iters": 4}),
+    ("ConstantLR", {"factor": 0.5, "total_iters": 3}),
+    ("PolynomialLR", {"total_iters": 6, "power": 2.0}),
+    ("LambdaLR", {"lr_lambda": lambda step: 1 / (1 + step)}),
+    ("OneCycleLR", {"max_lr": 1.0, "total_steps": 12}),
+    ("OneCycleLR", {"max_lr": 1.0, "total_steps": 12, "anneal_strategy": "linear", "pct_start": 0.5}),
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), SCHEDULERS, ids=[f"{n}-{i}" for i, (n, _) in enumerate(SCHEDULERS)])
+def test_schedules_equal_torch(name, settings):
+    mine = getattr(optim, name)(optim.SGD([pf.nn.Parameter(pf.ones([1]))], lr=0.3), **settings)
+    sgd = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.3)
+    extra = {"cycle_momentum": False} if name == "OneCycleLR" else {}
+    other = getattr(torch.optim.lr_scheduler, name)(sgd, **settings, **extra)
+    for _ in range(11):
+        assert mine.get_lr() == pytest.approx(sgd.param_groups[0]["lr"], rel=1e-9)
+        sgd.step()
+        mine.step(), other.step()
+
+
+def test_plateau_equals_torch():
+    mine = optim.ReduceLROnPlateau(
+        optim.SGD([pf.nn.Parameter(pf.ones([1]))], lr=1.0), patience=1, cooldown=1, factor=0.5
+    )
+    sgd = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    other = torch.optim.lr_scheduler.ReduceLROnPlateau(sgd, patience=1, cooldown=1, factor=0.5)
+    for loss in (1.0, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.8, 0.8, 0.8, 0.8):
+        mine.step(loss), other.step(loss)
+        assert mine.get_lr() == sgd.param_groups[0]["lr"]
