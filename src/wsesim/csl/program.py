@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from wsesim.csl.tree import NOWHERE, DsdConst, Local, OpOptions, Position, Stmt
+from wsesim.csl.source import NOWHERE, Position
+from wsesim.csl.tree import DsdConst, Local, OpOptions, Stmt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from wsesim.csl.source import NOWHERE, Position
 from wsesim.csl.types import BOOL, VOID, PtrType, Type
 
 __all__ = [
@@ -64,21 +65,6 @@ __all__ = [
     "Unary",
     "While",
 ]
-
-
-@dataclass(frozen=True)
-class Position:
-    """A place in a source file; line and column count from 1."""
-
-    file: str
-    line: int
-    column: int
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}"
-
-
-NOWHERE = Position("<none>", 0, 0)
 
 
 @dataclass(frozen=True)
