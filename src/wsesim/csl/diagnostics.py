@@ -9,11 +9,13 @@ The tree of exceptions::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from wsesim.csl.source import NOWHERE, Position, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 __all__ = ["CompileError", "CslError", "CslInputError", "Diagnostic", "Diagnostics"]
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Literal, NoReturn, cast
 
 from wsesim.csl import syntax as s
 from wsesim.csl.lexer import KEYWORDS, Token
-from wsesim.csl.source import Position, Source
 
 if TYPE_CHECKING:
     from wsesim.csl.diagnostics import Diagnostics
+    from wsesim.csl.source import Position, Source
 
 __all__ = ["PRECEDENCE", "ExpressionParser", "Unexpected"]
 
@@ -143,7 +143,9 @@ class ExpressionParser:
             self.advance()
             right = self._binary(level + 1, no_init)
             if level == 3 and PRECEDENCE.get(self.token.text) == 3 and self.token.kind == "op":
-                raise self.unexpected("'and' or 'or' between comparisons", "comparisons do not chain: write a < b and b < c")
+                raise self.unexpected(
+                    "'and' or 'or' between comparisons", "comparisons do not chain: write a < b and b < c"
+                )
             left = s.Binary(token.text, left, right, pos=pos)
 
     def _unary(self, *, no_init: bool) -> s.Expr:
@@ -185,7 +187,9 @@ class ExpressionParser:
                 case ".":
                     self.advance()
                     base = s.Field(base, self._field_name(), pos=pos)
-                case "{" if not no_init and isinstance(base, s.Name | s.Call | s.Field | s.StructTypeExpr | s.BuiltinCall):
+                case "{" if not no_init and isinstance(
+                    base, s.Name | s.Call | s.Field | s.StructTypeExpr | s.BuiltinCall
+                ):
                     self.advance()
                     base = s.InitList(base, self._init_fields(), pos=base.pos)
                 case _:
@@ -401,10 +405,11 @@ class ExpressionParser:
     def _enum(self) -> s.EnumTypeExpr:
         pos = self.pos()
         self.advance()
-        self.expect("(", "'(' and the enum's integer type")
-        base = self.type_expr()
-        self.expect(")")
-        self.expect("{")
+        base = None
+        if self.accept("("):
+            base = self.type_expr()
+            self.expect(")")
+        self.expect("{", "'(' and the enum's integer type, or '{'")
         members: list[tuple[str, s.Expr | None]] = []
         while self.token.text != "}":
             name = self.identifier("a member's name")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from wsesim.csl.diagnostics import Diagnostics
-from wsesim.csl.source import Source
+if TYPE_CHECKING:
+    from wsesim.csl.diagnostics import Diagnostics
+    from wsesim.csl.source import Source
 
 __all__ = ["KEYWORDS", "Token", "tokenize"]
 
 KEYWORDS = frozenset(
-    "and align break comptime const continue else enum export extern false fn for if layout linksection or packed "
-    "param return struct switch task true union var while".split()
+    (
+        *("align", "and", "break", "comptime", "const", "continue", "else", "enum", "export", "extern", "false", "fn"),
+        *("for", "if", "layout", "linksection", "or", "packed", "param", "return", "struct", "switch", "task", "true"),
+        *("union", "var", "while"),
+    )
 )
 
 _TOKEN = re.compile(

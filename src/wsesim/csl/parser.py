@@ -111,16 +111,21 @@ class Parser(ExpressionParser):
         const = self.advance().text == "const"
         name = self.identifier("the variable's name")
         kind = self.type_expr() if self.accept(":") else None
-        align = section = None
-        while self.token.text in ("align", "linksection"):
-            word = self.advance().text
-            self.expect("(")
-            value = self.expression()
-            self.expect(")")
-            align, section = (value, section) if word == "align" else (align, value)
+        extra = self._attributes()
         init = self.expression() if self.accept("=") else None
         self.end_statement("the declaration")
-        return s.VarDecl(name, kind, init, const, storage, align, section, is_comptime, pos=pos)
+        align, section, linkname = (extra.get(word) for word in ("align", "linksection", "linkname"))
+        return s.VarDecl(name, kind, init, const, storage, align, section, is_comptime, linkname, pos=pos)
+
+    def _attributes(self) -> dict[str, s.Expr]:
+        """``align(..)``, ``linksection(..)``, ``linkname(..)`` in any order."""
+        found: dict[str, s.Expr] = {}
+        while self.token.text in ("align", "linksection", "linkname"):
+            word = self.advance().text
+            self.expect("(")
+            found[word] = self.expression()
+            self.expect(")")
+        return found
 
     def _function(self, storage: Storage, *, inline: bool = False) -> s.FunctionDecl:
         pos = self.pos()
@@ -133,12 +138,11 @@ class Parser(ExpressionParser):
             if not self.accept(","):
                 break
         self.expect(")")
+        linkname = self._attributes().get("linkname")
         ret = self.type_expr(no_init=True)
-        if self.token.text == ";" and storage == "extern":
-            self.advance()
-            return s.FunctionDecl(name, tuple(params), ret, None, is_task, storage, inline, pos=pos)
-        body = self.block()
-        return s.FunctionDecl(name, tuple(params), ret, body, is_task, storage, inline, pos=pos)
+        linkname = self._attributes().get("linkname", linkname)
+        body = None if storage == "extern" and self.accept(";") else self.block()
+        return s.FunctionDecl(name, tuple(params), ret, body, is_task, storage, inline, linkname, pos=pos)
 
     def _parameter(self) -> s.Parameter:
         pos = self.pos()

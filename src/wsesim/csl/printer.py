@@ -1,7 +1,7 @@
 """Syntax tree back to text; parsing that text gives an equal tree.
 
-Parentheses are written only where the tree needs them, blocks are indented by two spaces, and long calls and structs are
-broken one item per line.
+Parentheses are written only where the tree needs them, blocks are indented by two spaces, and long calls and structs
+are broken one item per line.
 """
 
 from __future__ import annotations
@@ -69,13 +69,12 @@ def _decl(decl: s.Decl) -> str:
 
 
 def _function(decl: s.FunctionDecl) -> str:
-    params = ", ".join(
-        f"{'comptime ' if p.is_comptime else ''}{p.name}: {_expr(p.type, _UNARY)}" for p in decl.params
-    )
+    params = ", ".join(f"{'comptime ' if p.is_comptime else ''}{p.name}: {_expr(p.type, _UNARY)}" for p in decl.params)
     words = [decl.storage] if decl.storage else []
     words += ["inline"] if decl.is_inline else []
     words.append("task" if decl.is_task else "fn")
-    head = f"{' '.join(words)} {decl.name}({params}) {_expr(decl.ret, _UNARY)}"
+    link = f"linkname({_expr(decl.linkname, 0)}) " if decl.linkname is not None else ""
+    head = f"{' '.join(words)} {decl.name}({params}) {link}{_expr(decl.ret, _UNARY)}"
     return f"{head};" if decl.body is None else f"{head} {_block(decl.body)}"
 
 
@@ -89,6 +88,8 @@ def _variable(decl: s.VarDecl) -> str:
         text += f" align({_expr(decl.align, 0)})"
     if decl.section is not None:
         text += f" linksection({_expr(decl.section, 0)})"
+    if decl.linkname is not None:
+        text += f" linkname({_expr(decl.linkname, 0)})"
     if decl.init is not None:
         text += f" = {_expr(decl.init, 0)}"
     return f"{text};"
@@ -267,7 +268,7 @@ def _postfix_or_type(
             return f"{head}{'union' if is_union else 'struct'} {{ {inner} }}"
         case s.EnumTypeExpr(base, members):
             inner = ", ".join(n if v is None else f"{n} = {_expr(v, 0)}" for n, v in members)
-            return f"enum({_expr(base, 0)}) {{ {inner} }}"
+            return f"enum{'' if base is None else f'({_expr(base, 0)})'} {{ {inner} }}"
         case _:
             assert_never(expr)
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from wsesim.csl.source import NOWHERE, Position
-from wsesim.csl.tree import DsdConst, Local, OpOptions, Stmt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from wsesim.csl.tree import DsdConst, Local, OpOptions, Stmt
     from wsesim.csl.types import FnType, Type
 
 __all__ = [
@@ -79,6 +79,7 @@ class Filter:
     filter_control: bool = False
     max_idx: int = 0
     min_idx: int = 0
+    fast_mode: bool = False  # seen in published programs, not documented; does not change what passes
 
 
 @dataclass(frozen=True)
@@ -314,6 +315,7 @@ class Program:
     width_west_buf: int = 0
     width_east_buf: int = 0
     sources: Mapping[str, str] = field(default_factory=dict)  # file name -> text, everything that was read
+    given: Mapping[str, Any] = field(default_factory=dict)  # parameters as given: text, or ("color", id)
 
     def pe(self, x: int, y: int) -> PeProgram:
         """The program of the PE in column ``x``, row ``y`` of the rectangle."""

@@ -26,7 +26,7 @@ NOWHERE = Position("<none>", 0, 0)
 
 @dataclass(frozen=True)
 class Source:
-    """The text of one file.
+    r"""The text of one file.
 
     >>> str(Source("a.csl", "var x;\\nvar y;").position(11))
     'a.csl:2:5'

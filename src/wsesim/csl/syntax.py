@@ -292,9 +292,9 @@ class StructTypeExpr(Node):
 
 @dataclass(frozen=True)
 class EnumTypeExpr(Node):
-    """``enum(base) { a, b = 2 }``."""
+    """``enum(base) { a, b = 2 }``; the base may be left out."""
 
-    base: Expr
+    base: Expr | None
     members: tuple[tuple[str, Expr | None], ...]
 
 
@@ -350,6 +350,7 @@ class VarDecl(Node):
     align: Expr | None = None
     section: Expr | None = None
     is_comptime: bool = False
+    linkname: Expr | None = None
 
 
 @dataclass(frozen=True)
@@ -484,6 +485,7 @@ class FunctionDecl(Node):
     is_task: bool = False
     storage: Literal["", "export", "extern"] = ""
     is_inline: bool = False
+    linkname: Expr | None = None
 
 
 @dataclass(frozen=True)
