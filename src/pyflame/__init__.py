@@ -28,6 +28,9 @@ from pyflame.autograd import (
     no_grad,
     set_grad_enabled,
 )
+from pyflame.compiling.compiled import CompiledFunction
+from pyflame.compiling.compiled import compile_function as _compile_function
+from pyflame.compiling.tracer import TraceError
 from pyflame.device import Device
 from pyflame.dtypes import (
     DType,
@@ -123,44 +126,44 @@ from pyflame.toplevel import (
 )
 
 __all__ = [
-    "DType", "Device", "Generator", "Graph", "LazyEvaluationWarning", "MeshLayout", "Node", "PECoord", "Tensor",
-    "TensorSpec", "absolute", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr",
-    "allclose", "amax", "amin", "aminmax", "arange", "arccos", "arccosh", "arcsin", "arcsinh", "arctan",
-    "arctan2", "arctanh", "argmax", "argmin", "argsort", "argwhere", "asarray", "asin", "asinh", "atan", "atan2",
-    "atanh", "atleast_1d", "atleast_2d", "atleast_3d", "backward", "baddbmm", "bernoulli", "bfloat16", "bincount",
-    "bitcast", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bmm", "bool_", "broadcast_shapes",
-    "broadcast_tensors", "broadcast_to", "bucketize", "cache_info", "can_cast", "cat", "ceil", "celu", "chunk",
-    "clamp", "clamp_max", "clamp_min", "clear_cache", "clip", "clone", "column_stack", "concat", "concatenate",
-    "copysign", "cos", "cosh", "cosine_similarity", "count_nonzero", "cross", "cumprod", "cumsum",
-    "default_generator", "deg2rad", "det", "diag", "diag_embed", "diagflat", "diagonal", "div", "divide", "dot",
-    "double", "dropout", "dstack", "dtype_name", "dtype_size", "einsum", "elu", "embedding", "empty",
-    "empty_like", "enable_grad", "eq", "equal", "erf", "erfc", "erfinv", "exp", "exp2", "expand", "expand_as",
-    "expand_dims", "expit", "expm1", "eye", "fix", "flatten", "flip", "fliplr", "flipud", "float16", "float32",
-    "float64", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "frac", "from_dlpack",
-    "from_numpy", "full", "full_like", "gather", "ge", "gelu", "ger", "get_default_dtype", "get_graph",
-    "get_node", "get_rng_state", "glu", "greater", "greater_equal", "gt", "half", "hardshrink", "hardsigmoid",
-    "hardswish", "hardtanh", "heaviside", "hstack", "hypot", "index_add", "index_copy", "index_fill",
-    "index_select", "inference_mode", "initial_seed", "inner", "int16", "int32", "int64", "int8", "inverse",
-    "is_floating_point", "is_grad_enabled", "is_inference_mode_enabled", "is_lazy", "is_tensor", "isclose",
-    "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "kron", "kthvalue", "le", "leaky_relu",
-    "lerp", "less", "less_equal", "linear", "linspace", "log", "log10", "log1p", "log2", "log_softmax",
-    "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logsigmoid", "logspace",
-    "logsumexp", "long", "lt", "manual_seed", "masked_fill", "masked_select", "matmul", "maximum", "mean",
-    "median", "meshgrid", "minimum", "mish", "mm", "moveaxis", "movedim", "mul", "multinomial", "multiply", "mv",
-    "nan_to_num", "nanmean", "nansum", "narrow", "ne", "neg", "negative", "no_grad", "nonzero", "norm", "normal",
-    "not_equal", "numel", "one_hot", "ones", "ones_like", "outer", "pad", "permute", "pixel_shuffle",
-    "pixel_unshuffle", "positive", "prelu", "print_graph", "prod", "promote_types", "rad2deg", "rand",
-    "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "ravel", "reciprocal", "relu",
-    "relu6", "remainder", "repeat", "repeat_interleave", "reshape", "reshape_as", "result_type", "roll", "rot90",
-    "row_stack", "rsqrt", "rsub", "runtime_scalar", "scalar_tensor", "scatter", "scatter_add", "searchsorted",
-    "seed", "select", "selu", "set_default_dtype", "set_grad_enabled", "set_printoptions", "set_rng_state", "sgn",
-    "short", "sigmoid", "sign", "signbit", "silu", "sin", "sinc", "sinh", "softmax", "softmin", "softplus",
-    "softshrink", "softsign", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "std_mean",
-    "stop_gradient", "sub", "subtract", "swapaxes", "swapdims", "swish", "take", "take_along_dim", "tan", "tanh",
-    "tanhshrink", "tensor", "tensor_split", "tensordot", "threshold", "tile", "topk", "trace", "transpose",
-    "tril", "tril_indices", "triu", "triu_indices", "true_divide", "trunc", "typename", "uint8", "unbind",
-    "unflatten", "unique", "unsqueeze", "var", "var_mean", "vdot", "view", "view_as", "vstack", "where", "xlogy",
-    "zeros", "zeros_like",
+    "CompiledFunction", "DType", "Device", "Generator", "Graph", "LazyEvaluationWarning", "MeshLayout", "Node",
+    "PECoord", "Tensor", "TensorSpec", "TraceError", "absolute", "acos", "acosh", "add", "addbmm", "addcdiv",
+    "addcmul", "addmm", "addmv", "addr", "allclose", "amax", "amin", "aminmax", "arange", "arccos", "arccosh",
+    "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "argmax", "argmin", "argsort", "argwhere", "asarray",
+    "asin", "asinh", "atan", "atan2", "atanh", "atleast_1d", "atleast_2d", "atleast_3d", "backward", "baddbmm",
+    "bernoulli", "bfloat16", "bincount", "bitcast", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor",
+    "bmm", "bool_", "broadcast_shapes", "broadcast_tensors", "broadcast_to", "bucketize", "cache_info",
+    "can_cast", "cat", "ceil", "celu", "chunk", "clamp", "clamp_max", "clamp_min", "clear_cache", "clip", "clone",
+    "column_stack", "concat", "concatenate", "copysign", "cos", "cosh", "cosine_similarity", "count_nonzero",
+    "cross", "cumprod", "cumsum", "default_generator", "deg2rad", "det", "diag", "diag_embed", "diagflat",
+    "diagonal", "div", "divide", "dot", "double", "dropout", "dstack", "dtype_name", "dtype_size", "einsum",
+    "elu", "embedding", "empty", "empty_like", "enable_grad", "eq", "equal", "erf", "erfc", "erfinv", "exp",
+    "exp2", "expand", "expand_as", "expand_dims", "expit", "expm1", "eye", "fix", "flatten", "flip", "fliplr",
+    "flipud", "float16", "float32", "float64", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod",
+    "frac", "from_dlpack", "from_numpy", "full", "full_like", "gather", "ge", "gelu", "ger", "get_default_dtype",
+    "get_graph", "get_node", "get_rng_state", "glu", "greater", "greater_equal", "gt", "half", "hardshrink",
+    "hardsigmoid", "hardswish", "hardtanh", "heaviside", "hstack", "hypot", "index_add", "index_copy",
+    "index_fill", "index_select", "inference_mode", "initial_seed", "inner", "int16", "int32", "int64", "int8",
+    "inverse", "is_floating_point", "is_grad_enabled", "is_inference_mode_enabled", "is_lazy", "is_tensor",
+    "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "kron", "kthvalue", "le",
+    "leaky_relu", "lerp", "less", "less_equal", "linear", "linspace", "log", "log10", "log1p", "log2",
+    "log_softmax", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logsigmoid",
+    "logspace", "logsumexp", "long", "lt", "manual_seed", "masked_fill", "masked_select", "matmul", "maximum",
+    "mean", "median", "meshgrid", "minimum", "mish", "mm", "moveaxis", "movedim", "mul", "multinomial",
+    "multiply", "mv", "nan_to_num", "nanmean", "nansum", "narrow", "ne", "neg", "negative", "no_grad", "nonzero",
+    "norm", "normal", "not_equal", "numel", "one_hot", "ones", "ones_like", "outer", "pad", "permute",
+    "pixel_shuffle", "pixel_unshuffle", "positive", "prelu", "print_graph", "prod", "promote_types", "rad2deg",
+    "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "ravel", "reciprocal",
+    "relu", "relu6", "remainder", "repeat", "repeat_interleave", "reshape", "reshape_as", "result_type", "roll",
+    "rot90", "row_stack", "rsqrt", "rsub", "runtime_scalar", "scalar_tensor", "scatter", "scatter_add",
+    "searchsorted", "seed", "select", "selu", "set_default_dtype", "set_grad_enabled", "set_printoptions",
+    "set_rng_state", "sgn", "short", "sigmoid", "sign", "signbit", "silu", "sin", "sinc", "sinh", "softmax",
+    "softmin", "softplus", "softshrink", "softsign", "sort", "split", "sqrt", "square", "squeeze", "stack", "std",
+    "std_mean", "stop_gradient", "sub", "subtract", "swapaxes", "swapdims", "swish", "take", "take_along_dim",
+    "tan", "tanh", "tanhshrink", "tensor", "tensor_split", "tensordot", "threshold", "tile", "topk", "trace",
+    "transpose", "tril", "tril_indices", "triu", "triu_indices", "true_divide", "trunc", "typename", "uint8",
+    "unbind", "unflatten", "unique", "unsqueeze", "var", "var_mean", "vdot", "view", "view_as", "vstack", "where",
+    "xlogy", "zeros", "zeros_like",
 ]
 
 __version__ = "1.0.0-alpha"
@@ -177,6 +180,7 @@ half, double, short, long = float16, float64, int16, int64
 eval = _inspection.eval_tensors
 abs, pow, round = _arithmetic.abs, _arithmetic.pow, _pointwise.round
 all, any, max, min, sum = _reduction.all, _reduction.any, _reduction.max, _reduction.min, _reduction.sum
+compile = _compile_function
 bool, float, int = DType.bool, DType.float32, DType.int32
 random = _random
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyflame.evaluation import Work, evaluate, to_graph
-from pyflame.lazy import Expr, Val, ancestors
+from pyflame.lazy import Expr, Val, ancestors, modes
 from pyflame.ops.core import Handle
 
 if TYPE_CHECKING:
@@ -34,7 +34,10 @@ def eval_tensors(*tensors: Any) -> Any:
         >>> y, z
         (tensor([2., 2.]), tensor([3., 3.]))
     """
-    evaluate([t._value for t in _flat(tensors)])
+    values = [t._value for t in _flat(tensors)]
+    if modes.tracer is not None:
+        values = [v for v in values if modes.tracer.is_outside(v)]  # the rest is computed when the function runs
+    evaluate(values)
     return tensors[0] if len(tensors) == 1 else tensors
 
 

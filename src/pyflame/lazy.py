@@ -145,6 +145,13 @@ class Expr:
 
 
 _serials = itertools.count()
+
+
+def next_serial() -> int:
+    """A number above that of every expression made so far, and below all to come."""
+    return next(_serials)
+
+
 _numbers = itertools.count()
 
 

@@ -191,8 +191,9 @@ class InferenceSession:
             ShapeMismatchError: A rank or size the model does not declare.
             BackendError: A node failed; RunTimeoutError when time was up.
         """
-        if self._plain is not None and not output_names and run_options is None and not taps:
-            short = self._plain.short
+        plain = self._plain
+        if plain is not None and not output_names and run_options is None and not taps:
+            short = plain.short
             results = None if short is None else short(input_feed)
             if results is not None:
                 return results

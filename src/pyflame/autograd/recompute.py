@@ -13,7 +13,6 @@ from pyflame.ops.core import Handle, op_named, wrap
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyflame.tensors import Tensor
 
 __all__ = ["run"]
 
@@ -35,24 +34,35 @@ def run(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         plain = _copy(exprs, roots, {id(v): v for v in leaves})
 
     def rule(*grads: Any) -> list[Any]:
-        signal = next(g for g in grads if g is not None)
-        return _gradients_of_copy(exprs, roots, leaves, grads, signal)
+        return gradients_of_copy(exprs, roots, leaves, leaves, grads)
 
     made = with_gradient("checkpoint", [wrap(v) for v in plain], [wrap(v) for v in leaves], rule)
     return made[0] if isinstance(result, Handle) else type(result)(made)
 
 
-def _gradients_of_copy(
-    exprs: Sequence[Expr], roots: Sequence[Val], leaves: Sequence[Val], grads: Sequence[Any], signal: Tensor
+def gradients_of_copy(
+    exprs: Sequence[Expr], roots: Sequence[Val], leaves: Sequence[Val], current: Sequence[Val], grads: Sequence[Any]
 ) -> list[Any]:
-    """Differentiate a copy that starts only when the gradient of the outputs is there."""
+    """Gradients through a copy of expressions that starts only when the gradients of its outputs are there.
+
+    Args:
+        exprs: what to copy, in running order.
+        roots: the outputs.
+        leaves: the values they read.
+        current: the values to read instead.
+        grads: the gradient of each output, or None.
+
+    Returns:
+        A gradient for each leaf, or None.
+    """
+    signal = next(g for g in grads if g is not None)
     again: dict[int, Val] = {}
     with no_grad():
-        for v in leaves:
-            again[id(v)] = apply(op_named("pyflame::After"), (v, signal._value)) if v.needs_grad else v
-            if v.needs_grad:
-                fresh = wrap(again[id(v)]).requires_grad_()
-                again[id(v)] = fresh._value
+        for v, now in zip(leaves, current, strict=True):
+            again[id(v)] = now
+            if now.needs_grad:
+                later = wrap(apply(op_named("pyflame::After"), (now, signal._value)))
+                again[id(v)] = later.requires_grad_()._value
     with enable_grad():
         outs = _copy(exprs, roots, again)
     chosen = [(o, g._value) for o, g in zip(outs, grads, strict=True) if g is not None and o.needs_grad]

@@ -76,10 +76,17 @@ class Tensor:
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The values as a NumPy array; bfloat16, which NumPy lacks, as float32. See :meth:`raw`."""
-        return self._array.astype(np.float32) if self._dtype is DType.BFloat16 else self._array
+        array = self.raw()
+        return array.astype(np.float32) if self._dtype is DType.BFloat16 else array
 
     def raw(self) -> np.ndarray[Any, Any]:
         """The array as held, small types in their ml_dtypes form."""
+        if not self._array.flags.aligned:
+            self._array = self._array.copy()
+        return self._array
+
+    def stored(self) -> np.ndarray[Any, Any]:
+        """The array as it lies in the file it was mapped from, perhaps not aligned, for code that copies it anyway."""
         return self._array
 
     def clone(self) -> Tensor:
@@ -88,7 +95,7 @@ class Tensor:
 
     def view(self) -> Tensor:
         """A tensor on the same memory."""
-        return Tensor(self._array.view())
+        return Tensor(self.raw().view())
 
     def reshape(self, *shape: Any) -> Tensor:
         """The same elements in another shape; one dimension may be -1."""
@@ -111,7 +118,7 @@ class Tensor:
 
     def data_ptr(self) -> int:
         """Address of the first element."""
-        return int(self._array.ctypes.data)
+        return int(self.raw().ctypes.data)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = self.numpy()

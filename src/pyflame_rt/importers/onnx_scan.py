@@ -7,7 +7,6 @@ parsed as usual, and the weights stay where they are: in the mapped file, or the
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +15,10 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from pyflame_rt.graph.errors import InvalidModelError
+from pyflame_rt.graph.pages import map_file
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Iterator
 
 __all__ = ["ScannedModel", "read_model"]
@@ -76,10 +77,7 @@ def _parse(data: bytes) -> onnx.ModelProto:
 
 
 def _mapped(path: Path) -> mmap.mmap | bytes:
-    with path.open("rb") as file:
-        if path.stat().st_size < _MIN_FILE:
-            return file.read()
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return map_file(path) if path.stat().st_size >= _MIN_FILE else path.read_bytes()
 
 
 def _without_weights(data: Any) -> tuple[bytes, dict[int, memoryview]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import mmap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from onnx import numpy_helper
 
 from pyflame_rt.graph import DType, Tensor
 from pyflame_rt.graph.errors import InvalidModelError
+from pyflame_rt.graph.pages import map_file
 from pyflame_rt.importers.onnx_types import text_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def tensor_from_proto(proto: onnx.TensorProto, base_dir: Path | None = None, raw
     Args:
         proto: the tensor.
         base_dir: where files it may name are.
-        raw: its raw data, when that was left in the file; viewed where its alignment allows.
+        raw: its raw data, when that was left in the file.
     """
     try:
         return Tensor(_array(proto, base_dir) if raw is None else _from_view(proto, raw, base_dir))
@@ -41,25 +41,7 @@ def _from_view(proto: onnx.TensorProto, raw: memoryview, base_dir: Path | None) 
     if dtype is DType.String or dtype.bits < 8 or proto.data_location == onnx.TensorProto.EXTERNAL:
         proto.raw_data = bytes(raw)
         return _array(proto, base_dir)
-    array = np.frombuffer(raw, dtype=dtype.numpy).reshape(shape)
-    if array.flags.aligned:
-        return array
-    array = array.copy()
-    release_pages(raw)
-    return array
-
-
-def release_pages(view: memoryview) -> None:
-    """Give the memory of a part of a mapped file back; it is read again when needed."""
-    if not isinstance(view.obj, mmap.mmap) or not hasattr(view.obj, "madvise"):
-        return
-    whole = np.frombuffer(view.obj, dtype=np.uint8).ctypes.data
-    start = np.frombuffer(view, dtype=np.uint8).ctypes.data - whole
-    # Only pages that lie inside: the neighbours may be in use.
-    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-    count = (start + len(view)) // mmap.PAGESIZE * mmap.PAGESIZE - first
-    if count > 0:
-        view.obj.madvise(mmap.MADV_DONTNEED, first, count)
+    return np.frombuffer(raw, dtype=dtype.numpy).reshape(shape)
 
 
 def _header(proto: onnx.TensorProto) -> tuple[DType, tuple[int, ...]]:
@@ -114,7 +96,7 @@ def _external(
         raise InvalidModelError(f"tensor {proto.name!r}: {length} bytes for {count} elements of {dtype.label}")
     if count == 0:
         return np.zeros(shape, dtype=dtype.numpy)
-    return np.memmap(path, dtype=dtype.numpy, mode="r", offset=offset, shape=shape)
+    return np.frombuffer(map_file(path), dtype.numpy, count, offset).reshape(shape)
 
 
 def dense_from_sparse(proto: onnx.SparseTensorProto) -> Tensor:

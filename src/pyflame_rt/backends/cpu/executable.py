@@ -20,6 +20,7 @@ from pyflame_rt.backends.cpu.plan.concrete import ShapesUnknown
 from pyflame_rt.backends.cpu.plan.fast import short_way
 from pyflame_rt.backends.cpu.plan.lower import NotNative
 from pyflame_rt.backends.cpu.plan.plan import Plan, Retired, make_plan
+from pyflame_rt.backends.cpu.plan.weights import sharing
 from pyflame_rt.backends.cpu.stages import HostNode, Stages, Unplannable, own
 from pyflame_rt.backends.cpu.threads import available_threads, use_threads
 from pyflame_rt.graph import DType, Graph
@@ -71,6 +72,7 @@ class CpuExecutable:
         self._lock = threading.Lock()
         self._last: Plan | None = None
         self._why = ""
+        self._folded: dict[str, list[Any]] = {}  # what nodes gave that depend on weights alone
         self._recent: _Recent | None = None
         self._stages = self._staging()
         self.short: Any = None
@@ -164,8 +166,9 @@ class CpuExecutable:
         types = {name: (DType.of(array.dtype), array.shape) for name, array in feeds.items()}
         try:
             graph = self.graph if set(self.outputs) <= set(names) else self.graph.needed_for(names)
-            with use_threads(self.threads):  # primitives divide their work when they are made
-                plan = make_plan(graph, types, self.threads, names)
+            # Primitives divide their work among threads when they are made.
+            with use_threads(self.threads), sharing(self):
+                plan = make_plan(graph, types, self.threads, names, self._folded)
         except ShapesUnknown as error:
             plan, self._why = None, str(error)
         except (LookupError, TypeError, ValueError, AttributeError, AssertionError, NotNative) as error:

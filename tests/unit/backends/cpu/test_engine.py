@@ -1,5 +1,6 @@
 """Whole graphs on the native engine: right answers under threads, forks, new shapes, taps and limits."""
 
+import gc
 import multiprocessing
 import threading
 
@@ -184,6 +185,7 @@ def test_a_forked_child_computes_too():
 
 
 def test_closing_frees_every_native_handle():
+    gc.collect()  # sessions of other tests, else freed in the middle of this one
     before = live_handles()
     session = pyflame_rt.InferenceSession(convnet())
     session.run(None, {"x": np.zeros((1, 3, 16, 16), np.float32)})

@@ -20,6 +20,7 @@ class Host:
     fma: bool
     half: bool  # conversions between float16 and float32 are instructions
     big_vectors: bool = False  # 64-byte registers, which LLVM must be told to use
+    registers: int = 16  # vector registers
 
     def lanes(self, widest: int) -> int:
         """Lanes of one vector when the widest element has that many bytes (more than 4 counts as 4)."""
@@ -41,4 +42,5 @@ def host() -> Host:
         fma=arm or "fma" in has,
         half=arm or "f16c" in has,
         big_vectors=wide,
+        registers=32 if wide or arm else 16,
     )

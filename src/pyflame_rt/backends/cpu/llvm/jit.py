@@ -86,7 +86,7 @@ def _build() -> str:
     """Everything object code depends on besides its IR."""
     machine = host()
     made_by = f"llvmlite {llvmlite.__version__} llvm {llvm.llvm_version_info} {llvm.get_process_triple()}"
-    return f"{made_by} {machine} {code_signature('backends/cpu/llvm')}"
+    return f"{made_by} {machine} {code_signature('backends/cpu')}"
 
 
 def _compiled(wanted: Mapping[str, str], emit: Callable[[str], str]) -> dict[str, int]:

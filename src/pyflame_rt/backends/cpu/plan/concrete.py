@@ -27,6 +27,8 @@ __all__ = ["Before", "Blocker", "Concrete", "ShapesUnknown", "Step", "concretize
 
 # Folding must not turn a small file into a large plan.
 MAX_FOLDED = 64 * 1024 * 1024
+# What is folded from weights is kept for further shapes up to this size: what is packed is kept in that form.
+MAX_KEPT = 1 << 16
 # Contents larger than this are kept as constants, not propagated through inference.
 MAX_KNOWN = 1024
 
@@ -127,6 +129,7 @@ def concretize(
     keeps: Callable[[Op, Mapping[str, Any]], bool],
     wanted: Sequence[str],
     before: Before | None = None,
+    folded: dict[str, list[Any]] | None = None,
 ) -> Concrete:
     """Specialise a graph as far as sizes are known.
 
@@ -136,8 +139,9 @@ def concretize(
         keeps: whether the engine takes a composite whole; others are opened.
         wanted: values to hand out.
         before: what earlier stages of the same run found out.
+        folded: what nodes that depend on weights alone gave for other shapes; added to.
     """
-    return _Worker(graph, feeds, keeps, wanted, before or Before()).run()
+    return _Worker(graph, feeds, keeps, wanted, before or Before(), {} if folded is None else folded).run()
 
 
 def named_apart(nodes: Sequence[Node]) -> list[Node]:
@@ -157,8 +161,12 @@ class _Worker:
         keeps: Callable[[Op, Mapping[str, Any]], bool],
         wanted: Sequence[str],
         before: Before,
+        folded: dict[str, list[Any]],
     ) -> None:
         self.graph = graph
+        self.folded = folded
+        self.own = {name for node in graph.nodes for name in node.outputs}
+        self.fixed = {name for name in graph.initializers if name not in feeds}
         self.keeps = keeps
         self.same: dict[str, str] = {}
         self.values: dict[str, Value] = {}
@@ -174,7 +182,7 @@ class _Worker:
         self.out = Concrete([name for name in feeds if name not in before.contents], [])
         for name, tensor in graph.initializers.items():
             if name not in feeds:
-                self._constant(name, tensor.raw())
+                self._constant(name, tensor.stored())
         for name, (dtype, shape) in feeds.items():
             if name in before.contents:
                 self._constant(name, before.contents[name])
@@ -344,17 +352,31 @@ class _Worker:
         return off and len([o for o in node.outputs if o]) == 1
 
     def _fold(self, node: Node, op: Op) -> bool:
+        first = next(iter(node.outputs), "")
+        fixed = bool(first) and first in self.own and self.fixed.issuperset(n for n in node.inputs if n)
+        results = self.folded.get(first) if fixed else None
+        if results is None:
+            results = self._evaluated(node, op)
+            if results is None:
+                return False
+            if fixed and all(_cheap_to_keep(r) for r in results):
+                self.folded[first] = results
+        for name, array in zip(node.outputs, results, strict=False):
+            if name:
+                self._constant(name, array)
+                if fixed:
+                    self.fixed.add(name)
+        return True
+
+    def _evaluated(self, node: Node, op: Op) -> list[Any] | None:
+        """What a node makes of constants; None when it fails or makes too much."""
         arrays = [self.out.constants[n] if n else None for n in node.inputs]
         try:
-            results = run_op(op, arrays, bind_attributes(node, op), self.context)
+            results = list(run_op(op, arrays, bind_attributes(node, op), self.context))
         except (PyFlameRTError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, MemoryError):
-            return False  # let it fail when it runs, as it would unfolded
-        made = [(n, r) for n, r in zip(node.outputs, results, strict=False) if n]
-        if any(not isinstance(r, np.ndarray) or r.nbytes > MAX_FOLDED for _, r in made):
-            return False
-        for name, array in made:
-            self._constant(name, array)
-        return True
+            return None  # let it fail when it runs, as it would unfolded
+        made = [r for n, r in zip(node.outputs, results, strict=False) if n]
+        return None if any(not isinstance(r, np.ndarray) or r.nbytes > MAX_FOLDED for r in made) else results
 
     def _open(self, node: Node, op: Op, values: Sequence[Value | None]) -> list[Node]:
         try:
@@ -390,3 +412,8 @@ class _Worker:
         self.out.steps = kept[::-1]
         used.update(n for node, _ in self.out.deferred for n in node.inputs)
         self.out.constants = {n: a for n, a in self.out.constants.items() if n in used}
+
+
+def _cheap_to_keep(array: Any) -> bool:
+    """Whether an array costs little memory: a view of another, or a small one."""
+    return not isinstance(array, np.ndarray) or array.base is not None or array.nbytes <= MAX_KEPT

@@ -107,6 +107,7 @@ class Lowering:
     """Work in progress: where each value is, and the steps so far."""
 
     concrete: Concrete
+    threads: int = 1
     places: dict[str, View] = field(default_factory=dict)
     steps: list[KernelStep | DnnStep | HostStep] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
@@ -138,6 +139,16 @@ class Lowering:
     def constant_of(self, name: str) -> np.ndarray[Any, Any] | None:
         """Contents of a value that is constant."""
         return self.concrete.constants.get(name)
+
+    def as_stored(self, name: str) -> View:
+        """Like :meth:`strided`; a constant stays as it lies in memory, for a step that will pack it."""
+        array = self.constant_of(name)
+        if array is None or name in self.places or array.flags.c_contiguous:
+            return self.strided(name)
+        if any(s <= 0 or s % array.itemsize for s in array.strides):
+            return self.strided(name)
+        buffer = self._buffer(array.nbytes, Place.CONSTANT, array=array)
+        return View(buffer, DType.of(array.dtype), array.shape, tuple(s // array.itemsize for s in array.strides))
 
     def strided(self, name: str) -> View:
         """A view with strides: blocked layouts are put in order first."""

@@ -11,11 +11,12 @@ from pyflame_rt.backends.cpu.onednn import primitives
 from pyflame_rt.backends.cpu.onednn.api import OneDnnError, cpu_isa
 from pyflame_rt.backends.cpu.onednn.attr import Attr
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
-from pyflame_rt.backends.cpu.onednn.packing import pack
 from pyflame_rt.backends.cpu.plan.epilogue import Epilogue, find_epilogue
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative, lowers
 from pyflame_rt.backends.cpu.plan.lower_gemv import row_product, takes_row_product
+from pyflame_rt.backends.cpu.plan.lower_tiles import tiled
 from pyflame_rt.backends.cpu.plan.views import View
+from pyflame_rt.backends.cpu.plan.weights import pack
 from pyflame_rt.backends.cpu.threads import threads_for
 from pyflame_rt.graph import DType
 from pyflame_rt.ops.windows import Windows, windows
@@ -35,6 +36,8 @@ def fuse_epilogue(low: Lowering, group: Group) -> bool:
     inputs = {n for s in group.steps for n in s.node.inputs if n}
     for name in [n for n in low.deferred if n in inputs][::-1]:
         if takes_row_product(low, low.deferred[name]) and _fuse_row(low, group, name):
+            return True
+        if _fuse_tiled(low, group, name):
             return True
         epilogue = find_epilogue(low.concrete, group, name)
         if epilogue is None:
@@ -67,6 +70,30 @@ def _fuse_row(low: Lowering, group: Group, name: str) -> bool:
     return True
 
 
+def _fuse_tiled(low: Lowering, group: Group, name: str) -> bool:
+    kept = low.mark()
+    step = low.deferred.pop(name)
+    low.nodes = (step.node.name, *low.nodes)
+    try:
+        out = tiled(low, step, group)
+    except (NotNative, OneDnnError, ValueError):
+        low.back_to(kept)
+        return False
+    low.places[group.steps[-1].node.outputs[0]] = out
+    return True
+
+
+def _alone(low: Lowering, step: Step) -> bool:
+    """A product on its own by a generated kernel, where there is one."""
+    kept = low.mark()
+    try:
+        low.places[step.node.outputs[0]] = tiled(low, step)
+    except NotNative:
+        low.back_to(kept)
+        return False
+    return True
+
+
 def _product(low: Lowering, step: Step, epilogue: Epilogue) -> View:
     return _convolution(low, step, epilogue) if step.op.name == "Conv" else _matmul(low, step, epilogue)
 
@@ -77,6 +104,8 @@ _NONE = Epilogue((), ())
 @lowers("Conv")
 def conv(low: Lowering, step: Step) -> None:
     """A convolution on its own."""
+    if _alone(low, step):
+        return
     try:
         low.places[step.node.outputs[0]] = _convolution(low, step, _NONE)
     except OneDnnError as error:
@@ -193,6 +222,8 @@ def matmul(low: Lowering, step: Step) -> None:
     if takes_row_product(low, step):
         low.places[step.node.outputs[0]] = row_product(low, step)
         return
+    if _alone(low, step):
+        return
     try:
         low.places[step.node.outputs[0]] = _matmul(low, step, _NONE)
     except OneDnnError as error:
@@ -200,7 +231,7 @@ def matmul(low: Lowering, step: Step) -> None:
 
 
 def _matmul(low: Lowering, step: Step, epilogue: Epilogue) -> View:
-    a, b = low.strided(step.node.inputs[0]), low.strided(step.node.inputs[1])
+    a, b = low.strided(step.node.inputs[0]), low.as_stored(step.node.inputs[1])
     out_shape = low.concrete.shape(step.node.outputs[0])
     if a.dtype is not DType.Float32 or not a.count or not b.count or min(len(a.shape), len(b.shape)) < 2:
         raise NotNative("a product of vectors, of nothing, or of another type than float32")
@@ -306,9 +337,10 @@ def _usable(low: Lowering, view: View) -> View:
 
 def _packed_matrix(low: Lowering, view: View, primitive: Primitive) -> View:
     wanted = primitive.args["weights"]
-    array = np.lib.stride_tricks.as_strided(
-        view.buffer.array.reshape(-1)[view.offset :], view.shape, [s * 4 for s in view.strides], writeable=False
-    )
+    whole: Any = view.buffer.array
+    start = whole.reshape(-1)[view.offset :] if view.offset else whole
+    strides = [s * whole.itemsize for s in view.strides]
+    array = np.lib.stride_tricks.as_strided(start, view.shape, strides, writeable=False)
     return low.constant(pack(array, wanted), wanted, view)
 
 

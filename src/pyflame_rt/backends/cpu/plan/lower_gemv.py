@@ -10,7 +10,6 @@ import numpy as np
 from pyflame_rt.backends.cpu.llvm.gemv import GemvKernel
 from pyflame_rt.backends.cpu.llvm.program import Map, Operand, RowKernel, Store, apply, load
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
-from pyflame_rt.backends.cpu.onednn.packing import pack
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative
 from pyflame_rt.backends.cpu.plan.lower_loops import external_names, group_expression
 from pyflame_rt.graph import DType
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.plan.concrete import Step
     from pyflame_rt.backends.cpu.plan.groups import Group
     from pyflame_rt.backends.cpu.plan.views import View
+from pyflame_rt.backends.cpu.plan.weights import pack
 
 __all__ = ["row_product", "takes_row_product"]
 

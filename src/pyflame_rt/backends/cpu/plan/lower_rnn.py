@@ -9,9 +9,10 @@ import numpy as np
 from pyflame_rt.backends.cpu.onednn import recurrent
 from pyflame_rt.backends.cpu.onednn.api import OneDnnError
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
-from pyflame_rt.backends.cpu.onednn.packing import pack
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.plan.lower_sequences import generated_layer, takes_generated
 from pyflame_rt.backends.cpu.plan.views import View, contiguous_strides
+from pyflame_rt.backends.cpu.plan.weights import pack
 from pyflame_rt.graph import DType
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ def recurrent_layer(low: Lowering, step: Step) -> None:
     """One layer in one or both directions, with the usual activations."""
     _refuse_odd_forms(low, step)
     x = low.dense(step.node.inputs[0])
+    if takes_generated(step, x):
+        generated_layer(low, step, x)
+        return
     weights = [_constant(low, step, i) for i in (1, 2)]
     try:
         _layer(low, step, x, weights, _bias(low, step))

@@ -18,6 +18,7 @@ from pyflame_rt.backends.cpu.plan.lower import DnnStep, HostStep, KernelStep, Lo
 from pyflame_rt.backends.cpu.plan.memory import assign_offsets
 from pyflame_rt.backends.cpu.plan.outputs import fresh
 from pyflame_rt.backends.cpu.plan.timing import StepClock, report
+from pyflame_rt.backends.cpu.plan.views import Place
 from pyflame_rt.backends.cpu.threads import set_threads
 from pyflame_rt.ops.evaluate import where
 
@@ -162,10 +163,14 @@ class Plan:
 
 
 def make_plan(
-    graph: Graph, feeds: Mapping[str, tuple[DType, tuple[int, ...]]], threads: int, wanted: Sequence[str]
+    graph: Graph,
+    feeds: Mapping[str, tuple[DType, tuple[int, ...]]],
+    threads: int,
+    wanted: Sequence[str],
+    folded: dict[str, list[Any]] | None = None,
 ) -> Plan:
-    """Plan a graph for given input types, to hand out the values ``wanted``."""
-    concrete = concretize(graph, feeds, keeps, wanted)
+    """Plan a graph for given input types, to hand out the values ``wanted``; ``folded`` is for :func:`concretize`."""
+    concrete = concretize(graph, feeds, keeps, wanted, folded=folded)
     if concrete.blockers:
         blocker = concrete.blockers[0]
         raise ShapesUnknown(f"{where(blocker.step.node)}: {blocker.reason}")
@@ -174,11 +179,18 @@ def make_plan(
 
 def plan_of(concrete: Concrete, threads: int) -> Plan:
     """The native form of what could be specialised."""
-    lowered = Lowering(concrete).run()
+    lowered = Lowering(concrete, threads).run()
     note_lives(lowered)
+    drop_unread(lowered)
     size = assign_offsets(lowered.buffers)
     outputs = [(view.shape, view.dtype.numpy) for view in lowered.outputs]
     return Plan(lowered, size, threads, outputs, sources=concrete.steps, types=concrete.types)
+
+
+def drop_unread(lowered: Lowered) -> None:
+    """Let go of constants no step reads: those that were packed."""
+    read = {id(view.buffer) for view in lowered.outputs}
+    lowered.buffers = [b for b in lowered.buffers if b.place is not Place.CONSTANT or b.first >= 0 or id(b) in read]
 
 
 def note_lives(lowered: Lowered) -> None:

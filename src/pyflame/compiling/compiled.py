@@ -1,0 +1,293 @@
+"""pf.compile: trace a function once, then replay what it did."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyflame.autograd.function import with_gradient
+from pyflame.compiling.tracer import Tracer
+from pyflame.compiling.trees import flatten, unflatten
+from pyflame.dtypes import to_dtype
+from pyflame.evaluation import Work, evaluate, make_plan, to_graph
+from pyflame.lazy import Val, leaf, modes, spec_of
+from pyflame.ops.core import Handle, wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["CompiledFunction", "compile_function"]
+
+# Different kinds of call of one function; beyond, the one traced first is forgotten.
+MAX_TRACES = 64
+
+
+class _Trace:
+    """One trace, ready to be replayed.
+
+    A leaf of the graph is fed from an argument, a tensor that was captured, a generator, a number that is read
+    again, or it stays what it was; outputs become results, new values of tensors, or gradients.
+    """
+
+    def __init__(self, tracer: Tracer, inputs: list[Val], structure: Any, results: list[Val], work: Work) -> None:
+        self.structure = structure
+        self.modules = list(tracer.modules.values())
+        self.plan = make_plan(to_graph(work.exprs, work.leaves, work.outputs, name="compiled"), native=True)
+        self.work = work
+        places = {id(v): i for i, v in enumerate(work.leaves)}
+        self.fixed: list[Any] = [v.array for v in work.leaves]
+        self.arguments = [(places[id(v)], i) for i, v in enumerate(inputs) if id(v) in places]
+        self.handles = [(places[i], h) for i, (_, h) in tracer.captured.items() if i in places]
+        self.keys = [(places[i], g) for i, (_, g) in tracer.keys.items() if i in places]
+        self.scalars = [(places[i], r, v.spec.dtype.numpy) for i, (v, r) in tracer.scalars.items() if i in places]
+        for i, *_ in (*self.arguments, *self.handles, *self.keys, *self.scalars):
+            self.fixed[i] = None
+        outs = {id(v): i for i, v in enumerate(work.outputs)}
+        self.results = [self._source(v, outs, inputs) for v in results]
+        self.needs_grad = [v.needs_grad for v in results]
+        self.spent = [v.spent for v in results]
+        self.specs = [v.spec for v in work.outputs]
+        self.state = [
+            (h if at is None else at, outs[id(h._value)], h._value.needs_grad and h._value.leaf is None)
+            for h, _, at in tracer.rebound.values()
+            if id(h._value) in outs
+        ]
+        self.grads = [
+            (lf, None if lf.grad is None else outs.get(id(lf.grad._value))) for lf, _ in tracer.grads.values()
+        ]
+        self.differentiable = any(n and not s for n, s in zip(self.needs_grad, self.spent, strict=True))
+        # Only the executable is needed from now on, unless gradients may be asked for.
+        self.work = work if self.differentiable else None
+        self.roots = results if self.differentiable else []
+
+    @staticmethod
+    def _source(v: Val, outs: dict[int, int], inputs: list[Val]) -> tuple[str, Any]:
+        """Where a result comes from: an output, an argument handed on, or something that was there before."""
+        if id(v) in outs:
+            return "output", outs[id(v)]
+        for i, given in enumerate(inputs):
+            if given is v:
+                return "argument", i
+        return "outside", v
+
+    def fits(self) -> bool:
+        """Whether the modules that were called are in the mode they were in."""
+        return all(module.training is mode for module, mode in self.modules)
+
+    def feeds(self, tensors: list[Any]) -> list[Any]:
+        """An array for each leaf."""
+        arrays = self.fixed.copy()
+        for place, i in self.arguments:
+            arrays[place] = tensors[i]
+        for place, handle in self.handles:
+            array = handle._value.array
+            if array is None:
+                evaluate([handle._value])
+                array = handle._value.array
+            arrays[place] = array
+        for place, generator in self.keys:
+            arrays[place] = generator.next_key()
+        for place, read, dtype in self.scalars:
+            arrays[place] = np.array(read(), dtype)
+        return arrays
+
+    def bind(self, arrays: list[Any], tensors: list[Any]) -> None:
+        """Give tensors and gradients that the function wrote their new values."""
+        for target, i, spent in self.state:
+            handle = tensors[target] if isinstance(target, int) else target
+            if not isinstance(handle, Handle):
+                continue  # an array that the caller passed is not changed
+            old = handle._value
+            made = Val(self.specs[i], array=arrays[i])
+            made.needs_grad, made.leaf, made.layout = old.needs_grad or spent, old.leaf, old.layout
+            made.spent = spent
+            made.handles = 1
+            old.handles -= 1
+            handle._value = made
+        for lf, i in self.grads:
+            lf.grad = None if i is None else wrap(Val(self.specs[i], array=arrays[i]))
+
+
+class CompiledFunction:
+    """A function that is traced at its first call and replayed after that.
+
+    A further trace is made for tensors of other shapes or element types, other values of arguments that are not
+    tensors, another gradient mode, or modules in another mode. Python code other than operations on tensors runs
+    at trace time only.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self._traces: dict[Any, list[_Trace]] = {}
+        functools.update_wrapper(self, function)
+
+    @property
+    def trace_count(self) -> int:
+        """How many traces there are."""
+        return sum(map(len, self._traces.values()))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        if modes.tracer is not None:
+            return self.function(*args, **kwargs)  # inside another compiled function
+        tensors: list[Any] = []
+        structure = flatten((args, kwargs) if kwargs else args, tensors)
+        arrays, key = [], [structure, modes.grad]
+        for t in tensors:
+            if isinstance(t, Handle):
+                v = t._value
+                if v.array is None:
+                    evaluate([v])
+                arrays.append(v.array)
+                key.append((v.spec, v.needs_grad))
+            else:
+                arrays.append(np.ascontiguousarray(t).reshape(t.shape))
+                key.append((t.dtype, t.shape))
+        found = self._traces.get(tuple(key))
+        if found is not None:
+            for trace in found:
+                if trace.fits():
+                    return _replay(trace, arrays, tensors)
+        return self._trace(tuple(key), structure, tensors, arrays, bool(kwargs))
+
+    def _trace(self, key: Any, structure: Any, tensors: list[Any], arrays: list[Any], named: bool) -> Any:
+        trace = _record(self.function, structure, tensors, arrays, named)
+        if self.trace_count >= MAX_TRACES:
+            self._traces.pop(next(iter(self._traces)))
+        self._traces.setdefault(key, []).append(trace)
+        return _replay(trace, arrays, tensors)
+
+
+def _placeholders(tracer: Tracer, tensors: list[Any], arrays: list[Any]) -> list[Val]:
+    made = []
+    for t, array in zip(tensors, arrays, strict=True):
+        if isinstance(t, Handle):
+            v = Val(t._value.spec)
+            v.needs_grad, v.layout = t._value.needs_grad, t._value.layout
+            v.leaf = t._value.leaf
+        else:
+            v = Val(spec_of(to_dtype(array.dtype), array.shape))
+        tracer.placeholders[id(v)] = len(made)
+        made.append(v)
+    return made
+
+
+def _record(function: Any, structure: Any, tensors: list[Any], arrays: list[Any], named: bool) -> _Trace:
+    """Run the function on placeholders; everything it changed is put back as it was."""
+    tracer = Tracer()
+    inputs = _placeholders(tracer, tensors, arrays)
+    states = {id(g): (g, g.get_state()) for g in _generators()}
+    modes.tracer = tracer
+    try:
+        arguments = unflatten(structure, iter([wrap(v) for v in inputs]))
+        args, kwargs = arguments if named else (arguments, {})
+        result = function(*args, **kwargs)
+    except BaseException:
+        modes.tracer = None
+        _restore(tracer, states)
+        raise
+    modes.tracer = None
+    outs: list[Any] = []
+    out_structure = flatten(result, outs)
+    values = [t._value if isinstance(t, Handle) else leaf(t, to_dtype(t.dtype)) for t in outs]
+    evaluate([v for v, _ in tracer.captured.values() if v.array is None])
+    for v, array in zip(inputs, arrays, strict=True):
+        v.array = array
+    written = [h._value for h, _, _ in tracer.rebound.values()]
+    grads = [lf.grad._value for lf, _ in tracer.grads.values() if lf.grad is not None]
+    roots = [v for v in (*values, *written, *grads) if v.array is None]
+    trace = _Trace(tracer, inputs, out_structure, values, Work(roots, exact=True))
+    _restore(tracer, states)
+    return trace
+
+
+def _generators() -> list[Any]:
+    from pyflame.random import default_generator
+
+    return [default_generator]
+
+
+def _restore(tracer: Tracer, states: dict[int, Any]) -> None:
+    """Undo what the trace wrote: the replay that follows does it for real."""
+    for handle, old, _ in tracer.rebound.values():
+        new = handle._value
+        handle._value = old
+        old.handles += 1
+        new.handles -= 1
+    for lf, old in tracer.grads.values():
+        lf.grad = old
+    for generator, state in states.values():
+        generator.set_state(state)
+
+
+def _replay(trace: _Trace, arrays: list[Any], tensors: list[Any]) -> Any:
+    feeds = trace.feeds(arrays)
+    current = _current(trace, feeds, tensors) if trace.differentiable and modes.grad else []
+    outputs = trace.plan.run(feeds)
+    trace.bind(outputs, tensors)
+    made: list[Any] = []
+    for (kind, i), needs, spent in zip(trace.results, trace.needs_grad, trace.spent, strict=True):
+        if kind == "output":
+            v = Val(trace.specs[i], array=outputs[i])
+            v.needs_grad, v.spent = needs and spent, spent
+            made.append(wrap(v))
+        elif kind == "argument":
+            given = tensors[i]
+            made.append(given if isinstance(given, Handle) else wrap(leaf(arrays[i], to_dtype(given.dtype))))
+        else:
+            made.append(wrap(i))
+    if current:
+        made = _with_gradient(trace, made, current)
+    return unflatten(trace.structure, iter(made))
+
+
+def _current(trace: _Trace, feeds: list[Any], tensors: list[Any]) -> list[Val]:
+    """The value each leaf of the graph has in this call."""
+    assert trace.work is not None
+    values = [Val(v.spec, array=array) for v, array in zip(trace.work.leaves, feeds, strict=True)]
+    for place, i in trace.arguments:
+        if isinstance(tensors[i], Handle):
+            values[place] = tensors[i]._value
+    for place, handle in trace.handles:
+        values[place] = handle._value
+    return values
+
+
+def _with_gradient(trace: _Trace, made: list[Any], current: list[Val]) -> list[Any]:
+    """Results through which gradients flow: by a copy of the graph, computed again for them."""
+    from pyflame.autograd.recompute import gradients_of_copy
+
+    work = trace.work
+    assert work is not None
+    chosen = [i for i, (n, s) in enumerate(zip(trace.needs_grad, trace.spent, strict=True)) if n and not s]
+
+    def rule(*grads: Any) -> list[Any]:
+        return gradients_of_copy(work.exprs, [trace.roots[i] for i in chosen], work.leaves, current, grads)
+
+    flowing = with_gradient("compiled function", [made[i] for i in chosen], [wrap(v) for v in current], rule)
+    for i, t in zip(chosen, flowing, strict=True):
+        made[i] = t
+    return made
+
+
+def compile_function(function: Callable[..., Any] | None = None) -> Any:
+    """Trace a function once and replay what it did: one native call instead of Python.
+
+    What the function writes (parameters, optimizer state, statistics, gradients) becomes part of the replay. Works as
+    a decorator too.
+
+    Args:
+        function: takes and returns tensors, or nested lists, tuples and dicts of them. Arguments that are not
+            tensors are conditions: another value makes another trace.
+
+    Example:
+        >>> import pyflame as pf
+        >>> @pf.compile
+        ... def f(x):
+        ...     return pf.relu(x) * 2
+        >>> f(pf.tensor([1.0, -1.0])), f.trace_count
+        (tensor([2., 0.]), 1)
+    """
+    return CompiledFunction if function is None else CompiledFunction(function)

@@ -1,0 +1,92 @@
+"""What a function does while it is traced: what it reads, what it writes, what it must not ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyflame.lazy import Expr, Val, next_serial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+
+    from pyflame.autograd.leaf import Leaf
+
+__all__ = ["TraceError", "Tracer"]
+
+
+class TraceError(RuntimeError):
+    """A function asks, while it is compiled, for something that is only known when it runs."""
+
+
+class Tracer:
+    """The record of one trace.
+
+    Attributes:
+        captured: values from outside that were read, each with the tensor that held it.
+        rebound: tensors from outside that got a new value, each with the one it had (and which argument it is).
+        keys: random keys that were drawn, each with where from.
+        scalars: numbers to be read again at each call.
+        grads: leaves whose gradient was written, with the gradient they had.
+        modules: what was called in which mode (object, training).
+    """
+
+    def __init__(self) -> None:
+        self.start = next_serial()
+        self.captured: dict[int, tuple[Val, Any]] = {}
+        self.rebound: dict[int, tuple[Any, Val, int | None]] = {}
+        self.keys: dict[int, tuple[Val, Any]] = {}
+        self.scalars: dict[int, tuple[Val, Callable[[], Any]]] = {}
+        self.grads: dict[int, tuple[Leaf, Any]] = {}
+        self.modules: dict[int, tuple[Any, bool]] = {}
+        self.placeholders: dict[int, int] = {}
+
+    def is_outside(self, v: Val) -> bool:
+        """Whether a value was there before the trace began."""
+        if id(v) in self.placeholders:
+            return False
+        expr: Expr | None = v.expr
+        return v.array is not None or (expr is not None and expr.serial < self.start)
+
+    def saw(self, inputs: Sequence[Any]) -> None:
+        """Note tensors that an operator reads."""
+        for t in inputs:
+            v = getattr(t, "_value", None)
+            if v is not None and v.spec.known is None and self.is_outside(v):
+                self.captured[id(v)] = (v, t)
+
+    def note_key(self, v: Val, generator: Any) -> None:
+        """Note a random key: each call draws another."""
+        self.keys[id(v)] = (v, generator)
+
+    def note_scalar(self, v: Val, read: Callable[[], Any]) -> None:
+        """Note a number that each call reads again."""
+        self.scalars[id(v)] = (v, read)
+
+    def note_rebind(self, handle: Any, old: Val) -> None:
+        """Note that a tensor gets a new value; what it had when the trace began counts."""
+        at = self.placeholders.get(id(old))
+        if id(handle) not in self.rebound and (at is not None or self.is_outside(old)):
+            self.rebound[id(handle)] = (handle, old, at)
+
+    def note_grad(self, leaf: Leaf) -> None:
+        """Note that a gradient is about to be written."""
+        if id(leaf) not in self.grads:
+            self.grads[id(leaf)] = (leaf, leaf.grad)
+
+    def note_mode(self, module: Any) -> None:
+        """Note that a module was called: its mode becomes a condition for using the trace again."""
+        self.modules[id(module)] = (module, bool(module.training))
+
+    def refuse_evaluation(self, roots: Sequence[Val]) -> None:
+        """Contents of what the function computes are not there while it is traced."""
+        if any(not self.is_outside(v) for v in roots):
+            raise TraceError(
+                "a compiled function reads the contents of a tensor (item(), numpy(), bool(), print, ...) that is only "
+                "known when it runs; return it instead, or decide with pf.where"
+            )
+
+    def array_of(self, v: Val) -> np.ndarray[Any, Any] | None:
+        """The contents of a value from outside."""
+        return v.array if self.is_outside(v) else None

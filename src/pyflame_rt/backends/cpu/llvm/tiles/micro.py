@@ -1,0 +1,247 @@
+"""The register tile: a few rows times a few vectors of columns, accumulated over the depth, then finished."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from pyflame_rt.backends.cpu.llvm import ops
+from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
+from pyflame_rt.backends.cpu.llvm.program import walk
+from pyflame_rt.backends.cpu.llvm.tiles.control import Loop, add, floats, least, load_vector, mul, store_vector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyflame_rt.backends.cpu.llvm.host import Host
+    from pyflame_rt.backends.cpu.llvm.program import Expr
+
+__all__ = [
+    "PLAIN",
+    "Finish",
+    "Reach",
+    "Target",
+    "Tile",
+    "accumulate",
+    "each_tile",
+    "finish",
+    "row_pointers",
+    "tile_for",
+]
+
+Reach = Literal["full", "column"]
+_UNROLL = 4
+_AHEAD = 512  # floats of the panel asked for ahead: the machine's own prefetch stops at pages
+_LIGHT = 8  # nodes of an epilogue that is emitted for every vector of the tile
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows and vectors of columns of one register tile."""
+
+    rows: int
+    vectors: int
+
+    @property
+    def small(self) -> int:
+        """Rows of the lesser tile that finishes a block."""
+        return max(1, self.rows * 2 // 3)
+
+
+def tile_for(host: Host, columns: int) -> Tile:
+    """The tile for so many columns: accumulators, one row of the panel and a broadcast fill the registers."""
+    lanes = host.lanes(4)
+    if host.registers >= 32:
+        return Tile(12, 2) if lanes == 16 else Tile(8, 3)
+    three = -columns % (3 * lanes) < -columns % (2 * lanes)
+    return Tile(4, 3) if three else Tile(6, 2)
+
+
+def each_tile(b: Builder, tile: Tile, low: str, high: str, body: Callable[[int, str, str], None]) -> None:
+    """Cover rows [low, high) by tiles of the full or the lesser height; ``body`` gets height, first row, rows left."""
+    loop = Loop(b, low, high)
+    row, _ = loop.open()
+    rest = b.integer(f"sub {high}, {row}")
+    few = b.op(f"icmp sle i64 {rest}, {tile.small}")
+    over = b.op(f"icmp sgt i64 {rest}, {tile.rows}")
+    twice = b.op(f"icmp sle i64 {rest}, {2 * tile.small}")
+    lesser = b.op(f"or i1 {few}, {b.op(f'and i1 {over}, {twice}')}")
+    large, little, done = b.label("large"), b.label("little"), b.label("tiled")
+    b.branch(lesser, little, large)
+    ends = []
+    for label, size in ((large, tile.rows), (little, tile.small)):
+        b.place(label)
+        body(size, row, rest)
+        ends.append((str(size), b.block))
+        b.jump(done)
+    b.place(done)
+    loop.close(step=b.phi("i64", *ends))
+
+
+def row_pointers(b: Builder, size: int, valid: str, source: str, row: str, stride: str) -> list[str]:
+    """Addresses of the rows of a tile; those beyond the last valid one repeat it."""
+    last = b.integer(f"sub {valid}, 1")
+    numbers = [add(b, row, least(b, str(r), last) if r else "0") for r in range(size)]
+    return [floats(b, source, mul(b, n, stride)) for n in numbers]
+
+
+def accumulate(
+    at: Lanes, tile: Tile, pointers: Sequence[str], panel: str, depth: str, sums: Sequence[str]
+) -> tuple[list[str], str]:
+    """Add depth products to the tile's sums: row ``r`` reads from ``pointers[r]`` on, columns from the packed panel.
+
+    Returns the sums and where the panel goes on.
+    """
+    b, vector = at.builder, at.type("float")
+    width = tile.vectors * at.lanes
+    whole = b.integer(f"and {depth}, {-_UNROLL}")
+    carried = [("ptr", panel), *((vector, s) for s in sums)]
+    for low, high, step in (("0", whole, _UNROLL), (whole, depth, 1)):
+        loop = Loop(b, low, high, step, carried)
+        k, (place, *values) = loop.open()
+        for u in range(step):
+            values = _turn(at, tile, [floats(b, p, k) for p in pointers], place, values, u)
+        carried = [("ptr", floats(b, place, step * width)), *((vector, v) for v in values)]
+        ended = loop.close([value for _, value in carried])
+        carried = [("ptr", ended[0]), *((vector, v) for v in ended[1:])]
+    return [value for _, value in carried[1:]], carried[0][1]
+
+
+def _turn(at: Lanes, tile: Tile, rows: Sequence[str], panel: str, sums: Sequence[str], turn: int) -> list[str]:
+    b, width = at.builder, tile.vectors * at.lanes
+    ahead = floats(b, panel, turn * width + _AHEAD)
+    b.call("void", "llvm.prefetch.p0", [("ptr", ahead), ("i32", "0"), ("i32", "3"), ("i32", "1")])
+    columns = [load_vector(at, floats(b, panel, turn * width + v * at.lanes)) for v in range(tile.vectors)]
+    result = list(sums)
+    for r, pointer in enumerate(rows):
+        value = at.splat("float", b.op(f"load float, ptr {floats(b, pointer, turn)}, align 4"))
+        for v, column in enumerate(columns):
+            at_sum = r * tile.vectors + v
+            result[at_sum] = at.fma(value, column, V(at, "float", result[at_sum])).name
+    return result
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What happens to a sum before it is stored: an expression where load(0) is the sum, load(i) operand i - 1.
+
+    A "full" operand lies as the result does, a "column" operand has one element for each column.
+    """
+
+    value: Expr | None = None
+    operands: tuple[Reach, ...] = ()
+
+    @property
+    def light(self) -> bool:
+        """Whether the expression is short enough to be repeated for every vector."""
+        if self.value is None:
+            return True
+        nodes = list(walk([self.value]))
+        return len(nodes) <= _LIGHT and not any(node.op in ops.HEAVY for node in nodes)
+
+    def apply(self, total: V, operand: Callable[[int], V]) -> V:
+        """The finished value; ``operand`` loads the lanes of an operand."""
+        if self.value is None:
+            return total
+        known: dict[int, V] = {}
+        loaded: dict[int, V] = {0: total}
+        for node in walk([self.value]):
+            if node.op == "load":
+                which = int(node.value or 0)
+                if which not in loaded:
+                    loaded[which] = operand(which - 1)
+                known[id(node)] = loaded[which]
+            elif node.op == "const":
+                assert node.value is not None
+                assert not isinstance(node.value, str)
+                known[id(node)] = total.at.const(ops.element(node.dtype), node.value)
+            else:
+                known[id(node)] = ops.emit(node, [known[id(a)] for a in node.args], "contract ")
+        return known[id(self.value)]
+
+
+PLAIN = Finish()
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a tile goes: addresses of the result and of operands at (row 0, first column), and their row strides."""
+
+    result: str
+    stride: str
+    operands: tuple[str, ...]
+    strides: tuple[str, ...]  # of "full" operands; "0" for the others
+
+
+def finish(
+    at: Lanes,
+    tile: Tile,
+    rows: int,
+    sums: Sequence[str],
+    plan: Finish,
+    target: Target,
+    spill: str,
+    valid: str,
+    left: str,
+) -> None:
+    """Store a tile of ``rows`` rows of which ``valid`` count, with ``left`` columns left; ``spill`` is stack memory."""
+    b, lanes = at.builder, at.lanes
+    width = tile.vectors * lanes
+    wide = b.op(f"icmp sge i64 {left}, {width}")
+    loop_wide, direct, rest, done = (b.label(hint) for hint in ("rows", "direct", "rest", "stored"))
+    if plan.light:
+        whole = b.op(f"and i1 {wide}, {b.op(f'icmp eq i64 {valid}, {rows}')}")
+        b.branch(whole, direct, rest)
+        b.place(direct)
+        for r in range(rows):
+            values = [V(at, "float", s) for s in sums[r * tile.vectors : (r + 1) * tile.vectors]]
+            _finish_row(at, plan, target, str(r), values, None)
+        b.jump(done)
+        b.place(rest)
+    for position, total in enumerate(sums):
+        store_vector(at, V(at, "float", total), floats(b, spill, position * lanes))
+    masked = b.label("masked")
+    if plan.light:
+        b.jump(masked)
+    else:
+        b.branch(wide, loop_wide, masked)
+        b.place(loop_wide)
+        _finish_rows(at, tile, plan, target, spill, valid, None)
+        b.jump(done)
+    b.place(masked)
+    _finish_rows(at, tile, plan, target, spill, valid, left)
+    b.jump(done)
+    b.place(done)
+
+
+def _finish_rows(at: Lanes, tile: Tile, plan: Finish, target: Target, spill: str, valid: str, left: str | None) -> None:
+    """Row by row from the spilled tile."""
+    b, lanes = at.builder, at.lanes
+    masks = None
+    if left is not None:
+        masks = [
+            at.iota("0", "i64").cmp("slt", at.splat("i64", b.integer(f"sub {left}, {v * lanes}")))
+            for v in range(tile.vectors)
+        ]
+    with Loop(b, "0", valid) as r:
+        base = floats(b, spill, mul(b, r, tile.vectors * lanes))
+        values = [load_vector(at, floats(b, base, v * lanes)) for v in range(tile.vectors)]
+        _finish_row(at, plan, target, r, values, masks)
+
+
+def _finish_row(
+    at: Lanes, plan: Finish, target: Target, row: str, values: Sequence[V], masks: Sequence[V] | None
+) -> None:
+    b, lanes = at.builder, at.lanes
+    start = floats(b, target.result, mul(b, target.stride, row))
+    sources = [
+        floats(b, pointer, mul(b, stride, row)) if reach == "full" else pointer
+        for pointer, stride, reach in zip(target.operands, target.strides, plan.operands, strict=True)
+    ]
+    for v, value in enumerate(values):
+        mask = None if masks is None else masks[v]
+
+        def operand(which: int, v: int = v, mask: V | None = mask) -> V:
+            return load_vector(at, floats(b, sources[which], v * lanes), mask)
+
+        store_vector(at, plan.apply(value, operand), floats(b, start, v * lanes), mask)

@@ -1,0 +1,42 @@
+"""The machine: PEs, routers, the clock, and what they count."""
+
+from wsesim.fabric.errors import (
+    ColorClash,
+    Deadlock,
+    FabricError,
+    HostError,
+    LoadError,
+    MemoryOverflow,
+    NoRoute,
+    ProgramFault,
+    QueueNotInitialized,
+    ResourceBusy,
+    RoutingLoop,
+    RunError,
+    TaskClash,
+)
+from wsesim.fabric.load import load
+from wsesim.fabric.machine import Machine
+from wsesim.fabric.timing import TIMING, Constant, Timing, constants
+
+__all__ = [
+    "TIMING",
+    "ColorClash",
+    "Constant",
+    "Deadlock",
+    "FabricError",
+    "HostError",
+    "LoadError",
+    "Machine",
+    "MemoryOverflow",
+    "NoRoute",
+    "ProgramFault",
+    "QueueNotInitialized",
+    "ResourceBusy",
+    "RoutingLoop",
+    "RunError",
+    "TaskClash",
+    "Timing",
+    "constants",
+    "load",
+]

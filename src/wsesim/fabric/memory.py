@@ -1,0 +1,219 @@
+"""Vectors in a PE's memory: reading, writing, and the sequential meaning of operations on overlapping operands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wsesim.fabric.dsd import Circ, Mem, Mem4
+from wsesim.fabric.errors import ProgramFault
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from wsesim.fabric.ops import OpSpec
+
+__all__ = ["Memory"]
+
+MEMORY_BYTES = 48 * 1024
+Vector = Mem | Mem4 | Circ
+_CODES = ("f2", "f4", "u1", "i1", "u2", "i2", "u4", "i4")
+
+
+class Memory:
+    """48 KB of one PE: one row of the array that all PEs of a program share."""
+
+    def __init__(self, row: NDArray[np.uint8], where: str = "") -> None:
+        self.where = where
+        self.mem = row
+        self.views: dict[np.dtype[Any], NDArray[Any]] = {np.dtype(c): row.view(c) for c in _CODES}
+        self.f16: NDArray[np.float16] = row.view(np.float16)
+        raw = memoryview(row).cast("B")
+        self.m8, self.mi8 = raw, raw.cast("b")
+        self.m16, self.mi16 = raw.cast("H"), raw.cast("h")
+        self.m32, self.mi32, self.mf32 = raw.cast("I"), raw.cast("i"), raw.cast("f")
+        self.m64, self.mi64 = raw.cast("Q"), raw.cast("q")
+        self.raw = raw
+
+    # --- views -------------------------------------------------------------------------------------------------
+
+    def fault(self, what: str) -> ProgramFault:
+        """The error for an access outside memory."""
+        return ProgramFault(f"{self.where}: {what} lies outside the {MEMORY_BYTES} bytes of a PE")
+
+    def vector(self, dtype: np.dtype[Any], m: Mem, start: int, count: int, index: int = 0) -> NDArray[Any]:
+        """Elements ``start``..``start + count`` of a one-dimensional access, as a writable view."""
+        size = dtype.itemsize
+        stride = m.stride
+        addr = m.addr + start * stride * size
+        if m.indexed:
+            addr += index * 2
+        if stride > 0 and not addr % size:
+            first = addr // size
+            stop = first + (count - 1) * stride + 1
+            if first < 0 or stop * size > MEMORY_BYTES:
+                raise self.fault(f"a vector of {count} elements at address {addr}")
+            return self.views[dtype][first:stop:stride]
+        try:
+            return np.ndarray((count,), dtype, self.mem, addr, (stride * size,))
+        except (ValueError, TypeError) as e:
+            raise self.fault(f"a vector of {count} elements at address {addr}, stride {stride}") from e
+
+    def addresses(self, dtype: np.dtype[Any], m: Vector, start: int, count: int, index: int = 0) -> NDArray[np.int64]:
+        """Byte address of each element."""
+        size = dtype.itemsize
+        numbers = np.arange(start, start + count)
+        offset = index * 2 if m.indexed else 0
+        if isinstance(m, Mem):
+            return m.addr + offset + numbers * (m.stride * size)
+        if isinstance(m, Circ):
+            return m.base + offset + ((m.addr - m.base) // size + numbers) % m.wrap * size
+        total = np.full(count, m.addr + offset)
+        for extent, stride in zip(reversed(m.extents), reversed(m.strides), strict=True):
+            total += numbers % max(1, extent) * (stride * size)
+            numbers = numbers // max(1, extent)
+        return total
+
+    def gather(self, dtype: np.dtype[Any], at: NDArray[np.int64]) -> NDArray[Any]:
+        """Elements at byte addresses."""
+        if len(at) and (at.min() < 0 or at.max() + dtype.itemsize > MEMORY_BYTES):
+            raise self.fault(f"a vector element at address {int(at.max())}")
+        if not np.any(at % dtype.itemsize):
+            return self.views[dtype][at // dtype.itemsize]
+        halves = self.views[np.dtype("u2")]
+        pairs = np.stack([halves[at // 2], halves[at // 2 + 1]], axis=1)
+        return np.ascontiguousarray(pairs).view(dtype)[:, 0]
+
+    def scatter(self, dtype: np.dtype[Any], at: NDArray[np.int64], values: NDArray[Any]) -> None:
+        """Writes elements in order, so that the last one wins."""
+        if len(at) and (at.min() < 0 or at.max() + dtype.itemsize > MEMORY_BYTES):
+            raise self.fault(f"a vector element at address {int(at.max())}")
+        if not np.any(at % dtype.itemsize):
+            target = self.views[dtype]
+            for where, value in zip((at // dtype.itemsize).tolist(), values, strict=True):
+                target[where] = value
+            return
+        halves = self.views[np.dtype("u2")]
+        pairs = np.ascontiguousarray(values).view(np.uint16).reshape(-1, 2)
+        for where, pair in zip((at // 2).tolist(), pairs, strict=True):
+            halves[where : where + 2] = pair
+
+    def read(self, dtype: np.dtype[Any], m: Vector, start: int, count: int, index: int = 0) -> NDArray[Any]:
+        """Elements of a vector, in order (a view where possible)."""
+        if isinstance(m, Mem):
+            return self.vector(dtype, m, start, count, index)
+        return self.gather(dtype, self.addresses(dtype, m, start, count, index))
+
+    def clear(self, dtype: np.dtype[Any], m: Vector, count: int) -> None:
+        """Fills a vector with zeros."""
+        self.scatter(dtype, self.addresses(dtype, m, 0, count), np.zeros(count, dtype))
+
+    # --- the sequential meaning --------------------------------------------------------------------------------
+
+    def combine(
+        self, spec: OpSpec, dst: Vector, srcs: tuple[Any, ...], values: list[Any], start: int, count: int, index: int
+    ) -> None:
+        """Computes and stores, as if element by element."""
+        if isinstance(dst, Mem) and dst.stride != 0:
+            if not hazard(spec, dst, srcs, count):
+                target = self.vector(spec.dest, dst, start, count, index)
+                target[...] = spec.compute(*values)
+                return
+            self._one_by_one(spec, dst, srcs, values, start, count, index)
+            return
+        at = self.addresses(spec.dest, dst, start, count, index)
+        if isinstance(dst, Mem):  # stride 0: one destination for all
+            if self._fold(spec, dst, srcs, values, at, count):
+                return
+        elif len(np.unique(at)) == count and not hazard4(spec, dst, srcs):
+            result = np.broadcast_to(np.asarray(spec.compute(*values)), (count,)).astype(spec.dest, copy=False)
+            self.views[spec.dest][at // spec.dest.itemsize] = result
+            return
+        self._one_by_one(spec, dst, srcs, values, start, count, index)
+
+    def _fold(
+        self, spec: OpSpec, dst: Mem, srcs: tuple[Any, ...], values: list[Any], at: NDArray[np.int64], count: int
+    ) -> bool:
+        """A repeated destination: an accumulation in order, or the last value."""
+        same = [isinstance(s, Mem) and s.stride == 0 and s.addr == dst.addr for s in srcs]
+        if not any(same):
+            result = np.broadcast_to(np.asarray(spec.compute(*values)), (count,))
+            if any(isinstance(s, Mem) and overlaps(spec, dst, s, count) for s in srcs):
+                return False
+            self.scatter(spec.dest, at[-1:], np.asarray(result[-1:], spec.dest))
+            return True
+        if not same[0] or any(same[1:]):
+            return False
+        if spec.fold is not None and len(srcs) == 2:
+            terms = np.broadcast_to(np.asarray(values[1]), (count,)).astype(spec.dest)
+            fold = spec.fold
+        elif spec.name in ("fmacs", "fmach", "fmachs"):
+            product = np.multiply(values[1], values[2], dtype=spec.dest)
+            terms = np.broadcast_to(product, (count,))
+            fold = np.add
+        else:
+            return False
+        first = np.asarray(values[0]).reshape(-1)[:1].astype(spec.dest)
+        total = fold.accumulate(np.concatenate([first, terms]), dtype=spec.dest)[-1:]
+        self.scatter(spec.dest, at[-1:], total)
+        return True
+
+    def _one_by_one(
+        self, spec: OpSpec, dst: Vector, srcs: tuple[Any, ...], values: list[Any], start: int, count: int, index: int
+    ) -> None:
+        at = self.addresses(spec.dest, dst, start, count, index)
+        froms = [
+            self.addresses(kind, s, start, count, index) if isinstance(s, Mem | Mem4 | Circ) else None
+            for s, kind in zip(srcs, spec.sources, strict=False)
+        ]
+        kept = [np.broadcast_to(np.asarray(v), (count,)).copy() for v in values]
+        for i in range(count):
+            args = [
+                self.gather(kind, f[i : i + 1]) if f is not None else v[i : i + 1]
+                for f, v, kind in zip(froms, kept, spec.sources, strict=False)
+            ]
+            self.scatter(spec.dest, at[i : i + 1], np.asarray(spec.compute(*args)).astype(spec.dest))
+
+
+def _span(m: Mem, size: int, count: int) -> tuple[int, int]:
+    far = m.addr + (count - 1) * m.stride * size
+    return (min(m.addr, far), max(m.addr, far) + size)
+
+
+def overlaps(spec: OpSpec, dst: Mem, src: Mem, count: int) -> bool:
+    """Whether a source shares bytes with the destination without being the same vector."""
+    low, high = _span(dst, spec.dest.itemsize, count)
+    slow, shigh = _span(src, spec.sources[0].itemsize, count)
+    return low < shigh and slow < high
+
+
+def hazard(spec: OpSpec, dst: Mem, srcs: tuple[Any, ...], count: int) -> bool:
+    """Whether a later element may read what an earlier one wrote."""
+    for src, kind in zip(srcs, spec.sources, strict=False):
+        if type(src) is Mem:
+            if src.addr == dst.addr and src.stride == dst.stride and kind.itemsize == spec.dest.itemsize:
+                continue
+            if overlaps(spec, dst, src, count):
+                return True
+        elif isinstance(src, Mem4 | Circ):
+            return True
+    return False
+
+
+def hazard4(spec: OpSpec, dst: Vector, srcs: tuple[Any, ...]) -> bool:
+    """The same question for several dimensions, answered on the safe side."""
+    for src, kind in zip(srcs, spec.sources, strict=False):
+        if isinstance(src, Mem | Mem4 | Circ) and not (src == dst and kind.itemsize == spec.dest.itemsize):
+            lows = (dst.addr, src.addr)
+            if abs(lows[0] - lows[1]) < _extent(dst, spec.dest.itemsize) + _extent(src, kind.itemsize):
+                return True
+    return False
+
+
+def _extent(m: Vector, size: int) -> int:
+    if isinstance(m, Mem4):
+        return sum(abs(s) * max(0, e - 1) * size for s, e in zip(m.strides, m.extents, strict=True)) + size
+    if isinstance(m, Circ):
+        return m.wrap * size
+    return (abs(m.stride) * max(0, m.length - 1) + 1) * size

@@ -1,0 +1,1 @@
+"""Names of the SDK, answered by the simulator; on the path of cs_python only."""

@@ -1,0 +1,301 @@
+"""Generated products and convolutions: odd sizes, paddings, epilogues, thread counts, and no access out of bounds."""
+
+import ctypes
+import mmap
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+import pyflame_rt
+from pyflame_rt.backends.cpu.llvm.host import host
+from pyflame_rt.backends.cpu.llvm.jit import call
+from pyflame_rt.backends.cpu.llvm.program import apply, load
+from pyflame_rt.backends.cpu.llvm.tiles.micro import Finish, Tile, tile_for
+from pyflame_rt.backends.cpu.llvm.tiles.product import ProductKernel
+from pyflame_rt.backends.cpu.llvm.tiles.winograd import WinogradKernel
+from pyflame_rt.backends.cpu.onednn import library
+from pyflame_rt.backends.cpu.plan.panels import panels, winograd_panels
+
+pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
+
+BIAS_RELU = Finish(apply("max", apply("add", load(0, "float32"), load(1, "float32")), 0.0), ("column",))
+GELU = Finish(
+    apply(
+        "mul",
+        apply("mul", load(0, "float32"), 0.5),
+        apply("add", apply("erf", apply("mul", load(0, "float32"), 0.7)), 1),
+    )
+)
+
+
+class Guarded:
+    """Floats that end where the memory ends: reading or writing one more is a fault."""
+
+    def __init__(self, values):
+        size = -(-values.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.map = mmap.mmap(-1, size + mmap.PAGESIZE)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+        libc = ctypes.CDLL(None, use_errno=True)
+        assert libc.mprotect(ctypes.c_void_p(start + size), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+        self.array = np.frombuffer(self.map, np.float32, values.size, size - values.nbytes).reshape(values.shape)
+        self.array[...] = values
+        self.address = self.array.ctypes.data
+
+
+def lanes():
+    return host().lanes(4)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="guard pages are made with Linux's mprotect")
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 40),
+    st.integers(1, 50),
+    st.integers(1, 70),
+    st.sampled_from(["relu", "gelu"]),
+    st.integers(0, 2**32 - 1),
+)
+def test_products_stay_in_bounds(rows, depth, columns, ending, seed):
+    rng = np.random.default_rng(seed)
+    x, w = rng.standard_normal((rows, depth), dtype=np.float32), rng.standard_normal((depth, columns), dtype=np.float32)
+    bias = rng.standard_normal(columns, dtype=np.float32)
+    tile = tile_for(host(), columns)
+    width = tile.vectors * lanes()
+    packed = panels(w, width)
+    source, shift, out = Guarded(x), Guarded(bias), Guarded(np.zeros((rows, columns), np.float32))
+    finish = BIAS_RELU if ending == "relu" else GELU
+    operands = [shift.address] if ending == "relu" else []
+    buffers = [source.address, packed.ctypes.data, *operands, out.address]
+    block = 2 * tile.rows
+    blocks = -(-rows // block)
+    params = [rows, columns, depth, block, blocks, depth, columns]
+    call(ProductKernel("rows", tile, finish), buffers, params, 0, blocks * len(packed))
+    exact = torch.tensor(x.astype(np.float64) @ w)
+    expected = (
+        torch.relu(exact + torch.tensor(bias)) if ending == "relu" else exact * 0.5 * (1 + torch.erf(exact * 0.7))
+    )
+    np.testing.assert_allclose(out.array, expected.numpy(), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="guard pages are made with Linux's mprotect")
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 2),
+    st.integers(1, 13),
+    st.integers(1, 13),
+    st.integers(1, 3),
+    st.integers(1, 40),
+    st.integers(0, 2),
+    st.sampled_from([2, 4]),
+    st.integers(0, 2**32 - 1),
+)
+def test_winograd_stays_in_bounds(images, height, width, vectors, columns, pad, edge, seed):
+    rng = np.random.default_rng(seed)
+    depth = vectors * lanes()
+    out_height, out_width = height + 2 * pad - 2, width + 2 * pad - 2
+    if min(out_height, out_width) < 1:
+        return
+    x = rng.standard_normal((images, height, width, depth), dtype=np.float32)
+    w = rng.standard_normal((columns, depth, 3, 3), dtype=np.float32) * np.float32(0.1)
+    bias = rng.standard_normal(columns, dtype=np.float32)
+    source, shift, zeros = Guarded(x), Guarded(bias), Guarded(np.zeros(depth, np.float32))
+    out = Guarded(np.full((images, out_height, out_width, columns), np.nan, np.float32))
+    tile = tile_for(host(), columns)
+    kernel = WinogradKernel(tile, edge, BIAS_RELU)
+    packed = winograd_panels(w, edge, tile.vectors * lanes())
+    down, across = -(-out_height // edge), -(-out_width // edge)
+    tiles = images * down * across
+    block = min(2 * tile.rows, tiles)
+    items, slot = -(-tiles // block) * len(packed), kernel.slot(lanes(), block, depth)
+    scratch = Guarded(np.zeros(slot, np.float32))
+    params = [
+        depth, columns, height, width, out_height, out_width, down, across, tiles, block, len(packed), 1, len(packed),
+        pad, pad, height * width * depth, width * depth, depth, slot, items,
+        out_height * out_width * columns, out_width * columns, columns,
+    ]  # fmt: skip
+    buffers = [source.address, zeros.address, packed.ctypes.data, scratch.address, shift.address, out.address]
+    call(kernel, buffers, params, 0, items)
+    image = torch.tensor(x.astype(np.float64)).permute(0, 3, 1, 2)
+    exact = torch.conv2d(image, torch.tensor(w.astype(np.float64)), torch.tensor(bias.astype(np.float64)), padding=pad)
+    np.testing.assert_allclose(out.array, torch.relu(exact).permute(0, 2, 3, 1).numpy(), rtol=1e-5, atol=1e-5)
+
+
+# ---------------------------------------------------------------------- through the engine
+
+
+def network(nodes, weights, shape):
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [
+            helper.make_tensor_value_info(
+                "y", TensorProto.INT32 if nodes[-1].op_type == "Cast" else TensorProto.FLOAT, None
+            )
+        ],
+        [numpy_helper.from_array(a.astype(np.float32), n) for n, a in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]).SerializeToString()
+
+
+def native(data, x, **options):
+    given = pyflame_rt.SessionOptions(**{"num_threads": 2, **options})
+    session = pyflame_rt.InferenceSession(data, given, providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"x": x})
+    report = session.explain()
+    session.close()
+    return y, report
+
+
+def oracle(data, x):
+    session = pyflame_rt.InferenceSession(data, providers=["ReferenceExecutionProvider"])
+    return session.run(None, {"x": x})[0]
+
+
+TAILS = {
+    "none": [helper.make_node("Identity", ["z"], ["y"])],
+    "relu": [helper.make_node("Relu", ["z"], ["y"])],
+    "residual": [helper.make_node("Add", ["r", "z"], ["a"]), helper.make_node("Relu", ["a"], ["y"])],
+    "column": [helper.make_node("Mul", ["z", "c"], ["y"])],
+    "silu": [helper.make_node("Sigmoid", ["z"], ["s"]), helper.make_node("Mul", ["z", "s"], ["y"])],
+    "gelu": [helper.make_node("Gelu", ["z"], ["y"])],
+    "hardswish": [helper.make_node("HardSwish", ["z"], ["y"])],
+    "compared": [helper.make_node("Greater", ["z", "r"], ["g"]), helper.make_node("Where", ["g", "z", "r"], ["y"])],
+    "to integers": [helper.make_node("Cast", ["z"], ["y"], to=TensorProto.INT32)],
+}
+CONVOLUTIONS = [
+    # channels in and out, kernel, height and width, attributes
+    (16, 16, 3, (9, 9), {"pads": [1, 1, 1, 1]}),
+    (24, 20, 3, (7, 10), {"pads": [1, 1, 1, 1]}),
+    (32, 9, 3, (12, 5), {}),
+    (16, 33, 3, (6, 6), {"pads": [2, 0, 1, 2]}),
+    (16, 17, 1, (5, 7), {}),
+    (3, 8, 1, (4, 4), {}),
+    (40, 24, 1, (1, 9), {}),
+    (16, 16, 3, (9, 9), {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
+    (16, 16, 3, (9, 9), {"pads": [2, 2, 2, 2], "dilations": [2, 2]}),
+    (16, 16, 3, (9, 9), {"pads": [1, 1, 1, 1], "group": 4}),
+    (16, 16, 1, (8, 9), {"strides": [2, 2]}),
+    (16, 16, 5, (9, 9), {"auto_pad": "SAME_UPPER"}),
+    (16, 16, 3, (9, 8), {"auto_pad": "SAME_LOWER"}),
+]
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
+def test_convolutions_equal_the_reference(case, tail):
+    depth, columns, kernel, size, attributes = case
+    rng = np.random.default_rng(depth * 100 + columns)
+    weights = {
+        "w": rng.standard_normal((columns, depth // attributes.get("group", 1), kernel, kernel)) * 0.1,
+        "b": rng.standard_normal(columns),
+        "c": rng.standard_normal((1, columns, 1, 1)),
+    }
+    conv = helper.make_node("Conv", ["x", "w", "b"], ["z"], **attributes)
+    x = rng.standard_normal((2, depth, *size)).astype(np.float32)
+    plain = network([conv, *TAILS["none"]], weights, x.shape)
+    weights["r"] = rng.standard_normal(oracle(plain, x).shape)
+    data = network([conv, *TAILS[tail]], weights, x.shape)
+    expected = oracle(data, x)
+    y, report = native(data, x)
+    assert report.host_step_count == 0
+    if tail == "to integers":
+        assert (y == expected).mean() > 0.99
+        return
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns"), [(2, 5, 3), (7, 33, 17), (64, 48, 24), (300, 65, 40), (13, 1, 1), (6, 700, 130)]
+)
+def test_dense_layers_equal_the_reference(rows, depth, columns, tail):
+    rng = np.random.default_rng(rows)
+    weights = {
+        "w": rng.standard_normal((depth, columns)) * 0.1,
+        "c": rng.standard_normal(columns),
+        "r": rng.standard_normal((rows, columns)),
+    }
+    x = rng.standard_normal((rows, depth)).astype(np.float32)
+    data = network([helper.make_node("MatMul", ["x", "w"], ["z"]), *TAILS[tail]], weights, x.shape)
+    y, report = native(data, x)
+    assert report.host_step_count == 0
+    if tail == "to integers":
+        assert (y == oracle(data, x)).mean() > 0.99
+        return
+    np.testing.assert_allclose(y, oracle(data, x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("bias", ["none", "row", "full", "one"])
+@pytest.mark.parametrize("attributes", [{}, {"transB": 1}, {"transA": 1}, {"alpha": 0.5}, {"beta": 2.0, "transB": 1}])
+def test_general_products_equal_the_reference(bias, attributes):
+    rng = np.random.default_rng(3)
+    shape = (12, 20) if attributes.get("transB") else (20, 12)
+    weights = {"w": rng.standard_normal(shape)}
+    sizes = {"row": (12,), "full": (9, 12), "one": (1,)}
+    inputs = ["x", "w"]
+    if bias != "none":
+        weights["b"] = rng.standard_normal(sizes[bias])
+        inputs.append("b")
+    x = rng.standard_normal((20, 9) if attributes.get("transA") else (9, 20)).astype(np.float32)
+    data = network([helper.make_node("Gemm", inputs, ["y"], **attributes)], weights, x.shape)
+    y, _ = native(data, x)
+    np.testing.assert_allclose(y, oracle(data, x), rtol=1e-4, atol=1e-5)
+
+
+def test_any_number_of_threads_gives_the_same_bits():
+    rng = np.random.default_rng(0)
+    weights = {
+        "w1": rng.standard_normal((40, 24, 3, 3)) * 0.1,
+        "w2": rng.standard_normal((72, 40, 1, 1)) * 0.1,
+        "w3": rng.standard_normal((72, 60)) * 0.1,
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["a", "w2"], ["b"]),
+        helper.make_node("Transpose", ["b"], ["t"], perm=[0, 2, 3, 1]),
+        helper.make_node("MatMul", ["t", "w3"], ["y"]),
+    ]
+    x = rng.standard_normal((2, 24, 37, 41)).astype(np.float32)
+    data = network(nodes, weights, x.shape)
+    results = [native(data, x, num_threads=n)[0] for n in (1, 2, 3, 5)]
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0], other)
+
+
+def test_products_of_two_branches_meet_in_one_sum():
+    rng = np.random.default_rng(0)
+    weights = {"w1": rng.standard_normal((16, 16, 3, 3)) * 0.1, "w2": rng.standard_normal((16, 16, 1, 1)) * 0.1}
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["x", "w2"], ["b"]),
+        helper.make_node("Add", ["a", "b"], ["s"]),
+        helper.make_node("Relu", ["s"], ["y"]),
+    ]
+    x = rng.standard_normal((1, 16, 10, 10)).astype(np.float32)
+    data = network(nodes, weights, x.shape)
+    np.testing.assert_allclose(native(data, x)[0], oracle(data, x), rtol=1e-4, atol=1e-5)
+
+
+def test_winograd_is_about_as_exact_as_a_plain_sum():
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((64, 128, 3, 3)).astype(np.float32) * np.float32(0.03)
+    x = np.maximum(rng.standard_normal((1, 128, 28, 28)), 0).astype(np.float32)
+    data = network([helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])], {"w": w}, x.shape)
+    exact = torch.conv2d(torch.tensor(x).double(), torch.tensor(w).double(), padding=1).numpy()
+    plain = torch.conv2d(torch.tensor(x), torch.tensor(w), padding=1).numpy()
+    error, usual = np.abs(native(data, x)[0] - exact), np.abs(plain - exact)
+    assert error.max() < 6 * usual.max()
+    assert np.sqrt((error**2).mean()) < 4 * np.sqrt((usual**2).mean())
+
+
+def test_tiles_fit_the_registers():
+    for columns in (1, 16, 24, 100):
+        tile = tile_for(host(), columns)
+        assert tile.rows * tile.vectors + tile.vectors + 1 <= host().registers
+    assert Tile(6, 2).small == 4
