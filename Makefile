@@ -13,7 +13,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check format conformance real-models fuzz bench docs clean
+.PHONY: help demo test check format conformance checked real-models fuzz bench docs clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -37,6 +37,10 @@ format: $(VENV)/.dev ## Rewrite the sources as `make check` wants them
 
 conformance: $(VENV)/.dev ## Run the whole ONNX suite on NumPy, torch and MLX
 	$(ONE_THREAD) $(BIN)/python -m tests.conformance.report $(ARGS)
+
+checked: $(VENV)/.dev ## Run the ONNX suite and the engine's tests in checked mode
+	PYFLAME_CHECKED=1 $(BIN)/python -m pytest -n $(JOBS) tests/conformance -k CPUExecutionProvider $(ARGS)
+	PYFLAME_CHECKED=1 $(BIN)/python -m pytest -n $(JOBS) tests/unit/backends/cpu $(ARGS)
 
 REAL_MODELS ?= build/real-models
 real-models: $(VENV)/.dev ## Compare trained models from package wheels with onnxruntime

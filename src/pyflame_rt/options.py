@@ -153,6 +153,7 @@ _SESSION_DEFAULTS: dict[str, Any] = {
     "strict_math_mode": False,
     "optimization_timeout_ms": 30_000,
     "cache": None,
+    "checked": False,
     "verify": False,
     "plan_cache_size": 16,
     "profile_file_prefix": "pyflame_rt_profile_",
@@ -191,6 +192,8 @@ class SessionOptions(_ConfigEntries):
         strict_math_mode: no optimisation that changes a bit of the reference's answer.
         optimization_timeout_ms: stop optimising after this time and run what there is.
         cache: folder for compiled code, or None.
+        checked: test every address in native code and guard every buffer (slow; to find faults of
+            the engine). The environment variable PYFLAME_CHECKED=1 does the same for all sessions.
         verify: compare each optimisation with the graph before it (slow).
         plan_cache_size: how many prepared forms of the model are kept (shapes, taps).
         optimized_model_filepath: where to write the optimised model, as .onnx or .pfm.
@@ -225,6 +228,7 @@ class SessionOptions(_ConfigEntries):
     strict_math_mode: bool
     optimization_timeout_ms: int
     cache: str | Path | None
+    checked: bool
     verify: bool
     plan_cache_size: int
     profile_file_prefix: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import OrderedDict
 from contextlib import suppress
@@ -45,7 +46,9 @@ class CpuBackend:
         """Prepare a graph; plans are made when the first inputs of a shape come."""
         threads = int(getattr(options, "num_threads", 0) or 0) or available_threads()
         limit = int(getattr(options, "memory_limit", 0) or 0)
-        return CpuExecutable(graph, threads, getattr(options, "plan_cache_size", MAX_PLANS), memory_limit=limit)
+        checked = getattr(options, "checked", False) or os.environ.get("PYFLAME_CHECKED", "0") not in ("", "0")
+        plans = getattr(options, "plan_cache_size", MAX_PLANS)
+        return CpuExecutable(graph, threads, plans, memory_limit=limit, checked=checked)
 
 
 class _Recent(NamedTuple):
@@ -60,12 +63,15 @@ class CpuExecutable:
     fresh_outputs = True
     times_steps = True
 
-    def __init__(self, graph: Graph, threads: int, max_plans: int = MAX_PLANS, *, memory_limit: int = 0) -> None:
+    def __init__(
+        self, graph: Graph, threads: int, max_plans: int = MAX_PLANS, *, memory_limit: int = 0, checked: bool = False
+    ) -> None:
         self.graph = graph
         self.outputs = tuple(info.name for info in graph.outputs)
         self.max_plans = max(max_plans, 1)
         self.threads = threads
         self.memory_limit = memory_limit
+        self.checked = checked
         self.reference = Program(graph)
         self._required = [info.name for info in graph.required_inputs]
         self._plans: OrderedDict[Any, Plan | None] = OrderedDict()
@@ -79,10 +85,12 @@ class CpuExecutable:
         forget_after_fork(self)
 
     def _staging(self) -> Stages:
-        def body(graph: Graph) -> CpuExecutable:
-            return CpuExecutable(graph, self.threads, self.max_plans, memory_limit=self.memory_limit)
+        limit, checked = self.memory_limit, self.checked
 
-        return Stages(self.graph, self.threads, self.max_plans, body, memory_limit=self.memory_limit)
+        def body(graph: Graph) -> CpuExecutable:
+            return CpuExecutable(graph, self.threads, self.max_plans, memory_limit=limit, checked=checked)
+
+        return Stages(self.graph, self.threads, self.max_plans, body, memory_limit=limit, checked=checked)
 
     def forget(self) -> None:
         """Drop what belongs to the parent process, without touching it."""
@@ -174,6 +182,8 @@ class CpuExecutable:
         except (LookupError, TypeError, ValueError, AttributeError, AssertionError, NotNative) as error:
             # A fault of the engine, not of the model: it is not planned whole, which staging will find out again.
             plan, self._why = None, f"planning failed: {type(error).__name__}: {error}"
+        if plan is not None:
+            plan.checked = self.checked
         if plan is not None and self.memory_limit:
             limit_plan(plan, self.memory_limit, self.graph.name)
         with self._lock:

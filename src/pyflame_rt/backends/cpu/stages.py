@@ -83,10 +83,17 @@ class Stages:
     """The staged form of one graph."""
 
     def __init__(
-        self, graph: Graph, threads: int, limit: int, body: Callable[[Graph], Any], *, memory_limit: int = 0
+        self,
+        graph: Graph,
+        threads: int,
+        limit: int,
+        body: Callable[[Graph], Any],
+        *,
+        memory_limit: int = 0,
+        checked: bool = False,
     ) -> None:
         self.graph, self.threads, self.limit = graph, threads, max(limit, 1) * STAGES_PER_PLAN
-        self.body, self.memory_limit = body, memory_limit
+        self.body, self.memory_limit, self.checked = body, memory_limit, checked
         self.by_host: set[str] = set()
         self.last: list[Stage] = []
         self._roots: dict[Any, Stage] = {}
@@ -189,6 +196,8 @@ class Stages:
                 plan = plan_of(concrete, self.threads) if concrete.outputs else None
         except (LookupError, TypeError, ValueError, AttributeError, AssertionError, NotNative) as error:
             raise Unplannable(f"planning failed: {type(error).__name__}: {error}") from error
+        if plan is not None:
+            plan.checked = self.checked
         if plan is not None and self.memory_limit:
             limit_plan(plan, self.memory_limit, self.graph.name)
         stage = Stage(concrete, plan, tuple(concrete.same.get(n, n) for n in names), parent=parent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from pyflame_rt.ops.evaluate import Context, run_node, where
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pyflame_rt.backends.cpu.llvm.program import Kernel
     from pyflame_rt.backends.cpu.plan.timing import StepClock
 
 __all__ = ["Arena"]
@@ -62,7 +64,7 @@ class Arena:
 
     def _native(self, steps: Sequence[KernelStep | DnnStep], threads: int) -> Plan:
         kernels = [s.kernel for s in steps if isinstance(s, KernelStep)]
-        addresses = iter(compile_kernels(kernels))
+        addresses = iter(self._compiled(kernels))
         native, patches = [], []
         for step in steps:
             if isinstance(step, KernelStep):
@@ -70,6 +72,9 @@ class Arena:
             else:
                 native.append(self._primitive(step, patches))
         return self._plan(native, patches, threads)
+
+    def _compiled(self, kernels: Sequence[Kernel]) -> list[int]:
+        return compile_kernels(kernels)
 
     def _plan(self, steps: list[Step], patches: list[Patch], threads: int) -> Plan:
         step_array, patch_array = (Step * len(steps))(*steps), (Patch * max(len(patches), 1))(*patches)
@@ -115,7 +120,7 @@ class Arena:
             if io is not None:
                 patches.append(Patch(PatchKind.MEMORY, memory.handle, io, view.byte_offset))
         if step.scratch is not None:
-            memories["scratchpad"] = Memory(step.primitive.args["scratchpad"], self.base + step.scratch.offset)
+            memories["scratchpad"] = Memory(step.primitive.args["scratchpad"], self.place(step.scratch))
         self.memories += memories.values()
         args, count = step.primitive.exec_args(memories)
         self.keep.append(args)
@@ -125,6 +130,10 @@ class Arena:
         if buffer.place is Place.INPUT:
             return buffer.index
         return len(self.lowered.inputs) + buffer.index if buffer.place is Place.OUTPUT else None
+
+    def place(self, buffer: Buffer) -> int:
+        """Where a buffer of the arena begins."""
+        return self.base + buffer.offset
 
     def address(self, view: View) -> int:
         """Where a view's first element is, for this run."""
@@ -136,7 +145,7 @@ class Arena:
             return int(buffer.array.ctypes.data) + view.byte_offset
         if buffer.place is Place.FLAG:
             return int(self.flag.ctypes.data)
-        return self.base + buffer.offset + view.byte_offset
+        return self.place(buffer) + view.byte_offset
 
     def array(self, view: View) -> np.ndarray[Any, Any]:
         """A view as a NumPy array on the same memory."""
@@ -205,9 +214,12 @@ class Arena:
     def _raise(self, plan: Plan, status: int, check: Callable[[], None] | None) -> None:
         if check is not None:
             check()
-        native = [s for s in self.lowered.steps if not isinstance(s, HostStep)]
-        label = native[plan.failed].label if 0 <= plan.failed < len(native) else "?"
-        raise BackendError(f"native step {plan.failed} ({label}) failed with status {status}")
+        before = sum(
+            1 if isinstance(s, HostStep) else s.nsteps for s in takewhile(lambda s: s is not plan, self.segments)
+        )
+        step = self.lowered.steps[before + plan.failed] if plan.failed >= 0 else None
+        what = "binding inputs" if step is None else f"{step.label} (nodes {', '.join(step.nodes) or '-'})"
+        raise BackendError(f"native step {before + plan.failed}, {what}, failed with status {status}")
 
     def close(self) -> None:
         """Free native objects."""

@@ -58,6 +58,7 @@ class Plan:
     types: Mapping[str, tuple[DType, tuple[int, ...]]] = field(default_factory=dict)
     known: list[StepFacts] | None = None
     slots: threading.Semaphore | None = None
+    checked: bool = False
 
     def run(self, feeds: Mapping[str, Any], hooks: RunHooks) -> list[np.ndarray[Any, Any]]:
         """Outputs in fresh arrays."""
@@ -112,10 +113,17 @@ class Plan:
             try:
                 arena = self.free.pop()
             except IndexError:  # the short way takes arenas without the lock
-                arena = Arena(self.lowered, self.arena_bytes, self.threads)
+                arena = self._new_arena()
                 self.made.append(arena)
             self.busy.append(arena)
             return arena
+
+    def _new_arena(self) -> Arena:
+        if not self.checked:
+            return Arena(self.lowered, self.arena_bytes, self.threads)
+        from pyflame_rt.backends.cpu.plan.checked import CheckedArena
+
+        return CheckedArena(self.lowered, self.arena_bytes, self.threads)
 
     def _give_back(self, arena: Arena) -> None:
         with self.lock:
