@@ -1,8 +1,8 @@
 """An arena that trusts nothing: checked mode.
 
-Every buffer, the caller's too, is copied into memory of its own between pages without access; weights cannot be written.
-Steps run one by one: before a buffer's first step and after its last its contents are poison, kernels look up every
-address, and the bytes around what a step touched must be as they were.
+Every buffer, the caller's too, is copied into memory of its own between pages without access; weights cannot be
+written. Steps run one by one: before a buffer's first step and after its last its contents are poison, kernels look up
+every address, and the bytes around what a step touched must be as they were.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def check_offsets(buffers: Iterable[Buffer]) -> None:
         for other in active:
             if other.offset < buffer.offset + buffer.nbytes and buffer.offset < other.offset + other.nbytes:
                 raise BackendError(
-                    f"checked mode: buffers at {other.offset} (steps {other.first} to {other.last}) and {buffer.offset} "
-                    f"(steps {buffer.first} to {buffer.last}) share bytes of the arena while both are in use"
+                    f"checked mode: buffers at {other.offset} (steps {other.first} to {other.last}) and "
+                    f"{buffer.offset} (steps {buffer.first} to {buffer.last}) share bytes while both are in use"
                 )
         active.append(buffer)
 
@@ -48,7 +48,7 @@ def check_offsets(buffers: Iterable[Buffer]) -> None:
 class CheckedArena(Arena):
     """Memory for one run at a time, with every step watched."""
 
-    def __init__(self, lowered: Lowered, size: int, threads: int) -> None:
+    def __init__(self, lowered: Lowered, threads: int) -> None:
         check_offsets(lowered.buffers)
         used = [b for b in lowered.buffers if b.first >= 0 and b.place is not Place.FLAG]
         self._guarded = Guarded([b.nbytes for b in used])

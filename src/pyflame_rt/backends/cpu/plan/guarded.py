@@ -53,7 +53,7 @@ class Region:
 def _bytes(address: int, count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     if count == 0:
         return np.zeros(0, np.uint8)
-    return np.frombuffer((ctypes.c_uint8 * count).from_address(address), np.uint8)
+    return np.frombuffer(memoryview((ctypes.c_uint8 * count).from_address(address)), np.uint8)
 
 
 class Guarded:

@@ -123,7 +123,7 @@ class Plan:
             return Arena(self.lowered, self.arena_bytes, self.threads)
         from pyflame_rt.backends.cpu.plan.checked import CheckedArena
 
-        return CheckedArena(self.lowered, self.arena_bytes, self.threads)
+        return CheckedArena(self.lowered, self.threads)
 
     def _give_back(self, arena: Arena) -> None:
         with self.lock:
