@@ -45,8 +45,8 @@ def short_way(plan: Plan, types: Sequence[tuple[str, np.dtype[Any], tuple[int, .
 
 
 def _simple(plan: Plan) -> bool:
-    """One native segment, and nothing that limits runs."""
-    if getattr(plan, "slots", None) is not None:
+    """One native segment, and nothing that limits or checks runs."""
+    if plan.slots is not None or plan.checked:
         return False
     arena = next(iter(plan.free), None)
     return arena is not None and len(arena.segments) == 1 and isinstance(arena.segments[0], Segment)
