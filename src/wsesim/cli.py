@@ -42,21 +42,6 @@ def _pair(text: str) -> tuple[int, int]:
     return int(first), int(second)
 
 
-def _params(items: list[str]) -> dict[str, str]:
-    """``a:1,b:2`` pieces as a dictionary.
-
-    >>> _params(["M:4,N:6", "k:1"])
-    {'M': '4', 'N': '6', 'k': '1'}
-    """
-    out: dict[str, str] = {}
-    for piece in (p for item in items for p in item.split(",") if p):
-        name, _, value = piece.partition(":")
-        if not value:
-            raise argparse.ArgumentTypeError(f"{piece!r} is not of the form name:value")
-        out[name.strip()] = value.strip()
-    return out
-
-
 def _cslc_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="cslc", description="Compiles a CSL program for the simulator.")
     parser.add_argument("layout", help="the file with the layout block")
@@ -79,14 +64,18 @@ def _cslc_parser() -> argparse.ArgumentParser:
 
 def cslc(argv: list[str]) -> int:
     """The compiler's command line."""
-    from wsesim.csl.compile import CompileError, compile_program, write_output
+    from wsesim.csl.compile import compile_program, parse_assignments, write_output
+    from wsesim.csl.diagnostics import CslError
 
     args = _cslc_parser().parse_args(argv)
     try:
+        params = {k: v for text in args.params for k, v in parse_assignments(text).items()}
+        colors = {k: v for text in args.colors for k, v in parse_assignments(text, "--colors").items()}
         program = compile_program(
             Path(args.layout),
             arch=args.arch,
-            params=_params(args.params) | _params(args.colors),
+            params=params,
+            colors=colors,
             fabric_dims=args.fabric_dims,
             fabric_offsets=args.fabric_offsets,
             memcpy=args.memcpy,
@@ -94,9 +83,10 @@ def cslc(argv: list[str]) -> int:
             width_west_buf=args.width_west_buf,
             width_east_buf=args.width_east_buf,
             strict=args.strict,
+            import_paths=args.import_path,
         )
-        write_output(program, Path(args.output))
-    except CompileError as e:
+        write_output(program, Path(args.output), layout=args.layout, strict=args.strict)
+    except CslError as e:
         sys.stderr.write(f"{e}\n")
         return 1
     except FabricError as e:

@@ -6,7 +6,7 @@ type. Rounding is NumPy's: one rounding per operation, so a multiply-add rounds 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +32,8 @@ class OpSpec:
         compute: the arithmetic.
         width: SIMD width on (WSE-2, WSE-3).
         fold: ufunc for the sequential form with one repeated destination, ``acc = fold(acc, x)``, if it is one.
+        into: the arithmetic with the result stored in its first argument.
+        float_sources: per source, whether a Python float may stand for a scalar.
     """
 
     name: str
@@ -40,6 +42,28 @@ class OpSpec:
     compute: Callable[..., Any]
     width: tuple[int, int]
     fold: np.ufunc | None = None
+    into: Callable[..., None] = field(init=False, repr=False, compare=False)
+    float_sources: tuple[bool, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "into", _storing(self.compute))
+        object.__setattr__(self, "float_sources", tuple(s.kind == "f" for s in self.sources))
+
+
+def _storing(compute: Callable[..., Any]) -> Callable[..., None]:
+    if isinstance(compute, np.ufunc):
+        return lambda out, *values: compute(*values, out=out)
+    if compute is _mac:
+        return _mac_into
+
+    def store(out: Any, *values: Any) -> None:
+        out[...] = compute(*values)
+
+    return store
+
+
+def _mac_into(out: Any, a: Any, b: Any, c: Any) -> None:
+    np.add(a, b * c, out=out)
 
 
 def _move(x: Any) -> Any:

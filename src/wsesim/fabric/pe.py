@@ -9,7 +9,7 @@ import numpy as np
 
 from wsesim.fabric.dsd import Circ, FabIn, FabOut, FifoRef, Mem, Mem4
 from wsesim.fabric.errors import ProgramFault, QueueNotInitialized
-from wsesim.fabric.memory import Memory
+from wsesim.fabric.memory import MEMORY_BYTES, Memory
 from wsesim.fabric.stream import Fifo, Inbox, Outlet, StreamOp, descriptor_length
 from wsesim.fabric.timing import INPUT_QUEUE_WORDS, OUTPUT_QUEUE_WORDS, simd_width
 
@@ -350,11 +350,50 @@ class PE(Memory):
 
     def mem_op(self, spec: OpSpec, dst: Any, srcs: tuple[Any, ...], index: int = 0) -> bool:
         """An operation whose operands all lie in memory."""
-        count = descriptor_length(dst, srcs)
         self.ops_run += 1
+        count = -1
+        for src in srcs:
+            if type(src) is Mem or isinstance(src, Mem4 | Circ):
+                count = src.length
+                break
+        if count < 0:
+            count = descriptor_length(dst, srcs)
+        self.t += self.machine.timing.dsd_issue
         if not count:
-            self.t += self.machine.timing.dsd_issue
             return True
+        if type(dst) is not Mem or dst.stride <= 0 or not self._simple(spec, dst, srcs, count, index):
+            self._general(spec, dst, srcs, count, index)
+        width = spec.width[self.machine.arch_index]
+        if width > 1:
+            width = simd_width(width, tuple([o.stride for o in (dst, *srcs) if type(o) is Mem]))
+        self.t += -(-count // width)
+        return True
+
+    def _simple(self, spec: OpSpec, dst: Mem, srcs: tuple[Any, ...], count: int, index: int) -> bool:
+        """The common case: vectors with positive strides that do not overlap, or are the same. Tells if it was that."""
+        daddr, dstride = dst.addr, dst.stride
+        size = spec.dest.itemsize
+        dend = daddr + ((count - 1) * dstride + 1) * size
+        if dst.indexed or daddr % size or dend > MEMORY_BYTES:
+            return False
+        values: list[Any] = []
+        for src, kind, floats in zip(srcs, spec.sources, spec.float_sources, strict=True):
+            if type(src) is not Mem:
+                if isinstance(src, Mem4 | Circ):
+                    return False
+                values.append(src if floats and type(src) is float else kind.type(wrap(kind, src)))
+                continue
+            addr, stride, bytes_ = src.addr, src.stride, kind.itemsize
+            end = addr + ((count - 1) * stride + 1) * bytes_
+            if src.indexed or stride <= 0 or addr % bytes_ or end > MEMORY_BYTES:
+                return False
+            if (addr != daddr or stride != dstride or bytes_ != size) and addr < dend and daddr < end:
+                return False
+            values.append(self.views[kind][addr // bytes_ : end // bytes_ : stride])
+        spec.into(self.views[spec.dest][daddr // size : dend // size : dstride], *values)
+        return True
+
+    def _general(self, spec: OpSpec, dst: Any, srcs: tuple[Any, ...], count: int, index: int) -> None:
         if type(dst) is int:
             dst = Mem(dst, count, 0)
         values = [
@@ -362,15 +401,6 @@ class PE(Memory):
             for s, kind in zip(srcs, spec.sources, strict=True)
         ]
         self.combine(spec, dst, srcs, values, 0, count, index)
-        self.t += self.machine.timing.dsd_issue + self.cycles(spec, count, (dst, *srcs))
-        return True
-
-    def cycles(self, spec: OpSpec, count: int, operands: tuple[Any, ...]) -> int:
-        """Cycles of a vector operation in memory."""
-        width = spec.width[self.machine.arch_index]
-        if width > 1:
-            width = simd_width(width, tuple(o.stride for o in operands if type(o) is Mem))
-        return -(-count // width)
 
     def resolve(self, operand: Any, options: Options) -> tuple[Any, Options]:
         """What a register holds, with the options it was loaded with."""
