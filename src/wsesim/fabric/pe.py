@@ -370,7 +370,7 @@ class PE(Memory):
         return True
 
     def _simple(self, spec: OpSpec, dst: Mem, srcs: tuple[Any, ...], count: int, index: int) -> bool:
-        """The common case: vectors with positive strides that do not overlap, or are the same. Tells if it was that."""
+        """The common case: positive strides, vectors that do not overlap or are the same. Tells whether it was that."""
         daddr, dstride = dst.addr, dst.stride
         size = spec.dest.itemsize
         dend = daddr + ((count - 1) * dstride + 1) * size
