@@ -170,8 +170,8 @@ def _seed(pe: PE, seed: int) -> None:
 
 
 def _uniform(pe: PE, low: float, high: float) -> float:
-    bits = next16(pe) << 8 | next16(pe) & 0xFF
-    return low + (high - low) * (bits / (1 << 24))
+    bits = next16(pe) << 16 | next16(pe)
+    return low + (high - low) * (bits / (1 << 32))
 
 
 def _bits(pe: PE, power: int) -> int:

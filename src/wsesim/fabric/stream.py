@@ -232,11 +232,11 @@ def to_words(values: NDArray[Any], packed: bool) -> NDArray[np.uint32]:
     [131073]
     """
     if values.dtype.itemsize == 4:
-        return np.ascontiguousarray(values).view(np.uint32)
+        return np.array(values).view(np.uint32)  # a copy: the memory may change while the words are under way
     if packed:
         if len(values) % 2:
             values = np.append(values, values.dtype.type(0))
-        return np.ascontiguousarray(values).view(np.uint32)
+        return np.array(values).view(np.uint32)
     return np.ascontiguousarray(values).view(np.uint16).astype(np.uint32)
 
 

@@ -11,10 +11,11 @@ __all__ = ["next16"]
 
 
 def next16(pe: PE) -> int:
-    """128 steps of the documented register (x^23 + x^18 + 1), then its low 16 bits."""
+    """Low 16 bits of the documented register (x^23 + x^18 + 1), which then moves on by 128 steps."""
     state = pe.prng & 0x7FFFFF or 1
+    value = state & 0xFFFF
     for _ in range(128):
         bit = (state >> 22 ^ state >> 17) & 1
         state = (state << 1 | bit) & 0x7FFFFF
     pe.prng = state
-    return state & 0xFFFF
+    return value
