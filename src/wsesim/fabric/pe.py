@@ -361,7 +361,7 @@ class PE(Memory):
         self.t += self.machine.timing.dsd_issue
         if not count:
             return True
-        if type(dst) is not Mem or dst.stride <= 0 or not self._simple(spec, dst, srcs, count, index):
+        if type(dst) is not Mem or dst.stride <= 0 or not self._simple(spec, dst, srcs, count):
             self._general(spec, dst, srcs, count, index)
         width = spec.width[self.machine.arch_index]
         if width > 1:
@@ -369,7 +369,7 @@ class PE(Memory):
         self.t += -(-count // width)
         return True
 
-    def _simple(self, spec: OpSpec, dst: Mem, srcs: tuple[Any, ...], count: int, index: int) -> bool:
+    def _simple(self, spec: OpSpec, dst: Mem, srcs: tuple[Any, ...], count: int) -> bool:
         """The common case: positive strides, vectors that do not overlap or are the same. Tells whether it was that."""
         daddr, dstride = dst.addr, dst.stride
         size = spec.dest.itemsize
