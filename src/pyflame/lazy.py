@@ -289,6 +289,9 @@ def apply_rule_many(rule: Rule, inputs: tuple[Val | None, ...]) -> list[Val]:
             out.needs_grad = real
     if modes.anomaly:
         expr.note = _where_called()
+    if any(v is not None and v.layout is not None for v in inputs):
+        for out in outs:
+            _with_layout(out, expr)
     return outs
 
 

@@ -263,9 +263,27 @@ def test_paths_through_integers_carry_nothing():
     assert run(gradient(g, ["y"], ["x"]), [x])[1].tolist() == [1, 1, 1]
 
 
+@pytest.mark.parametrize("zeros", [[], [1], [1, 3], [0]], ids=str)
+@pytest.mark.parametrize("reverse", [0, 1])
+def test_running_products_with_zeros_among_the_factors(reverse, zeros):
+    x = between(0.5, 2, 2, 5)
+    x[:, zeros] = 0
+    check(graph_of("CumProd", [x], constants=[np.array(1)], reverse=reverse), [x])
+
+
+def test_determinants():
+    x = normal(2, 3, 3) + 3 * np.eye(3)
+    check(graph_of("Det", [x]), [x])
+
+
+def test_tiling_nothing():
+    x = normal(0, 2)
+    check(graph_of("Tile", [x], constants=[np.array([2, 3])]), [x])
+
+
 def test_an_operator_without_a_rule_is_named():
-    g = graph_of("CumProd", [normal(3)], constants=[np.array(0)])
-    with pytest.raises(UnsupportedOperatorError, match=r"node 'node'.*CumProd has no gradient"):
+    g = graph_of("DFT", [normal(1, 4, 1)])
+    with pytest.raises(UnsupportedOperatorError, match=r"node 'node'.*DFT has no gradient"):
         gradient(g, ["y"], ["x0"])
 
 

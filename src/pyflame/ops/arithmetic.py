@@ -77,7 +77,9 @@ def floor_divide(input: Any, other: Any) -> Tensor:
     """The quotient rounded down."""
     a, b = _numbers(input, other)
     if a.dtype.is_floating_point:
-        return call("Floor", call("Div", a - call("Mod", a, b, fmod=1), b) + _borrow(a, b))
+        quotient = call("Div", a - call("Mod", a, b, fmod=1), b) + _borrow(a, b)
+        down = call("Floor", quotient)
+        return where(gt(quotient - down, 0.5), down + 1.0, down)
     return call("Div", a - call("Mod", a, b), b)
 
 

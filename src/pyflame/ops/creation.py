@@ -156,6 +156,8 @@ def arange(start: Any, end: Any = None, step: Any = 1, dtype: Any = None, *, req
     if step == 0:
         raise ValueError("arange: step must not be 0")
     kind = get_default_dtype() if dtype is None else to_dtype(dtype)
+    if not kind.is_floating_point:
+        start, end, step = int(start), int(end), int(step)
     count = max(0, math.ceil((end - start) / step))
     whole = all(isinstance(v, (int, np.integer)) for v in (start, step))
     steps = np.arange(count, dtype=np.int64 if whole else np.float64)
@@ -178,25 +180,26 @@ def logspace(start: Any, end: Any, steps: int, base: float = 10.0, dtype: Any = 
     return wrap(leaf(np.logspace(start, end, steps, base=base).astype(kind.numpy), kind))
 
 
-def eye(n: int, m: int | None = None, dtype: Any = None) -> Tensor:
+def eye(n: int, m: int | None = None, dtype: Any = None, *, requires_grad: bool = False) -> Tensor:
     """Ones on the diagonal, zeros elsewhere."""
     kind = get_default_dtype() if dtype is None else to_dtype(dtype)
-    return wrap(leaf(np.eye(n, m, dtype=kind.numpy), kind))
+    return _finish(wrap(leaf(np.eye(n, m, dtype=kind.numpy), kind)), None, requires_grad)
 
 
-def tril_indices(row: int, col: int, offset: int = 0) -> Tensor:
+def tril_indices(row: int, col: int, offset: int = 0, dtype: Any = DType.int64) -> Tensor:
     """Rows and columns of the places of a lower triangle, as a tensor of shape [2, n]."""
-    return asarray(np.stack(np.tril_indices(row, offset, col)).astype(np.int64))
+    return asarray(np.stack(np.tril_indices(row, offset, col)), dtype)
 
 
-def triu_indices(row: int, col: int, offset: int = 0) -> Tensor:
+def triu_indices(row: int, col: int, offset: int = 0, dtype: Any = DType.int64) -> Tensor:
     """Rows and columns of the places of an upper triangle, as a tensor of shape [2, n]."""
-    return asarray(np.stack(np.triu_indices(row, offset, col)).astype(np.int64))
+    return asarray(np.stack(np.triu_indices(row, offset, col)), dtype)
 
 
-def scalar_tensor(value: Any, dtype: Any = None) -> Tensor:
+def scalar_tensor(value: Any, dtype: Any = None, *, requires_grad: bool = False) -> Tensor:
     """A number as a tensor without dimensions."""
-    return scalar(value, get_default_dtype() if dtype is None else to_dtype(dtype))
+    made = scalar(value, get_default_dtype() if dtype is None else to_dtype(dtype))
+    return _finish(made, None, requires_grad)
 
 
 def clone(input: Any) -> Tensor:

@@ -27,14 +27,13 @@ class LazyEvaluationWarning(UserWarning):
     """Something had to be evaluated because a shape depends on it."""
 
 
-class _Place:
-    """What an index says about one axis: a slice, or an array of indices."""
+class _NewAxis:
+    """A mask without axes: it adds one, of size 1 or 0."""
 
-    __slots__ = ("array", "part")
+    __slots__ = ("index",)
 
-    def __init__(self, part: slice | None, array: Tensor | None = None) -> None:
-        self.part = part
-        self.array = array
+    def __init__(self, index: Tensor) -> None:
+        self.index = index
 
 
 def _entries(key: Any) -> list[Any]:
@@ -63,7 +62,7 @@ def _entry(item: Any) -> Any:
     if array.dtype.kind not in "iub":
         raise IndexError(f"an index is an int, a slice, None, ... or integers or booleans, got {item!r}")
     kind = DType.bool if array.dtype.kind == "b" else DType.int64
-    return wrap(leaf(np.ascontiguousarray(array.astype(kind.numpy)).reshape(array.shape), kind))
+    return wrap(leaf(np.asarray(array, kind.numpy, order="C"), kind))
 
 
 def _width(item: Any) -> int:
@@ -101,9 +100,8 @@ def _mask_places(mask: Any) -> list[Any]:
         )
     array = mask.numpy(copy=False)
     if array.ndim == 0:
-        # A mask without axes adds one, of size 1 or 0.
-        return [None, wrap(leaf(np.zeros(int(array), np.int64), DType.int64))]
-    return [wrap(leaf(np.ascontiguousarray(part, np.int64), DType.int64)) for part in np.nonzero(array)]
+        return [_NewAxis(wrap(leaf(np.zeros(int(array), np.int64), DType.int64)))]
+    return [wrap(leaf(np.asarray(part, np.int64, order="C"), DType.int64)) for part in np.nonzero(array)]
 
 
 def _spread(entries: list[Any], shape: Sequence[int]) -> list[Any]:
@@ -125,9 +123,9 @@ def _prepare(x: Tensor, key: Any) -> tuple[Tensor, list[Any]]:
     plan: list[Any] = []
     axis = 0
     for item in entries:
-        if item is None:
+        if item is None or isinstance(item, _NewAxis):
             sizes.append(1)
-            plan.append(slice(None))
+            plan.append(slice(None) if item is None else item.index)
             continue
         sizes.append(x.shape[axis])
         plan.append(item)
@@ -383,12 +381,12 @@ def gather(input: Any, dim: int, index: Any) -> Tensor:
     """For each place of the index, the element it points at along a dimension."""
     x, places = as_tensor(input), _index(index)
     along = axis_of(dim, x.ndim)
+    if places.numel == 0:
+        return sh.reshape(sh.slice_axes(x, [(a, 0, 0, 1) for a in range(x.ndim)]), places.shape)
     if x.ndim == 0 or places.ndim == 0:
         flat = gather(x.reshape((1,)) if x.ndim == 0 else x, 0, places.reshape((1,)) if places.ndim == 0 else places)
         return flat.reshape(places.shape)
     _same_rank("gather", x, places)
-    if places.numel == 0:
-        return sh.reshape(x[(slice(0, 0),) * x.ndim], places.shape) if x.ndim else x
     x = sh.slice_axes(x, [(a, 0, min(x.shape[a], places.shape[a]), 1) for a in range(x.ndim) if a != along])
     return call("GatherElements", x, _in_range(places, x.shape[along], along), axis=along)
 
@@ -446,9 +444,12 @@ def index_fill(input: Any, dim: int, index: Any, value: Any) -> Tensor:
     """The tensor with the entries of a dimension that the index names set to a value."""
     x, places = as_tensor(input), _index(index)
     along = axis_of(dim, x.ndim)
-    count = max(1, places.numel)
-    shape = [count if a == along else s for a, s in enumerate(x.shape)]
-    return _index_put(x, dim, places, sh.expand(convert(value, x.dtype), shape), "none")
+    size = x.shape[along] if x.ndim else 1
+    places = sh.ravel(_in_range(places, size, along))
+    places = ar.where(ar.lt(places, 0), ar.add(places, size), places)
+    hit = ar.eq(sh.unsqueeze(wrap(const(np.arange(size, dtype=np.int64))), 1), places).any(1)
+    shape = [size if a == along else 1 for a in range(x.ndim)]
+    return ar.where(sh.reshape(hit, shape), convert(value, x.dtype), x)
 
 
 def _index_put(input: Any, dim: int, index: Any, source: Any, mode: str) -> Tensor:
@@ -487,9 +488,9 @@ def nonzero(input: Any, *, as_tuple: bool = False) -> Any:
     array = as_tensor(input).numpy(copy=False)
     found = np.nonzero(np.atleast_1d(array))
     if as_tuple:
-        return tuple(wrap(leaf(np.ascontiguousarray(f, np.int64), DType.int64)) for f in found)
+        return tuple(wrap(leaf(np.asarray(f, np.int64, order="C"), DType.int64)) for f in found)
     rows = np.argwhere(array).astype(np.int64)
-    return wrap(leaf(np.ascontiguousarray(rows), DType.int64))
+    return wrap(leaf(np.asarray(rows, order="C"), DType.int64))
 
 
 argwhere = nonzero
@@ -503,12 +504,12 @@ def unique(
     array = as_tensor(input).numpy(copy=False)
     values, inverse, counts = np.unique(array, return_inverse=True, return_counts=True, axis=dim)
     kind = as_tensor(input).dtype
-    results = [wrap(leaf(np.ascontiguousarray(values), kind))]
+    results = [wrap(leaf(np.asarray(values, order="C"), kind))]
     if return_inverse:
         shape = array.shape if dim is None else inverse.shape
-        results.append(wrap(leaf(np.ascontiguousarray(inverse.reshape(shape), np.int64), DType.int64)))
+        results.append(wrap(leaf(np.asarray(inverse.reshape(shape), np.int64, order="C"), DType.int64)))
     if return_counts:
-        results.append(wrap(leaf(np.ascontiguousarray(counts, np.int64), DType.int64)))
+        results.append(wrap(leaf(np.asarray(counts, np.int64, order="C"), DType.int64)))
     return results[0] if len(results) == 1 else tuple(results)
 
 
@@ -521,16 +522,30 @@ def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Tensor:
     return wrap(leaf(counted.astype(kind.numpy), kind))
 
 
-def searchsorted(sorted_sequence: Any, values: Any, *, right: bool = False) -> Tensor:
-    """Where values belong in a sorted vector."""
+def searchsorted(
+    sorted_sequence: Any,
+    values: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> Tensor:
+    """Where values belong in sorted vectors (the last dimension), before or (``right``) after equal ones."""
     s, v = as_tensor(sorted_sequence), as_tensor(values)
-    below = ar.le(s, v.unsqueeze(-1)) if right else ar.lt(s, v.unsqueeze(-1))
-    return below.sum(-1)
+    if sorter is not None:
+        s = gather(s, -1, sorter)
+    if side not in (None, "left", "right"):
+        raise ValueError(f"side is 'left' or 'right', got {side!r}")
+    after = right or side == "right"
+    line = s if s.ndim == 1 else s.unsqueeze(-2)
+    below = ar.le(line, v.unsqueeze(-1)) if after else ar.lt(line, v.unsqueeze(-1))
+    return cast(below.sum(-1), DType.int32 if out_int32 else DType.int64)
 
 
-def bucketize(input: Any, boundaries: Any, *, right: bool = False) -> Tensor:
+def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Tensor:
     """The number of the interval between boundaries that each value is in."""
-    return searchsorted(boundaries, input, right=right)
+    return searchsorted(boundaries, input, out_int32=out_int32, right=right)
 
 
 def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
@@ -571,7 +586,9 @@ def diag_embed(input: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
     return sh.movedim(made, (rank - 2, rank - 1), (axis_of(dim1, rank), axis_of(dim2, rank)))
 
 
-diagflat = diag_embed
+def diagflat(input: Any, offset: int = 0) -> Tensor:
+    """The matrix with all elements on its diagonal."""
+    return diag_embed(sh.ravel(input), offset)
 
 
 def trace(input: Any) -> Tensor:

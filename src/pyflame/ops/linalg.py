@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyflame.dtypes import DType
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import reduction as red
 from pyflame.ops import shaping as sh
@@ -112,6 +113,8 @@ def addr(input: Any, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> 
 
 
 def _plus(input: Any, product: Tensor, beta: Any, alpha: Any) -> Tensor:
+    if not product.dtype.is_floating_point:
+        alpha, beta = (bool(v) if product.dtype is DType.bool else int(v) for v in (alpha, beta))
     product = product if alpha == 1 else ar.mul(product, alpha)
     if beta == 0:
         return sh.broadcast_to(product, sh.broadcast_shapes(as_tensor(input).shape, product.shape))
@@ -134,6 +137,9 @@ def tensordot(a: Any, b: Any, dims: Any = 2) -> Tensor:
         left, right = ([d] if isinstance(d, int) else list(d) for d in dims)
     left = [axis_of(d, x.ndim) for d in left] if x.ndim else []
     right = [axis_of(d, y.ndim) for d in right] if y.ndim else []
+    stretched = [(a, b) for a, b in zip(left, right, strict=False) if 1 in (x.shape[a], y.shape[b])]
+    for a, b in stretched:  # a size of 1 meets any size
+        x, y = red.sum(x, a, True, dtype=x.dtype), red.sum(y, b, True, dtype=y.dtype)
     if [x.shape[d] for d in left] != [y.shape[d] for d in right]:
         raise ShapeMismatchError(
             f"tensordot: sizes differ over dimensions {left} of {x.shape} and {right} of {y.shape}"

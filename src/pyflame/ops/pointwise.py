@@ -222,11 +222,12 @@ def atan2(input: Any, other: Any) -> Tensor:
     y, x = operands(input, other, floating=True)
     flat = eq(x, 0.0)
     angle = atan(div(y, where(flat, 1.0, x)))
-    turned = where(lt(x, 0.0), add(angle, where(signbit(y), -math.pi, math.pi)), angle)
-    upright = where(
-        eq(y, 0.0), where(signbit(x), where(signbit(y), -math.pi, math.pi), mul(y, 1.0)), mul(sign(y), math.pi / 2)
-    )
-    return where(flat, upright, turned)
+    half = where(signbit(y), scalar(-math.pi, x.dtype), scalar(math.pi, x.dtype))
+    turned = where(lt(x, 0.0), add(angle, half), angle)
+    upright = where(eq(y, 0.0), where(signbit(x), half, y), mul(half, 0.5))
+    # On the axis x = 0 the slope for x is that of atan(y / x): keep the graph connected through it.
+    through = sub(upright, div(sub(x, x.detach()), where(eq(y, 0.0), 1.0, y)))
+    return where(flat, through, turned)
 
 
 arctan2 = atan2

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame.dtypes import DType
+from pyflame.lazy import leaf
 from pyflame.ops.core import (
     DimensionError,
     as_tensor,
@@ -19,11 +21,12 @@ from pyflame.ops.core import (
     dim_argument,
     scalar,
     sizes_of,
+    wrap,
 )  # fmt: skip
 from pyflame_rt.graph.errors import ShapeMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pyflame.tensors import Tensor
 
@@ -48,8 +51,6 @@ def _resolved(x: Tensor, sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 def view(input: Any, *shape: Any) -> Tensor:
     """The same elements in another shape (as :func:`reshape`), or in another element type of the same size."""
-    from pyflame.dtypes import DType
-
     if len(shape) == 1 and isinstance(shape[0], DType):
         return as_tensor(input).bitcast(shape[0])
     return reshape(input, *shape)
@@ -270,7 +271,7 @@ def vstack(tensors: Sequence[Any]) -> Tensor:
 
 def dstack(tensors: Sequence[Any]) -> Tensor:
     """Along a third dimension."""
-    parts = [atleast_3d(v) for v in tensors]
+    parts = [_three(v) for v in tensors]
     return cat(parts, 2)
 
 
@@ -283,19 +284,28 @@ def column_stack(tensors: Sequence[Any]) -> Tensor:
 row_stack = vstack
 
 
-def atleast_1d(input: Any) -> Tensor:
-    """With at least one dimension."""
-    return _deep([input], 1)[0]
+def _one_or_all(tensors: tuple[Any, ...], change: Callable[[Any], Tensor]) -> Any:
+    listed = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
+    return tuple(change(v) for v in listed) if listed is not tensors or len(tensors) > 1 else change(tensors[0])
 
 
-def atleast_2d(input: Any) -> Tensor:
-    """With at least two dimensions."""
-    return _deep([input], 2)[0]
+def atleast_1d(*tensors: Any) -> Any:
+    """With at least one dimension; several tensors give a tuple."""
+    return _one_or_all(tensors, lambda v: _deep([v], 1)[0])
 
 
-def atleast_3d(input: Any) -> Tensor:
-    """With at least three dimensions; the last ones are added behind."""
-    x = atleast_2d(input)
+def atleast_2d(*tensors: Any) -> Any:
+    """With at least two dimensions; several tensors give a tuple."""
+    return _one_or_all(tensors, lambda v: _deep([v], 2)[0])
+
+
+def atleast_3d(*tensors: Any) -> Any:
+    """With at least three dimensions, the last added behind; several tensors give a tuple."""
+    return _one_or_all(tensors, _three)
+
+
+def _three(input: Any) -> Tensor:
+    x = _deep([input], 2)[0]
     return unsqueeze(x, -1) if x.ndim == 2 else x
 
 
@@ -353,6 +363,8 @@ def tensor_split(input: Any, indices_or_sections: Any, dim: int = 0) -> tuple[Te
     x = as_tensor(input)
     along = axis_of(dim, x.ndim)
     size = x.shape[along]
+    if hasattr(indices_or_sections, "tolist"):
+        indices_or_sections = indices_or_sections.tolist()
     if isinstance(indices_or_sections, int):
         n = indices_or_sections
         sizes = [size // n + (i < size % n) for i in range(n)]
@@ -375,6 +387,9 @@ def tile(input: Any, *dims: Any) -> Tensor:
     times = sizes_of(dims)
     times = (1,) * (x.ndim - len(times)) + times
     x = reshape(x, (1,) * (len(times) - x.ndim) + tuple(x.shape))
+    if 0 in times:
+        nothing = slice_axes(x, [(a, 0, 0, 1) for a in range(x.ndim)])
+        return reshape(nothing, [s * n for s, n in zip(x.shape, times, strict=True)])
     return x if all(n == 1 for n in times) else call("Tile", x, times)
 
 
@@ -387,20 +402,27 @@ def repeat(input: Any, *sizes: Any) -> Tensor:
     return tile(x, times)
 
 
-def repeat_interleave(input: Any, repeats: int, dim: int | None = None) -> Tensor:
-    """Each entry of a dimension repeated in place."""
+def repeat_interleave(input: Any, repeats: Any, dim: int | None = None, *, output_size: int | None = None) -> Tensor:
+    """Each entry of a dimension repeated in place; a tensor of different numbers is evaluated."""
     x = as_tensor(input)
     if dim is None:
         x, dim = ravel(x), 0
     along = axis_of(dim, x.ndim)
+    if not isinstance(repeats, (int, np.integer)):
+        counts = as_tensor(repeats).numpy(copy=False)
+        places = np.repeat(np.arange(x.shape[along]), counts).astype(np.int64)
+        if output_size not in (None, len(places)):
+            raise ShapeMismatchError(f"repeat_interleave: output_size is {output_size}, the repeats make {len(places)}")
+        return call("Gather", x, wrap(leaf(places, DType.int64)), axis=along)
     wide = expand(unsqueeze(x, along + 1), [*x.shape[: along + 1], int(repeats), *x.shape[along + 1 :]])
     return reshape(wide, (*x.shape[:along], x.shape[along] * int(repeats), *x.shape[along + 1 :]))
 
 
-def flip(input: Any, *dims: Any) -> Tensor:
-    """Dimensions in reverse order."""
+def flip(input: Any, *axes: Any, dims: Any = None) -> Tensor:
+    """Dimensions in reverse order: ``flip(x, 0, 1)`` or ``flip(x, dims=[0, 1])``."""
     x = as_tensor(input)
-    axes = axes_of(sizes_of(dims), x.ndim) if dims and sizes_of(dims) else ()
+    given = sizes_of(axes if dims is None else (dims if isinstance(dims, (tuple, list)) else (dims,)))
+    axes = axes_of(given, x.ndim) if given else ()
     if not axes or x.numel == 0:
         return x
     count = len(axes)

@@ -8,7 +8,7 @@ from pyflame_rt.graph import DimLike, DType, Node, Shape, TensorType
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, ShapeMismatchError
 from pyflame_rt.ops.arithmetic import unbroadcast
 from pyflame_rt.ops.cast import Cast
-from pyflame_rt.ops.registry import operator, primitive
+from pyflame_rt.ops.registry import get_op, operator, primitive
 from pyflame_rt.ops.rules import broadcast_shapes, merge_dims
 from pyflame_rt.ops.shape import Expand, Reshape, Squeeze, Transpose, Unsqueeze
 from pyflame_rt.ops.shape import Shape as ShapeOf
@@ -139,7 +139,14 @@ def _det_type(X: Value, /) -> TensorType:
     return TensorType(X.dtype, Shape(shape[:-2]))
 
 
-@primitive(since=22, infer=_det_type)
+def _det_vjp(g: Value, y: Value, x: Value) -> tuple[Value, ...]:
+    """The determinant times the transposed inverse: for matrices that have one."""
+    order = [*range(x.rank - 2), x.rank - 1, x.rank - 2]
+    inverse = get_op("Transpose")(get_op("Inverse", "com.microsoft")(x), perm=order)
+    return (get_op("Unsqueeze")(g * y, [-2, -1]) * inverse,)
+
+
+@primitive(since=22, infer=_det_type, vjp=_det_vjp)
 def Det(ops: Any, X: Any, /) -> Any:
     """Determinants of a matrix or a stack of them."""
     kind = ops.dtype(X)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.graph import DimLike, DType, Node, Shape, TensorType
-from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.errors import InputError, UnsupportedOperatorError
 from pyflame_rt.ops.arithmetic import Abs, runtime_shape
 from pyflame_rt.ops.cast import Cast, CastLike
 from pyflame_rt.ops.logic import Equal, Where
@@ -326,7 +326,26 @@ def CumSum(ops: Any, x: Any, axis: Any, /, *, exclusive: int = 0, reverse: int =
     return _running(ops, ops.cumsum, x, axis, 0, exclusive, reverse)
 
 
-@primitive(since=26, infer=same, shape_math=True)
+def _cumprod_vjp(
+    g: Value, y: Value, x: Value, axis: Value, *, exclusive: int, reverse: int
+) -> tuple[Value | None, ...]:
+    """Before the first zero by division; at the first zero from the products without it; nothing reaches beyond."""
+    from pyflame_rt.ops.cast import CastLike
+    from pyflame_rt.ops.logic import And, Equal, Where
+
+    if exclusive:
+        raise UnsupportedOperatorError("CumProd with exclusive=1 has no gradient")
+    back = {"reverse": 1 - reverse}
+    zero = Equal(x, 0.0)
+    count = CumSum(CastLike(zero, x), axis, reverse=reverse)
+    first = And(zero, Equal(count, 1.0))
+    without = CumProd(Where(first, 1.0, x), axis, reverse=reverse)
+    before = CumSum(g * y, axis, **back) / Where(zero, 1.0, x)
+    at = CumSum(Where(Equal(count, 1.0), g * without, 0.0), axis, **back)
+    return Where(Equal(count, 0.0), before, Where(first, at, 0.0)), None
+
+
+@primitive(since=26, infer=same, shape_math=True, vjp=_cumprod_vjp)
 def CumProd(ops: Any, x: Any, axis: Any, /, *, exclusive: int = 0, reverse: int = 0) -> Any:
     """Running product along an axis."""
     return _running(ops, ops.cumprod, x, axis, 1, exclusive, reverse)

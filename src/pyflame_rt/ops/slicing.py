@@ -371,7 +371,7 @@ def _tile_vjp(g: Value, _y: Value, x: Value, repeats: Value) -> tuple[Value | No
     from pyflame_rt.ops.shape import Reshape
 
     pairs = [n for pair in zip(repeats.ints(), x.shape, strict=True) for n in pair]
-    return ReduceSum(Reshape(g, pairs), list(range(0, 2 * x.rank, 2)), keepdims=0), None
+    return ReduceSum(Reshape(g, pairs, allowzero=1), list(range(0, 2 * x.rank, 2)), keepdims=0), None
 
 
 @primitive(since=13, infer=_tile_type, shape_math=True, vjp=_tile_vjp)
