@@ -63,11 +63,12 @@ from pyflame.ops.creation import (
     arange, asarray, bitcast, clone, empty, empty_like, eye, from_numpy, full, full_like, linspace, logspace,
     one_hot, ones, ones_like, scalar_tensor, tensor, tril_indices, triu_indices, zeros, zeros_like,
 )
-from pyflame.ops.indexing import (
-    LazyEvaluationWarning, argwhere, bincount, bucketize, diag, diag_embed, diagflat, diagonal, embedding, gather,
-    index_add, index_copy, index_fill, index_select, masked_fill, masked_select, nonzero, scatter, scatter_add,
-    searchsorted, select, take, take_along_dim, trace, unique,
+from pyflame.ops.gathering import (
+    argwhere, bincount, bucketize, diag, diag_embed, diagflat, diagonal, embedding, gather, index_add, index_copy,
+    index_fill, index_select, masked_fill, masked_select, nonzero, scatter, scatter_add, searchsorted, select,
+    take, take_along_dim, trace, unique,
 )
+from pyflame.ops.indexing import LazyEvaluationWarning
 from pyflame.ops.linalg import (
     addbmm, addmm, addmv, addr, baddbmm, bmm, cosine_similarity, cross, det, dot, einsum, ger, inner, inverse,
     kron, linear, matmul, mm, mv, outer, tensordot, vdot,

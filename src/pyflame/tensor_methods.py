@@ -9,6 +9,7 @@ from pyflame.dtypes import DType
 from pyflame.ops import activation as act
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import creation as make
+from pyflame.ops import gathering as ga
 from pyflame.ops import indexing as ix
 from pyflame.ops import linalg as la
 from pyflame.ops import pointwise as pw
@@ -159,17 +160,17 @@ class Methods(Handle):
 
     # ------------------------------------------------------------------ elements
 
-    gather, scatter, scatter_add = ix.gather, ix.scatter, ix.scatter_add
-    index_select, index_add, index_copy, index_fill = ix.index_select, ix.index_add, ix.index_copy, ix.index_fill
-    masked_fill, masked_select, select, take = ix.masked_fill, ix.masked_select, ix.select, ix.take
+    gather, scatter, scatter_add = ga.gather, ga.scatter, ga.scatter_add
+    index_select, index_add, index_copy, index_fill = ga.index_select, ga.index_add, ga.index_copy, ga.index_fill
+    masked_fill, masked_select, select, take = ga.masked_fill, ga.masked_select, ga.select, ga.take
     take_along_dim, nonzero, argwhere, unique, bincount = (
-        ix.take_along_dim,
-        ix.nonzero,
-        ix.argwhere,
-        ix.unique,
-        ix.bincount,
+        ga.take_along_dim,
+        ga.nonzero,
+        ga.argwhere,
+        ga.unique,
+        ga.bincount,
     )
-    diagonal, diag, diag_embed, trace = ix.diagonal, ix.diag, ix.diag_embed, ix.trace
+    diagonal, diag, diag_embed, trace = ga.diagonal, ga.diag, ga.diag_embed, ga.trace
     clone, bitcast = make.clone, make.bitcast
 
     def where(self, condition: Any, other: Any) -> Tensor:
@@ -248,8 +249,8 @@ class Methods(Handle):
     exp_, log_, reciprocal_ = _in_place(pw.exp), _in_place(pw.log), _in_place(ar.reciprocal)
     floor_, ceil_, round_, trunc_ = _in_place(pw.floor), _in_place(pw.ceil), _in_place(pw.round), _in_place(ar.trunc)
     relu_, sigmoid_, tanh_ = _in_place(act.relu), _in_place(act.sigmoid), _in_place(pw.tanh)
-    masked_fill_, index_add_, index_copy_ = _in_place(ix.masked_fill), _in_place(ix.index_add), _in_place(ix.index_copy)
-    index_fill_, scatter_, scatter_add_ = _in_place(ix.index_fill), _in_place(ix.scatter), _in_place(ix.scatter_add)
+    masked_fill_, index_add_, index_copy_ = _in_place(ga.masked_fill), _in_place(ga.index_add), _in_place(ga.index_copy)
+    index_fill_, scatter_, scatter_add_ = _in_place(ga.index_fill), _in_place(ga.scatter), _in_place(ga.scatter_add)
     tril_, triu_ = _in_place(sh.tril), _in_place(sh.triu)
 
     def copy_(self, source: Any) -> Tensor:

@@ -347,7 +347,7 @@ def bitwise_not(input: Any) -> Tensor:
 def where(condition: Any, input: Any = None, other: Any = None) -> Any:
     """``input`` where the condition holds, ``other`` elsewhere; alone, the places where it holds."""
     if input is None and other is None:
-        from pyflame.ops.indexing import nonzero
+        from pyflame.ops.gathering import nonzero
 
         return nonzero(condition, as_tuple=True)
     mask = cast(as_tensor(condition), DType.bool)
