@@ -17,11 +17,10 @@ import numpy as np
 
 from pyflame_rt.backends.cpu.control import ControlContext, bind_constants
 from pyflame_rt.backends.cpu.limits import limit_plan
-from pyflame_rt.backends.cpu.plan.claims import keeps
-from pyflame_rt.backends.cpu.plan.concrete import Before, Blocker, Concrete, concretize
+from pyflame_rt.backends.cpu.plan.concrete import Before, Blocker, Concrete
 from pyflame_rt.backends.cpu.plan.facts import StepFacts
 from pyflame_rt.backends.cpu.plan.lower import NotNative
-from pyflame_rt.backends.cpu.plan.plan import Plan, Retired, plan_of
+from pyflame_rt.backends.cpu.plan.plan import Plan, Retired, specialise
 from pyflame_rt.backends.cpu.threads import use_threads
 from pyflame_rt.graph import DType, Graph, Tensor
 from pyflame_rt.graph.graph import node_subgraphs
@@ -191,9 +190,8 @@ class Stages:
         opaque = [name for name in values if name not in plain]
         here = Before(known, opaque, before.origins, before.count, staged=True)
         try:
-            concrete = concretize(graph, types, keeps, names, here)
             with use_threads(self.threads):  # primitives divide their work when they are made
-                plan = plan_of(concrete, self.threads) if concrete.outputs else None
+                concrete, plan = specialise(graph, types, self.threads, names, here)
         except (LookupError, TypeError, ValueError, AttributeError, AssertionError, NotNative) as error:
             raise Unplannable(f"planning failed: {type(error).__name__}: {error}") from error
         if plan is not None:

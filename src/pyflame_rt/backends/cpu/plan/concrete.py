@@ -103,6 +103,11 @@ class Concrete:
         """Element type of a value."""
         return self.types[name][0]
 
+    def form(self, node: Node, op: Op, attributes: Mapping[str, Any]) -> Any:
+        """What decides whether a kernel takes a node: equal for nodes of equal operator, types and constants."""
+        inputs = [(self.types.get(n), n in self.constants) for n in node.inputs]
+        return (op.full_name, repr(attributes), tuple(inputs), tuple(bool(o) for o in node.outputs))
+
 
 @dataclass(slots=True)
 class Before:
@@ -130,6 +135,7 @@ def concretize(
     wanted: Sequence[str],
     before: Before | None = None,
     folded: dict[str, list[Any]] | None = None,
+    refused: Collection[Any] = (),
 ) -> Concrete:
     """Specialise a graph as far as sizes are known.
 
@@ -140,8 +146,11 @@ def concretize(
         wanted: values to hand out.
         before: what earlier stages of the same run found out.
         folded: what nodes that depend on weights alone gave for other shapes; added to.
+        refused: forms of composites (see `Concrete.form`) that no kernel takes after all.
     """
-    return _Worker(graph, feeds, keeps, wanted, before or Before(), {} if folded is None else folded).run()
+    worker = _Worker(graph, feeds, keeps, wanted, before or Before(), {} if folded is None else folded)
+    worker.refused = refused
+    return worker.run()
 
 
 def named_apart(nodes: Sequence[Node]) -> list[Node]:
@@ -175,6 +184,7 @@ class _Worker:
         self.opaque = frozenset(before.opaque)
         self.staged = before.staged
         self.waiting: set[str] = set()
+        self.refused: Collection[Any] = ()
         self.defaults: dict[Op, Mapping[str, Any]] = {}
         self.inferred: dict[Any, list[Value]] = {}
         self.context = Context.of("numpy")
@@ -291,7 +301,9 @@ class _Worker:
             return []
         values = [self.values[n] if n else None for n in node.inputs]
         attributes = self._bound(node, op)
-        if op.composite and not self.keeps(op, attributes):
+        if op.composite and (
+            not self.keeps(op, attributes) or (self.refused and self.out.form(node, op, attributes) in self.refused)
+        ):
             return self._open(node, op, values)
         self._keep(Step(node, op, attributes, origin), values)
         return []

@@ -117,6 +117,7 @@ class Lowering:
     nodes: tuple[str, ...] = ()
     reorders: int = 0
     flags: Buffer | None = None
+    refused: set[Any] = field(default_factory=set)
 
     # ------------------------------------------------------------------ values
 
@@ -294,7 +295,7 @@ class Lowering:
 
     def compute(self, step: Step) -> None:
         """Lower one step, natively where a kernel fits."""
-        lowering = None if step.op.domain else _lowerings.get(step.op.name)
+        lowering = _lowerings.get(step.op.full_name)
         reason = "no native kernel for this operator"
         if lowering is not None:
             kept = self.mark()
@@ -318,7 +319,9 @@ class Lowering:
         self.places, self.deferred, self.nodes = mark.places, mark.deferred, mark.nodes
 
     def host(self, step: Step, reason: str) -> None:
-        """Run a step by the reference."""
+        """Run a step by the reference; a composite is noted, because its parts may do better."""
+        if step.op.composite:
+            self.refused.add(self.concrete.form(step.node, step.op, step.attributes))
         inputs = [self.strided(n) if n else None for n in step.node.inputs]
         outputs: list[View | None] = []
         for name in step.node.outputs:

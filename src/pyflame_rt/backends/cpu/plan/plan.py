@@ -12,7 +12,7 @@ import numpy as np
 from pyflame_rt.backends.cpu.plan import lower_dnn, lower_loops, lower_rnn, lower_views
 from pyflame_rt.backends.cpu.plan.arena import Arena
 from pyflame_rt.backends.cpu.plan.claims import keeps
-from pyflame_rt.backends.cpu.plan.concrete import Concrete, ShapesUnknown, concretize
+from pyflame_rt.backends.cpu.plan.concrete import Before, Concrete, ShapesUnknown, concretize
 from pyflame_rt.backends.cpu.plan.facts import step_facts
 from pyflame_rt.backends.cpu.plan.lower import DnnStep, HostStep, KernelStep, Lowered, Lowering
 from pyflame_rt.backends.cpu.plan.memory import assign_offsets
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.plan.facts import StepFacts
     from pyflame_rt.graph import DType, Graph
 
-__all__ = ["Plan", "Retired", "make_plan", "plan_of"]
+__all__ = ["Plan", "Retired", "make_plan", "specialise"]
 
 # Declaring the lowerings is what importing these modules is for.
 _FAMILIES = (lower_dnn, lower_loops, lower_rnn, lower_views)
@@ -178,21 +178,50 @@ def make_plan(
     folded: dict[str, list[Any]] | None = None,
 ) -> Plan:
     """Plan a graph for given input types, to hand out the values ``wanted``; ``folded`` is for :func:`concretize`."""
-    concrete = concretize(graph, feeds, keeps, wanted, folded=folded)
-    if concrete.blockers:
+    concrete, plan = specialise(graph, feeds, threads, wanted, folded=folded)
+    if plan is None:
         blocker = concrete.blockers[0]
         raise ShapesUnknown(f"{where(blocker.step.node)}: {blocker.reason}")
-    return plan_of(concrete, threads)
+    return plan
 
 
-def plan_of(concrete: Concrete, threads: int) -> Plan:
-    """The native form of what could be specialised."""
-    lowered = Lowering(concrete, threads).run()
+# Forms of composites that no kernel takes: found out once in a process.
+_refused: set[Any] = set()
+MAX_REFUSED = 4096
+
+
+def specialise(
+    graph: Graph,
+    feeds: Mapping[str, tuple[DType, tuple[int, ...]]],
+    threads: int,
+    wanted: Sequence[str],
+    before: Before | None = None,
+    folded: dict[str, list[Any]] | None = None,
+) -> tuple[Concrete, Plan | None]:
+    """What is known of a graph for these types, and its plan; composites that no kernel takes are opened.
+
+    Without ``before`` there is a plan only for the whole graph, with it for what can be planned.
+    """
+    while True:
+        concrete = concretize(graph, feeds, keeps, wanted, before, folded, _refused)
+        if (before is None and concrete.blockers) or (before is not None and not concrete.outputs):
+            return concrete, None
+        lowering = Lowering(concrete, threads)
+        lowered = lowering.run()
+        fresh = lowering.refused - _refused
+        if not fresh:
+            break
+        for step in lowered.steps:
+            if isinstance(step, DnnStep):
+                step.primitive.close()
+        if len(_refused) > MAX_REFUSED:
+            _refused.clear()
+        _refused.update(fresh)
     note_lives(lowered)
     drop_unread(lowered)
     size = assign_offsets(lowered.buffers)
     outputs = [(view.shape, view.dtype.numpy) for view in lowered.outputs]
-    return Plan(lowered, size, threads, outputs, sources=concrete.steps, types=concrete.types)
+    return concrete, Plan(lowered, size, threads, outputs, sources=concrete.steps, types=concrete.types)
 
 
 def drop_unread(lowered: Lowered) -> None:
