@@ -231,7 +231,7 @@ def _conv_transpose_type(X: Value, W: Value, B: Value | None = None, /, *, group
     return tensor_like(X, [x[0], times(w[1], group), *_transposed_shape(x, w, **attributes)])
 
 
-def _transposed_geometry(
+def transposed_geometry(
     x: Any, w: Any, **attributes: Any
 ) -> tuple[list[int], list[int], list[tuple[int, int]], list[int]]:
     """Strides, dilations, padding and output padding of a transposed convolution."""
@@ -250,7 +250,7 @@ def _transposed_geometry(
 def _conv_transpose_vjp(
     g: Value, y: Value, x: Value, w: Value, b: Value | None = None, *, group: int, **attributes: Any
 ) -> tuple[Value | None, ...]:
-    steps, gaps, padding, _ = _transposed_geometry(x, w, **attributes)
+    steps, gaps, padding, _ = transposed_geometry(x, w, **attributes)
     before, after = _halves(padding)
     geometry: dict[str, Any] = {"strides": steps, "dilations": gaps, "pads": [*before, *after], "group": group}
     taps = [int(k) for k in w.shape[2:]]  # type: ignore[arg-type]
@@ -284,7 +284,7 @@ def ConvTranspose(
 ) -> Any:
     """Transposed convolution: the gradient of a convolution towards its input."""
     _check_channels(Shape(X.shape), Shape(W.shape), group, 0)
-    steps, gaps, padding, more = _transposed_geometry(
+    steps, gaps, padding, more = transposed_geometry(
         X, W, auto_pad=auto_pad, dilations=dilations, kernel_shape=kernel_shape, output_padding=output_padding,
         output_shape=output_shape, pads=pads, strides=strides,
     )  # fmt: skip

@@ -77,6 +77,11 @@ class RowSpace:
         """The multi-index of the row."""
         return self._position
 
+    @property
+    def row(self) -> str:
+        """The number of the row."""
+        return self._row
+
     def _split(self, rank: int) -> list[str]:
         position, rest = ["0"] * rank, "%begin"
         for k in range(rank - 1, 0, -1):

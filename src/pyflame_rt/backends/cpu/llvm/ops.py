@@ -262,7 +262,7 @@ def _resize(x: V, source: str, elem: str) -> V:
 def _float_to_integer(x: V, target: str) -> V:
     """Through a wider integer where there is one: out of range wraps as C compilers make it on x86."""
     if target == "uint64":
-        return x.to("fptoui", "i64")
+        return x.cmp("olt", 0.0).where(x.to("fptosi", "i64"), x.to("fptoui", "i64"))
     wide = "i64" if target in ("int64", "uint32") else "i32"
     return _resize(x.to("fptosi", wide), "int64", element(target))
 

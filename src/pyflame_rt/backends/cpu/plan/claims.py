@@ -16,9 +16,11 @@ __all__ = ["ACTIVATIONS", "ELEMENTWISE", "LOOP_TYPES", "PARAMETERS", "VIEWS", "W
 # Primitives that are one scalar expression of their operands.
 ELEMENTWISE = frozenset(
     {
-        "Abs", "Add", "And", "Cast", "Ceil", "Cos", "Div", "Equal", "Erf", "Exp", "Floor", "Greater", "GreaterOrEqual",
-        "IsInf", "IsNaN", "Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Round",
-        "Sigmoid", "Sign", "Sin", "Softplus", "Sqrt", "Sub", "Tanh", "Where", "Xor",
+        "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd", "BitwiseNot",
+        "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "Cos", "Cosh", "Div", "Equal", "Erf", "Exp", "Floor", "Greater",
+        "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg", "Not",
+        "Or", "Pow", "Round", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Sqrt", "Sub", "Tan", "Tanh", "Where",
+        "Xor",
     }
 )  # fmt: skip
 
@@ -52,7 +54,13 @@ PARAMETERS: dict[str, tuple[int, ...]] = {
     "Split": (1,), "Squeeze": (1,), "Tile": (1,), "TopK": (1,), "Trilu": (1,), "Unsqueeze": (1,), "Upsample": (1,),
 }  # fmt: skip
 
-LOOP_TYPES = frozenset({DType.Float32, DType.Float64, DType.Int32, DType.Int64, DType.Bool, DType.Int8, DType.UInt8})
+# Types of elements that loops load and store; narrow floats are float32 in between.
+LOOP_TYPES = frozenset(
+    {
+        DType.Float32, DType.Float64, DType.Float16, DType.BFloat16, DType.Bool,
+        DType.Int8, DType.Int16, DType.Int32, DType.Int64, DType.UInt8, DType.UInt16, DType.UInt32, DType.UInt64,
+    }
+)  # fmt: skip
 
 
 def keeps(op: Op, attributes: Mapping[str, Any]) -> bool:

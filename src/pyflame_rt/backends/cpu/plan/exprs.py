@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["expression"]
 
 _UNARY = {
+    "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan", "Atanh": "atanh",
+    "BitwiseNot": "not", "Cosh": "cosh", "Sinh": "sinh", "Tan": "tan",
     "Abs": "abs", "Ceil": "ceil", "Cos": "cos", "Erf": "erf", "Exp": "exp", "Floor": "floor", "IsNaN": "isnan",
     "Log": "log", "Neg": "neg", "Not": "not", "Round": "round", "Sigmoid": "sigmoid", "Sign": "sign", "Sin": "sin",
     "Sqrt": "sqrt", "Tanh": "tanh",
 }  # fmt: skip
 _BINARY = {
+    "BitwiseAnd": "and", "BitwiseOr": "or", "BitwiseXor": "xor",
     "Add": "add", "And": "and", "Div": "div", "Equal": "eq", "Greater": "gt", "GreaterOrEqual": "ge", "Less": "lt",
     "LessOrEqual": "le", "Mul": "mul", "Or": "or", "Sub": "sub", "Xor": "xor",
 }  # fmt: skip
@@ -107,7 +110,13 @@ def _isinf(attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
     return result
 
 
+def _bit_shift(attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
+    left, right = [a for a in args if a is not None]
+    return apply("shl" if attributes["direction"] == "LEFT" else "shr", left, right)
+
+
 _SPECIAL: dict[str, Callable[[Mapping[str, Any], Sequence[Expr | None]], Expr]] = {
+    "BitShift": _bit_shift,
     "Cast": _cast,
     "IsInf": _isinf,
     "Max": _fold("max"),

@@ -14,6 +14,7 @@ from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.plan.epilogue import Epilogue, find_epilogue
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative, lowers
 from pyflame_rt.backends.cpu.plan.lower_gemv import row_product, takes_row_product
+from pyflame_rt.backends.cpu.plan.lower_products import general_convolution, general_matmul
 from pyflame_rt.backends.cpu.plan.lower_tiles import tiled
 from pyflame_rt.backends.cpu.plan.views import View
 from pyflame_rt.backends.cpu.plan.weights import pack
@@ -103,7 +104,10 @@ _NONE = Epilogue((), ())
 
 @lowers("Conv")
 def conv(low: Lowering, step: Step) -> None:
-    """A convolution on its own."""
+    """A convolution on its own; in loops where elements are not float32."""
+    if low.concrete.dtype(step.node.inputs[0]) is not DType.Float32:
+        low.places[step.node.outputs[0]] = general_convolution(low, step)
+        return
     if _alone(low, step):
         return
     try:
@@ -224,10 +228,14 @@ def matmul(low: Lowering, step: Step) -> None:
         return
     if _alone(low, step):
         return
+    kept = low.mark()
     try:
         low.places[step.node.outputs[0]] = _matmul(low, step, _NONE)
-    except OneDnnError as error:
-        raise NotNative(str(error)) from error
+    except (OneDnnError, NotNative) as error:
+        if step.op.name != "MatMul":
+            raise NotNative(str(error)) from error
+        low.back_to(kept)
+        low.places[step.node.outputs[0]] = general_matmul(low, step)
 
 
 def _matmul(low: Lowering, step: Step, epilogue: Epilogue) -> View:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from pyflame_rt.backends.cpu.llvm.program import (
     Expr,
@@ -26,6 +30,7 @@ from pyflame_rt.backends.cpu.plan.loops import nest_of
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative, lowers
 from pyflame_rt.backends.cpu.plan.views import View, contiguous_strides
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.evaluate import Context, run_op
 from pyflame_rt.ops.rules import normalize_axes
 
 if TYPE_CHECKING:
@@ -124,11 +129,14 @@ def _restored(flat: View, like: View) -> View:
 # ---------------------------------------------------------------------- rows
 
 
-def rows_of(view: View, axes: Sequence[int]) -> View:
-    """The view with the given axes last, merged into one."""
+def rows_of(view: View, axes: Sequence[int], low: Lowering | None = None) -> View:
+    """The view with the given axes last, merged into one; with ``low`` after a copy where they do not lie together."""
     kept = [i for i in range(len(view.shape)) if i not in axes]
     turned = view.permuted([*kept, *axes])
-    merged = turned.reshaped((*turned.shape[: len(kept)], math.prod(turned.shape[len(kept) :])))
+    shape = (*turned.shape[: len(kept)], math.prod(turned.shape[len(kept) :]))
+    merged = turned.reshaped(shape)
+    if merged is None and low is not None:
+        merged = low.copied(turned).reshaped(shape)
     if merged is None:
         raise NotNative("the reduced axes do not lie together in memory")
     return merged
@@ -221,24 +229,54 @@ _FOLDS = {"ReduceSum": "sum", "ReduceMean": "sum", "ReduceMax": "max", "ReduceMi
 def reduction(low: Lowering, step: Step) -> None:
     """A fold over axes."""
     x = low.strided(step.node.inputs[0])
-    if x.dtype not in LOOP_TYPES or (step.op.name == "ReduceMean" and not x.dtype.is_float):
-        raise NotNative(f"{step.op.name} of {x.dtype.label}")
+    _need_fold(step.op.name, x.dtype)
     axes = _reduced_axes(low, step, len(x.shape))
-    if axes is None:
+    if not axes:
         low.places[step.node.outputs[0]] = x
         return
-    out = low.output(step)
     if not x.count:
-        raise NotNative("nothing to reduce")
-    rows = rows_of(x, axes)
+        _fold_nothing(low, step, x)
+        return
+    out = low.output(step)
+    if x.dtype is DType.Bool:  # false and true are the bytes 0 and 1
+        x, out = replace(x, dtype=DType.UInt8), replace(out, dtype=DType.UInt8)
+    rows = rows_of(x, axes, low)
     flat = View(out.buffer, out.dtype, rows.shape[:-1], contiguous_strides(rows.shape[:-1]))
     target = View(flat.buffer, flat.dtype, rows.shape, (*flat.strides, 0))
-    label = x.dtype.label
-    fold = Reduce((Reduction("r", _FOLDS[step.op.name], load(0, label)),))  # type: ignore[arg-type]
-    result: Any = scalar("r", label)
+    value = load(0, x.dtype.label)
+    fold = Reduce((Reduction("r", _FOLDS[step.op.name], value),))  # type: ignore[arg-type]
+    result: Any = scalar("r", value.dtype)
     if step.op.name == "ReduceMean":
-        result = apply("div", result, count(label))
+        result = apply("div", result, count(value.dtype))
     row_step(low, step.op.name, [rows, target], 1, [fold, Scalar("out", result, 1)])
+
+
+def fold_axes(low: Lowering, label: str, kind: str, x: View, axes: Sequence[int]) -> View:
+    """Sum, product, maximum or minimum over axes, which go away."""
+    rows = rows_of(x, axes, low)
+    out = low.new(rows.shape[:-1], x.dtype)
+    target = View(out.buffer, out.dtype, rows.shape, (*out.strides, 0))
+    value = load(0, x.dtype.label)
+    stages = [Reduce((Reduction("r", kind, value),)), Scalar("out", scalar("r", value.dtype), 1)]  # type: ignore[arg-type]
+    row_step(low, label, [rows, target], 1, stages)
+    return out
+
+
+def _need_fold(name: str, dtype: DType) -> None:
+    """Which types a fold takes; narrow integers are summed in a wider type than loops have for them."""
+    ordered = name in ("ReduceMax", "ReduceMin")
+    narrow = dtype in (DType.Int8, DType.UInt8, DType.Int16, DType.UInt16, DType.Bool)
+    if dtype not in LOOP_TYPES or (narrow and not ordered):
+        raise NotNative(f"{name} of {dtype.label}")
+
+
+def _fold_nothing(low: Lowering, step: Step, x: View) -> None:
+    """Of no elements a fold is a constant."""
+    arrays = [np.zeros(x.shape, x.dtype.numpy), *(low.constant_of(n) if n else None for n in step.node.inputs[1:])]
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        (result,) = run_op(step.op, arrays, dict(step.attributes), Context.of("numpy"))
+    low.places[step.node.outputs[0]] = low.constant(np.ascontiguousarray(result))
 
 
 def _reduced_axes(low: Lowering, step: Step, rank: int) -> list[int] | None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from pyflame_rt.backends.cpu.llvm.program import FillKernel, GatherKernel
-from pyflame_rt.backends.cpu.plan.loops import FLAT_GRAIN
+from pyflame_rt.backends.cpu.llvm.program import GatherKernel
 from pyflame_rt.backends.cpu.plan.lower import ROW_GRAIN, Lowering, NotNative, as_bits, lowers
 from pyflame_rt.graph import DType
 
@@ -61,9 +58,9 @@ def slice_(low: Lowering, step: Step) -> None:
         shape[axis] = len(range(first, last, by))
         offset += first * view.strides[axis] if shape[axis] else 0
         strides[axis] = view.strides[axis] * by
-    if any(s < 0 for s in strides):
-        raise NotNative("a negative step")
-    low.places[step.node.outputs[0]] = replace(view, shape=tuple(shape), strides=tuple(strides), offset=offset)
+    result = replace(view, shape=tuple(shape), strides=tuple(strides), offset=offset)
+    # Views go forward; what goes backward is copied.
+    low.places[step.node.outputs[0]] = low.copied(result) if any(s < 0 for s in strides) else result
 
 
 def _end(end: int, step: int) -> int | None:
@@ -131,38 +128,3 @@ def _gather_rows(low: Lowering, step: Step, axis: int) -> None:
     low.kernel(
         "Gather", kernel, [view, index, out, low.flag()], params, outer * index.count, ROW_GRAIN // max(inner, 1)
     )
-
-
-@lowers("Pad")
-def pad(low: Lowering, step: Step) -> None:
-    """A constant border: fill, then copy the inside."""
-    if step.attributes["mode"] != "constant":
-        raise NotNative(f"padding mode {step.attributes['mode']}")
-    view = low.strided(step.node.inputs[0])
-    begins = _begins(low, step, len(view.shape))
-    out = low.output(step)
-    value = low.constant_of(step.node.inputs[2]) if len(step.node.inputs) > 2 and step.node.inputs[2] else None
-    if value is None and len(step.node.inputs) > 2 and step.node.inputs[2]:
-        raise NotNative("the padding value is not constant")
-    fill = low.constant(np.full(1, 0 if value is None else value, view.dtype.numpy))
-    if view.dtype.itemsize == 16:
-        raise NotNative("elements of 16 bytes")
-    low.kernel("Pad", FillKernel(as_bits(view).dtype.label), [fill, out], [0], out.count, FLAT_GRAIN)
-    offset = sum(b * s for b, s in zip(begins, out.strides, strict=True))
-    if view.count:
-        low.copied(view, replace(out, shape=view.shape, offset=offset))
-
-
-def _begins(low: Lowering, step: Step, rank: int) -> list[int]:
-    pads = low.constant_of(step.node.inputs[1])
-    name = step.node.inputs[3] if len(step.node.inputs) > 3 else ""
-    axes = low.constant_of(name) if name else None
-    if pads is None or (name and axes is None):
-        raise NotNative("the widths are not constant")
-    if (pads < 0).any():
-        raise NotNative("a negative width")
-    which = range(rank) if axes is None else [int(a) % rank for a in axes]
-    begins = [0] * rank
-    for i, axis in enumerate(which):
-        begins[axis] = int(pads[i])
-    return begins

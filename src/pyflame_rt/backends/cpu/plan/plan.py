@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.backends.cpu.plan import lower_dnn, lower_loops, lower_rnn, lower_views
+from pyflame_rt.backends.cpu.plan import (
+    lower_dnn,
+    lower_index,
+    lower_loops,
+    lower_moves,
+    lower_products,
+    lower_rnn,
+    lower_views,
+    lower_windows,
+)
 from pyflame_rt.backends.cpu.plan.arena import Arena
 from pyflame_rt.backends.cpu.plan.claims import keeps
 from pyflame_rt.backends.cpu.plan.concrete import Before, Concrete, ShapesUnknown, concretize
@@ -33,7 +42,16 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "Retired", "make_plan", "specialise"]
 
 # Declaring the lowerings is what importing these modules is for.
-_FAMILIES = (lower_dnn, lower_loops, lower_rnn, lower_views)
+_FAMILIES = (
+    lower_dnn,
+    lower_index,
+    lower_loops,
+    lower_moves,
+    lower_products,
+    lower_rnn,
+    lower_views,
+    lower_windows,
+)
 
 
 class Retired(Exception):
