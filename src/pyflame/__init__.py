@@ -41,6 +41,7 @@ from pyflame.dtypes import (
     set_default_dtype,
 )
 from pyflame.evaluation import cache_info, clear_cache
+from pyflame.exporting import export
 from pyflame.inspection import Graph, Node, TensorSpec, get_graph, get_node, is_lazy, print_graph
 from pyflame.interop import from_dlpack
 from pyflame.layout import MemoryReport, MeshLayout, PECoord, memory_report
@@ -111,6 +112,7 @@ from pyflame.random import (
     seed,
     set_rng_state,
 )
+from pyflame.serialization import load, save
 from pyflame.tensors import Tensor
 from pyflame.toplevel import (
     allclose,
@@ -139,8 +141,8 @@ __all__ = [
     "cosine_similarity", "count_nonzero", "cross", "cumprod", "cumsum", "default_generator", "deg2rad", "det",
     "diag", "diag_embed", "diagflat", "diagonal", "div", "divide", "dot", "double", "dropout", "dstack",
     "dtype_name", "dtype_size", "einsum", "elu", "embedding", "empty", "empty_like", "enable_grad", "eq", "equal",
-    "erf", "erfc", "erfinv", "exp", "exp2", "expand", "expand_as", "expand_dims", "expit", "expm1", "eye", "fix",
-    "flatten", "flip", "fliplr", "flipud", "float16", "float32", "float64", "float_power", "floor",
+    "erf", "erfc", "erfinv", "exp", "exp2", "expand", "expand_as", "expand_dims", "expit", "expm1", "export",
+    "eye", "fix", "flatten", "flip", "fliplr", "flipud", "float16", "float32", "float64", "float_power", "floor",
     "floor_divide", "fmax", "fmin", "fmod", "frac", "from_dlpack", "from_numpy", "full", "full_like", "gather",
     "ge", "gelu", "ger", "get_default_dtype", "get_graph", "get_node", "get_rng_state", "glu", "greater",
     "greater_equal", "gt", "half", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "heaviside", "hstack",
@@ -148,7 +150,7 @@ __all__ = [
     "int16", "int32", "int64", "int8", "inverse", "is_floating_point", "is_grad_enabled",
     "is_inference_mode_enabled", "is_lazy", "is_tensor", "isclose", "isfinite", "isinf", "isnan", "isneginf",
     "isposinf", "isreal", "kron", "kthvalue", "le", "leaky_relu", "lerp", "less", "less_equal", "linear",
-    "linspace", "log", "log10", "log1p", "log2", "log_softmax", "logaddexp", "logical_and", "logical_not",
+    "linspace", "load", "log", "log10", "log1p", "log2", "log_softmax", "logaddexp", "logical_and", "logical_not",
     "logical_or", "logical_xor", "logit", "logsigmoid", "logspace", "logsumexp", "long", "lt", "manual_seed",
     "masked_fill", "masked_select", "matmul", "maximum", "mean", "median", "memory_report", "meshgrid", "minimum",
     "mish", "mm", "moveaxis", "movedim", "mul", "multinomial", "multiply", "mv", "nan_to_num", "nanmean",
@@ -157,7 +159,7 @@ __all__ = [
     "prelu", "print_graph", "prod", "promote_types", "rad2deg", "rand", "rand_like", "randint", "randint_like",
     "randn", "randn_like", "randperm", "ravel", "reciprocal", "relu", "relu6", "remainder", "repeat",
     "repeat_interleave", "reshape", "reshape_as", "result_type", "roll", "rot90", "row_stack", "rsqrt", "rsub",
-    "runtime_scalar", "scalar_tensor", "scatter", "scatter_add", "searchsorted", "seed", "select", "selu",
+    "runtime_scalar", "save", "scalar_tensor", "scatter", "scatter_add", "searchsorted", "seed", "select", "selu",
     "set_default_dtype", "set_grad_enabled", "set_printoptions", "set_rng_state", "sgn", "short", "sigmoid",
     "sign", "signbit", "silu", "sin", "sinc", "sinh", "softmax", "softmin", "softplus", "softshrink", "softsign",
     "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "std_mean", "stop_gradient", "sub", "subtract",

@@ -11,7 +11,7 @@ from pyflame_rt.session import InferenceSession
 if TYPE_CHECKING:
     from pyflame_rt.options import SessionOptions
 
-__all__ = ["create_session", "from_onnx"]
+__all__ = ["create_session", "from_onnx", "from_pyflame"]
 
 
 def create_session(
@@ -57,3 +57,30 @@ def from_onnx(
     from pyflame_rt.importers.onnx_importer import ONNXImporter
 
     return InferenceSession(ONNXImporter().import_model(path, options).unwrap(), session_options, providers)
+
+
+def from_pyflame(
+    model: Any, example: Any, *, session_options: SessionOptions | None = None, providers: Any = ()
+) -> InferenceSession:
+    """A session from a PyFlame model, in evaluation mode: train there, serve here.
+
+    Args:
+        model: a module, or whatever gives its graph through ``__runtime_graph__(arguments)``.
+        example: one argument of the model, or a tuple of them, for shapes and element types.
+        session_options: options of the session.
+        providers: as for InferenceSession.
+
+    Example:
+        >>> import pyflame as pf
+        >>> session = from_pyflame(pf.nn.Linear(3, 2), pf.ones([1, 3]))
+        >>> session.run(None, {"input": [[1.0, 2.0, 3.0]]})[0].shape
+        (1, 2)
+    """
+    give = getattr(type(model), "__runtime_graph__", None)
+    if give is None:
+        raise TypeError(
+            f"{type(model).__name__} gives no graph (it has no __runtime_graph__): pass a pyflame.nn.Module, or a "
+            "function wrapped with pyflame.compile"
+        )
+    graph = give(model, example if isinstance(example, tuple) else (example,))
+    return InferenceSession(graph, session_options, providers)

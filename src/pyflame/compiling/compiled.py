@@ -128,6 +128,12 @@ class CompiledFunction:
         """How many traces there are."""
         return sum(map(len, self._traces.values()))
 
+    def __runtime_graph__(self, arguments: tuple[Any, ...]) -> Any:
+        """What the function computes as a graph of `pyflame_rt`, for arguments like these."""
+        from pyflame.exporting import evaluation_graph
+
+        return evaluation_graph(self.function, arguments)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
         if modes.tracer is not None:

@@ -73,6 +73,12 @@ class Module:
             modes.tracer.note_mode(self)
         return hooks.run(self, args, kwargs) if hooks else self.forward(*args, **kwargs)
 
+    def __runtime_graph__(self, arguments: tuple[Any, ...]) -> Any:
+        """The module in evaluation mode as a graph of `pyflame_rt`, for arguments like these."""
+        from pyflame.exporting import evaluation_graph
+
+        return evaluation_graph(self, arguments)
+
     # Attributes.
 
     def __setattr__(self, name: str, value: Any) -> None:
