@@ -268,7 +268,9 @@ def write_output(program: p.Program, directory: str | os.PathLike[str], *, layou
         "rpc_symbols": [_rpc_symbol(e) for e in program.exported_names],
     }
     (out / "program.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
-    (out / "out.json").write_text(json.dumps({"params": dict(program.params)}, indent=1), encoding="utf-8")
+    colors = {n: v[1] for n, v in program.given.items() if isinstance(v, tuple | list) and v[0] == "color"}
+    shown = {"params": dict(program.params), "colors": colors}
+    (out / "out.json").write_text(json.dumps(shown, indent=1), encoding="utf-8")
 
 
 def _rpc_symbol(name: p.ExportedName) -> dict[str, Any]:

@@ -271,7 +271,7 @@ class Machine:
         out = payload
         if seg.control:
             if payload >> IGNORE_BITS[0] & 1:
-                targets = tuple(s for s in targets if s != RAMP)
+                targets = tuple(s for s in targets if s not in (RAMP, HOST))
             out, changed, cmd = at.command(payload)
             if changed or cmd == TEARDOWN:
                 self.switched(at)

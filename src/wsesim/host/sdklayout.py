@@ -169,7 +169,7 @@ def _config(routes: Sequence[RoutingPosition], rx: str | None = None, tx: str | 
     if len(pairs) > 1:
         more = [SwitchPosition(rx=i, tx=o) for i, o in pairs[1:]]
         more += [SwitchPosition(invalid=True)] * (3 - len(more))
-        switches = Switches((more[0], more[1], more[2]), ring_mode=True, pop_mode="always_pop")
+        switches = Switches((more[0], more[1], more[2]))
     return ColorConfig(rx=pairs[0][0], tx=pairs[0][1], switches=switches)
 
 
@@ -436,10 +436,13 @@ class SdkLayout:
 
     def _routes(self) -> dict[Place, dict[int, ColorConfig]]:
         configs: dict[Place, dict[int, ColorConfig]] = {}
+        ports = {(place, p.color) for r in self.regions for p in r.ports for place in p.places()}
         for region in self.regions:
             for (x, y), painted in region.painted.items():
+                place = (x + region.origin[0], y + region.origin[1])
                 for color, routes in painted.items():
-                    _put(configs, (x + region.origin[0], y + region.origin[1]), color, _config(routes))
+                    if (place, color) not in ports:  # a port's own routes take the place of what was painted there
+                        _put(configs, place, color, _config(routes))
         for stream in self.streams:
             port = stream.port
             side = "HOST" if not port.is_input else port.edge.value
