@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.llvm.host import Host
     from pyflame_rt.backends.cpu.llvm.program import FillKernel, GatherKernel
 
-__all__ = ["emit_fill", "emit_gather", "emit_transpose"]
+__all__ = ["emit_fill", "emit_gather", "emit_transpose", "transpose_block"]
 
 
 class _Loop:
@@ -121,7 +121,7 @@ def emit_transpose(kernel: TransposeKernel, name: str, host: Host | None = None)
         column = b.element("i32", src, b.integer(f"mul {j}, {from_j}"))
         with _Loop(b, "0", tall, 8) as i:
             place = b.element("i32", dst, b.integer(f"add {b.integer(f'mul {i}, {to_i}')}, {j}"))
-            _transpose_block(b, b.element("i32", column, i), from_j, place, to_i)
+            transpose_block(b, b.element("i32", column, i), from_j, place, to_i)
     _transpose_edge(b, (src, from_j), (dst, to_i), (tall, height), ("0", wide))
     _transpose_edge(b, (src, from_j), (dst, to_i), ("0", height), (wide, n_j))
     rows.close()
@@ -141,7 +141,7 @@ def _transpose_edge(
             b.do(f"store i32 {value}, ptr {place}, align 1")
 
 
-def _transpose_block(b: Builder, source: str, source_stride: str, target: str, target_stride: str) -> None:
+def transpose_block(b: Builder, source: str, source_stride: str, target: str, target_stride: str) -> None:
     """Three rounds of interleaving turn eight loaded vectors into eight to store."""
     rows = []
     for k in range(8):

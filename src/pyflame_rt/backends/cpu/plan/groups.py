@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pyflame_rt.backends.cpu.plan.attention import find_attention
 from pyflame_rt.backends.cpu.plan.claims import ACTIVATIONS, ELEMENTWISE, LOOP_TYPES
 
 if TYPE_CHECKING:
+    from pyflame_rt.backends.cpu.plan.attention import Attention
     from pyflame_rt.backends.cpu.plan.concrete import Concrete, Step
 
-__all__ = ["Group", "group_steps", "is_elementwise"]
+__all__ = ["Group", "group_steps", "is_elementwise", "single"]
 
 # Long expressions spill registers; a loop of more inputs than this is split.
 MAX_STEPS = 24
@@ -19,12 +21,13 @@ MAX_INPUTS = 12
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """Steps that run as one: a loop when they are elementwise, else a single step."""
+    """Steps that run as one: a loop when they are elementwise, an attention, else a single step."""
 
     steps: list[Step]
     shape: tuple[int, ...] = ()
     loop: bool = False
     inputs: set[str] = field(default_factory=set)
+    attention: Attention | None = None
 
 
 def is_elementwise(step: Step, concrete: Concrete) -> bool:
@@ -43,11 +46,21 @@ def group_steps(concrete: Concrete) -> list[Group]:
             readers.setdefault(name, set()).add(i)
     home: dict[int, Group] = {}
     outputs = set(concrete.outputs)
+    taken = _attentions(concrete)
     for i in reversed(range(len(concrete.steps))):
         step = concrete.steps[i]
-        home[i] = _join(step, concrete, readers, home, outputs)
+        home[i] = taken.get(id(step)) or _join(step, concrete, readers, home, outputs)
     ordered = dict.fromkeys(home[i] for i in range(len(concrete.steps)))
     return _in_order(list(ordered), home)
+
+
+def _attentions(concrete: Concrete) -> dict[int, Group]:
+    """The group of each step that is part of an attention."""
+    groups = {}
+    for found in find_attention(concrete):
+        group = Group(found.steps, attention=found)
+        groups |= {id(step): group for step in found.steps}
+    return groups
 
 
 def _join(
@@ -64,7 +77,14 @@ def _join(
             group.steps.insert(0, step)
             group.inputs = (group.inputs - {name}) | {n for n in step.node.inputs if n}
             return group
-    return Group([step], shape, True, {n for n in step.node.inputs if n})
+    return single(step, concrete)
+
+
+def single(step: Step, concrete: Concrete) -> Group:
+    """A group of one step."""
+    if not is_elementwise(step, concrete):
+        return Group([step])
+    return Group([step], concrete.shape(step.node.outputs[0]), True, {n for n in step.node.inputs if n})
 
 
 def _has_room(group: Group, step: Step) -> bool:

@@ -14,13 +14,14 @@ from pyflame_rt.backends.cpu.onednn.api import OneDnnError
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.onednn.primitives import reorder
 from pyflame_rt.backends.cpu.plan.concrete import Concrete, Step
-from pyflame_rt.backends.cpu.plan.groups import Group, group_steps
+from pyflame_rt.backends.cpu.plan.groups import Group, group_steps, single
 from pyflame_rt.backends.cpu.plan.loops import FLAT_GRAIN, Nest, nest_of
 from pyflame_rt.backends.cpu.plan.views import Buffer, Place, View, contiguous_strides
 from pyflame_rt.graph import DType
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.onednn.primitive import Primitive
+    from pyflame_rt.backends.cpu.plan.attention import Attention
 
 __all__ = ["DnnStep", "HostStep", "KernelStep", "Lowered", "Lowering", "NotNative", "lowers"]
 
@@ -279,12 +280,28 @@ class Lowering:
         if group.loop:
             lower_loop(self, group)
             return
+        if group.attention is not None:
+            self._attention(group, group.attention)
+            return
         (step,) = group.steps
         reader = self.reader.get(step.node.outputs[0])
         if step.op.name in ("Conv", "Gemm", "MatMul") and reader is not None and reader.loop:
             self.deferred[step.node.outputs[0]] = step
             return
         self.compute(step)
+
+    def _attention(self, group: Group, found: Attention) -> None:
+        """One kernel for an attention; its steps one by one where that does not fit."""
+        from pyflame_rt.backends.cpu.plan.lower_attention import lower_attention
+
+        kept = self.mark()
+        try:
+            lower_attention(self, found)
+        except (NotNative, OneDnnError, ValueError, OverflowError):
+            self.back_to(kept)
+            for step in group.steps:
+                self.nodes = (step.node.name,)
+                self._group(single(step, self.concrete))
 
     def compute_deferred(self, name: str) -> None:
         """Lower a product that was held back for its reader, on its own after all."""
