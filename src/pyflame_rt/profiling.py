@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyflame_rt.arrays import host_array, library_of
+from pyflame_rt.graph.locks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +46,7 @@ class Profiler:
         self.start_ns = time.perf_counter_ns()
         self.dropped = 0
         self._events: list[dict[str, Any]] = []
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def record(self, name: str, category: str, start_ns: int, end_ns: int, **details: Any) -> None:
         """Add one event; times are of ``time.perf_counter_ns``."""

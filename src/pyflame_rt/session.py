@@ -21,6 +21,7 @@ from pyflame_rt.feeds import FeedReader
 from pyflame_rt.futures import RunFuture
 from pyflame_rt.graph import Graph, NodeArg, Tensor
 from pyflame_rt.graph.errors import InputError, PyFlameRTError, RunCancelledError, SessionClosedError
+from pyflame_rt.graph.locks import new_rlock
 from pyflame_rt.hooks import Limits, chain_checks, chain_observers
 from pyflame_rt.inspection import NaNFound, first_bad, nan_watcher
 from pyflame_rt.iobinding import IOBinding, OrtValue
@@ -87,7 +88,7 @@ class InferenceSession:
         _check_kwargs(kwargs)
         self._options = _settled(options, sess_options)
         self._log = SessionLog(self._options.log_level, self._options.logid)
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         self._closed = threading.Event()
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
         started = time.perf_counter()

@@ -16,7 +16,6 @@ import os
 import struct
 import sys
 import tempfile
-import threading
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.cache.writer import Writer
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.locks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -78,7 +78,7 @@ class Store:
         self.usable = max_bytes > 0 and _trusted(self.folder)
         self.writable = self.usable
         self.writer = Writer()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._known_size: int | None = None
 
     # ------------------------------------------------------------------ reading
@@ -307,7 +307,7 @@ def _limit() -> int:
 
 
 _stores: dict[tuple[Path, int], Store] = {}
-_stores_lock = threading.Lock()
+_stores_lock = new_lock()
 _chosen: ContextVar[Path | None] = ContextVar("pyflame_cache", default=None)
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import mmap
 import os
-import threading
 import weakref
 from typing import Any
 
 import numpy as np
 
+from pyflame_rt.graph.locks import new_lock
+
 __all__ = ["forget_pages", "map_file", "root_of"]
 
 _maps: weakref.WeakValueDictionary[tuple[int, ...], mmap.mmap] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
+_lock = new_lock()
 
 
 def map_file(path: str | os.PathLike[str]) -> mmap.mmap:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import secrets
 import struct
-import threading
 from typing import Any
 
 from pyflame_rt.graph import DType, Shape, TensorType
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.locks import new_lock
 from pyflame_rt.ops.activation import Softmax
 from pyflame_rt.ops.cast import Cast
 from pyflame_rt.ops.math import Cos, Log, Sqrt
@@ -28,7 +28,7 @@ __all__ = ["manual_seed"]
 
 # ---------------------------------------------------------------------- keys
 
-_lock = threading.Lock()
+_lock = new_lock()
 _state: tuple[int, int] | None = None  # (seed, draws so far) after manual_seed
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ import numpy as np
 
 from pyflame_rt.graph import Attribute, DType, Tensor
 from pyflame_rt.graph.errors import UnsupportedOperatorError
+from pyflame_rt.graph.locks import new_rlock
 from pyflame_rt.ops.signature import Signature, read_signature
 from pyflame_rt.ops.value import Value, active_scope, lift
 
@@ -104,7 +104,7 @@ def plain_attribute(value: Attribute) -> Attribute:
 
 _ops: dict[tuple[str, str], Op] = {}
 _loaded = False
-_loading = threading.RLock()
+_loading = new_rlock()
 
 
 def register(op: Op) -> Op:

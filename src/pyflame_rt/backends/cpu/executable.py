@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pyflame_rt.backends.base import Placement, RunHooks
-from pyflame_rt.backends.cpu.forks import call_native, forget_after_fork, forked
+from pyflame_rt.backends.cpu.forks import call_native, forget_after_fork, forked, in_child
 from pyflame_rt.backends.cpu.limits import limit_plan, needed, watching
 from pyflame_rt.backends.cpu.peaks import machine_peaks
 from pyflame_rt.backends.cpu.placing import place_nodes
@@ -103,7 +103,7 @@ class CpuExecutable:
         recent = self._recent
         if recent is not None and hooks.observe is None and not hooks.taps and output_names == recent.names:
             shapes = [(name, array.dtype, array.shape) for name, array in feeds.items() if array is not None]
-            if shapes == recent.shapes and not forked():
+            if shapes == recent.shapes and not (recent.plan.parallel and forked()):
                 with suppress(Retired):
                     return recent.plan.run(feeds, hooks)
         return self._run(feeds, output_names, hooks)
@@ -134,7 +134,7 @@ class CpuExecutable:
         plan = self._plans.get((self.outputs, *shapes))
         if plan is not None:
             self._recent = _Recent(output_names, shapes, plan)
-            self.short = None if forked() else short_way(plan, shapes)
+            self.short = None if plan.parallel and in_child() else short_way(plan, shapes)
 
     def _run_native(self, feeds: Mapping[str, Any], names: tuple[str, ...], hooks: RunHooks) -> list[Any] | None:
         """Outputs of one plan, else of stages; None when neither can be made."""

@@ -1,8 +1,8 @@
 """What a fork leaves behind.
 
-In a forked child the threads of libgomp's pool do not exist, and a parallel region on the thread that
-owns the old pool waits for them for ever. A thread that is new in the child gets a pool of its own,
-so there native calls go through one.
+In a forked child the threads of libgomp's pool do not exist, and a parallel region on the thread that owns the old pool
+waits for them for ever. That is the thread that forked, and no other: threads that are new in the child get pools of
+their own. So native work of the forking thread goes to one that is kept for it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import os
 import threading
 import weakref
 from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["call_native", "forget_after_fork", "forked"]
+__all__ = ["call_native", "forget_after_fork", "forked", "in_child"]
 
 
 T = TypeVar("T")
@@ -26,13 +27,19 @@ class _Forgets(Protocol):
     def forget(self) -> None: ...
 
 
-_forked = False
+_stale: int | None = None  # the thread whose pool is the parent's
+_delegate: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] | None = None
 _holders: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def forked() -> bool:
+def in_child() -> bool:
     """True in a process that was forked after this module was loaded."""
-    return _forked
+    return _stale is not None
+
+
+def forked() -> bool:
+    """True on the thread that forked, in the child: it must not begin parallel regions."""
+    return _stale is not None and threading.get_ident() == _stale
 
 
 def forget_after_fork(holder: _Forgets) -> None:
@@ -42,25 +49,33 @@ def forget_after_fork(holder: _Forgets) -> None:
 
 def call_native(function: Callable[[], T]) -> T:
     """Call something that runs native code on several threads; what it raises comes through."""
-    if not _forked:
+    global _delegate
+    if not forked():
         return function()
+    if _delegate is None:
+        _delegate = SimpleQueue()
+        threading.Thread(target=_work, args=(_delegate,), daemon=True, name="pyflame-rt-native").start()
     future: Future[T] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(function())
-        except BaseException as error:  # noqa: BLE001 - handed to the caller
-            future.set_exception(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
+    _delegate.put((future, function))
     return future.result()
 
 
+def _work(orders: SimpleQueue[tuple[Future[Any], Callable[[], Any]]]) -> None:
+    while True:
+        future, function = orders.get()
+        try:
+            result = function()
+        except BaseException as error:  # noqa: BLE001 - handed to the caller
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+            del result
+        del future, function  # hold nothing while waiting
+
+
 def _after_fork() -> None:
-    global _forked
-    _forked = True
+    global _stale, _delegate
+    _stale, _delegate = threading.get_ident(), None
     for holder in list(_holders):
         holder.forget()
 

@@ -10,6 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from pyflame_rt.backends.cpu.forks import forget_after_fork
 from pyflame_rt.backends.cpu.onednn.library import load_gomp
 
 if TYPE_CHECKING:
@@ -86,6 +89,32 @@ def openmp_threads() -> tuple[int | None, int | None]:
         return None, None
     get, put = (ctypes.cast(call, ctypes.c_void_p).value for call in calls)
     return get, put
+
+
+# Threads that all sessions of the process share, and how many runs are under way: the driver counts the latter.
+_budget = np.zeros(2, np.int64)
+
+
+def budget(threads: int) -> int:
+    """Address of the budget that all runs share, which is at least ``threads`` and at least what the machine allows."""
+    _budget[0] = max(int(_budget[0]) or available_threads(), threads)
+    return int(_budget.ctypes.data)
+
+
+def runs_under_way() -> int:
+    """How many runs are in native code at this moment."""
+    return int(_budget[1])
+
+
+class _Counted:
+    """Runs of the parent are not under way in a forked child."""
+
+    def forget(self) -> None:
+        _budget[1] = 0
+
+
+_counted = _Counted()
+forget_after_fork(_counted)
 
 
 # Multiplications that take some 30 us: waking a second thread does not pay for less.

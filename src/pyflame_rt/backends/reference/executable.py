@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from emberharmony import library as find_library
 from pyflame_rt.backends.base import Placement, RunHooks
+from pyflame_rt.graph.locks import new_lock
 from pyflame_rt.ops.evaluate import Context, Program, to_host, to_library
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class ReferenceExecutable:
         self._library = find_library(library)
         self._program = Program(graph)
         self._outputs = {info.name for info in graph.outputs}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._plans: OrderedDict[tuple[Any, ...], Program] = OrderedDict()
         self._plan_limit = plan_cache_size
         self._subprograms: dict[int, Program] = {}

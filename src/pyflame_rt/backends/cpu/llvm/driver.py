@@ -101,6 +101,7 @@ class Plan(ctypes.Structure):
         ("failed", c_int64),
         ("clock", c_void_p),  # clock_gettime, used only when there are times
         ("times", c_void_p),  # nsteps + 1 pairs of seconds and nanoseconds, null: not asked for
+        ("budget", c_void_p),  # two int64: threads of the process, runs under way; null: this run has all it asks for
     )
 
 
@@ -158,6 +159,7 @@ def driver_ir() -> str:
     """The driver's module: `pyflame_run` and what the threads of a team execute."""
     b = Builder(host())
     _emit_worker(b)
+    _emit_body(b)
     _emit_run(b)
     return b.text()
 
@@ -219,6 +221,24 @@ def _emit_worker(b: Builder) -> None:
 
 
 def _emit_run(b: Builder) -> None:
+    """The entry: counts itself among the runs under way, so that these can share the process's threads."""
+    b.begin()
+    plan = _Fields(b, Plan, "%plan")
+    budget = plan.load("budget")
+    counted, alone = b.label("counted"), b.label("alone")
+    b.branch(b.op(f"icmp eq ptr {budget}, null"), alone, counted)
+    b.place(alone)
+    b.do(f"ret i64 {b.op('call i64 @pyflame_steps(ptr %plan, ptr %io)')}")
+    b.place(counted)
+    runs = b.element("i64", budget, "1")
+    b.op(f"atomicrmw add ptr {runs}, i64 1 monotonic")
+    status = b.op("call i64 @pyflame_steps(ptr %plan, ptr %io)")
+    b.op(f"atomicrmw sub ptr {runs}, i64 1 monotonic")
+    b.do(f"ret i64 {status}")
+    b.end("i64 @pyflame_run(ptr %plan, ptr %io)")
+
+
+def _emit_body(b: Builder) -> None:
     b.begin()
     plan = _Fields(b, Plan, "%plan")
     team = b.op(f"alloca [{ctypes.sizeof(_Team)} x i8], align 8")
@@ -232,7 +252,7 @@ def _emit_run(b: Builder) -> None:
     status = b.phi("i64", (patch_status, patch_block), (step_status, step_block))
     plan.store("failed", index)
     b.do(f"ret i64 {status}")
-    b.end("i64 @pyflame_run(ptr %plan, ptr %io)")
+    b.end("internal i64 @pyflame_steps(ptr %plan, ptr %io)")
 
 
 def _counted(b: Builder, number: str) -> Iterator[str]:
@@ -342,7 +362,7 @@ def _emit_kernel(
     safe = b.op(f"select i1 {b.op(f'icmp sgt i64 {grain}, 0')}, i64 {grain}, i64 1")
     rounded_up = b.integer(f"add {rows}, {b.integer(f'sub {safe}, 1')}")
     wanted = b.integer(f"udiv {rounded_up}, {safe}")
-    chunks = _least(b, wanted, _least(b, plan.load("num_threads"), str(MAX_THREADS)))
+    chunks = _least(b, wanted, _least(b, _emit_share(b, plan), str(MAX_THREADS)))
     many = b.op(f"icmp sgt i64 {chunks}, 1")
     both = b.op(f"and i1 {many}, {b.op(f'icmp ne ptr {parallel}, null')}")
     split, single = b.label("split"), b.label("single")
@@ -360,6 +380,23 @@ def _emit_kernel(
     b.do(f"call void {parallel}(ptr @pyflame_team, ptr {team}, i32 {threads}, i32 0)")
     b.jump(judge)
     return [("0", single), ("0", split)]
+
+
+def _emit_share(b: Builder, plan: _Fields) -> str:
+    """How many threads this step may use: all that the plan has, or a part when other runs are under way."""
+    own, budget = plan.load("num_threads"), plan.load("budget")
+    look, crowd, done, origin = b.label("budget"), b.label("crowd"), b.label("share"), b.block
+    b.branch(b.op(f"icmp eq ptr {budget}, null"), done, look)
+    b.place(look)
+    runs = b.op(f"load atomic i64, ptr {b.element('i64', budget, '1')} monotonic, align 8")
+    b.branch(b.op(f"icmp sgt i64 {runs}, 1"), crowd, done)
+    b.place(crowd)
+    part = b.integer(f"sdiv {b.op(f'load i64, ptr {budget}')}, {runs}")
+    positive = b.op(f"select i1 {b.op(f'icmp sgt i64 {part}, 1')}, i64 {part}, i64 1")
+    share = _least(b, own, positive)
+    b.jump(done)
+    b.place(done)
+    return b.phi("i64", (own, origin), (own, look), (share, crowd))
 
 
 def _least(b: Builder, x: str, y: str) -> str:

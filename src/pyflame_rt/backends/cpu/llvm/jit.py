@@ -22,6 +22,7 @@ from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.program import FillKernel, GatherKernel, RowKernel, TransposeKernel
 from pyflame_rt.cache.signature import code_signature
 from pyflame_rt.cache.store import current_store
+from pyflame_rt.graph.locks import hold_while_forking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["address_of", "call", "compile_kernels", "kernel_ir", "load_object", "object_code", "start"]
 
 _lock = threading.RLock()
+hold_while_forking(_lock)
 _addresses: dict[str, int] = {}
 
 

@@ -8,10 +8,10 @@ import ctypes.util
 import glob
 import os
 import sys
-import threading
 from typing import TYPE_CHECKING
 
 from pyflame_rt.graph.errors import BackendError
+from pyflame_rt.graph.locks import new_rlock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ DISTRIBUTION = "onednn-cpu-gomp"
 SPIN_COUNT = "2000"  # 20 to 50 us of spinning before a waiting thread sleeps
 
 _NAMES = ("libdnnl.so.3", "libdnnl.3.dylib", "dnnl.dll")
-_lock = threading.RLock()
+_lock = new_rlock()
 _library: ctypes.CDLL | None = None
 _gomp: ctypes.CDLL | None = None
 _failure: str | None = None

@@ -12,6 +12,7 @@ import numpy as np
 
 from pyflame_rt.backends.cpu.onednn import api
 from pyflame_rt.backends.cpu.onednn.attr import Attr, Prelu
+from pyflame_rt.backends.cpu.onednn.library import load_gomp
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc, Memory
 from pyflame_rt.backends.cpu.onednn.runtime import Handle, Stream, engine
 
@@ -32,7 +33,10 @@ class Primitive(Handle):
         arg_ids: argument name -> ``DNNL_ARG_*``.
         impl: the library's name of the implementation, such as ``jit:avx2``.
         flops: an estimate of the arithmetic of one execution (zero where a dim is not known yet).
+        threads: among how many the work was divided at most, when it was made.
     """
+
+    threads = 1
 
     _destroy = "dnnl_primitive_destroy"
 
@@ -169,7 +173,14 @@ def build(
     out = ctypes.c_void_p()
     with attr.native() as native:
         create(ctypes.byref(out), *((engine(),) if engine_first else ()), *given, native)
-    return Primitive(kind, _PrimitiveDesc(out.value or 0), ids, attr, flops)
+    made = Primitive(kind, _PrimitiveDesc(out.value or 0), ids, attr, flops)
+    made.threads = _threads()
+    return made
+
+
+def _threads() -> int:
+    gomp = load_gomp()
+    return 1 if gomp is None else int(gomp.omp_get_max_threads())
 
 
 def aligned_empty(size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -18,6 +18,7 @@ from pyflame_rt.backends.cpu.onednn.runtime import Stream
 from pyflame_rt.backends.cpu.plan.lower import DnnStep, HostStep, KernelStep, Lowered
 from pyflame_rt.backends.cpu.plan.views import Buffer, Place, View
 from pyflame_rt.backends.cpu.plan.watch import watched
+from pyflame_rt.backends.cpu.threads import budget
 from pyflame_rt.graph.errors import BackendError, InputError
 from pyflame_rt.ops.evaluate import Context, run_node, where
 
@@ -95,6 +96,7 @@ class Arena:
             0,
             None,
             None,
+            budget(threads),
         )
 
     def _kernel(self, step: KernelStep, address: int, patches: list[Patch]) -> Step:

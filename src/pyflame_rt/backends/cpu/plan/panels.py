@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from pyflame_rt.backends.cpu.llvm.tiles.winograd import filter_matrix
 from pyflame_rt.backends.cpu.onednn.primitive import aligned_empty
+from pyflame_rt.graph.locks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ class _Packed(np.ndarray[Any, Any]):
     source: Any = None
 
 
-_lock = threading.Lock()
+_lock = new_lock()
 _known: weakref.WeakValueDictionary[Any, _Packed] = weakref.WeakValueDictionary()
 
 

@@ -77,6 +77,7 @@ class Plan:
     known: list[StepFacts] | None = None
     slots: threading.Semaphore | None = None
     checked: bool = False
+    parallel: bool = True  # whether any step may begin a parallel region
 
     def run(self, feeds: Mapping[str, Any], hooks: RunHooks) -> list[np.ndarray[Any, Any]]:
         """Outputs in fresh arrays."""
@@ -239,7 +240,20 @@ def specialise(
     drop_unread(lowered)
     size = assign_offsets(lowered.buffers)
     outputs = [(view.shape, view.dtype.numpy) for view in lowered.outputs]
-    return concrete, Plan(lowered, size, threads, outputs, sources=concrete.steps, types=concrete.types)
+    parallel = threads > 1 and any(map(_splits, lowered.steps))
+    made = Plan(lowered, size, threads, outputs, sources=concrete.steps, types=concrete.types, parallel=parallel)
+    return concrete, made
+
+
+def _splits(step: KernelStep | DnnStep | HostStep) -> bool:
+    """Whether several threads may work on a step."""
+    match step:
+        case KernelStep(rows=rows, grain=grain):
+            return rows > grain
+        case DnnStep(primitive=primitive):
+            return primitive.threads > 1
+        case HostStep():
+            return False
 
 
 def drop_unread(lowered: Lowered) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import threading
 import weakref
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.backends.cpu.onednn import packing
+from pyflame_rt.graph.locks import new_rlock
 from pyflame_rt.graph.pages import forget_pages, root_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ __all__ = ["derived", "pack", "sharing"]
 
 _made: weakref.WeakValueDictionary[tuple[Any, ...], np.ndarray[Any, Any]] = weakref.WeakValueDictionary()
 _guarded: set[int] = set()  # owners of memory whose end is watched
-_lock = threading.RLock()
+_lock = new_rlock()
 _scope: ContextVar[object | None] = ContextVar("weights", default=None)
 
 

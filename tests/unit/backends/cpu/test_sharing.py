@@ -1,0 +1,219 @@
+"""Threads of the process shared by runs, and what is left of them after a fork."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import pyflame_rt
+from pyflame_rt import InferenceSession, SessionOptions
+from pyflame_rt.backends.cpu import threads
+from pyflame_rt.backends.cpu.llvm.driver import Plan, Step, StepKind, openmp, run
+from pyflame_rt.backends.cpu.onednn import library, live_handles
+from pyflame_rt.graph.locks import hold_while_forking, new_lock, new_rlock
+from tests.unit.backends.cpu.models import RNG, convnet, feed, mlp, model, weight
+
+pytestmark = [
+    pytest.mark.skipif(not library.available(), reason="oneDNN is not installed"),
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
+
+
+def chunks(total, others, asked, rows=64, grain=1):
+    """Into how many pieces the driver cuts a step, with so many other runs under way."""
+    pieces = []
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    kernel = kind(lambda _bufs, _params, begin, end: pieces.append((begin, end)))
+    step = (Step * 1)(Step(StepKind.KERNEL, ctypes.cast(kernel, ctypes.c_void_p).value, None, 0, None, rows, grain))
+    words = np.array([total, others], np.int64)
+    plan = Plan(steps=ctypes.addressof(step), nsteps=1, parallel=openmp().parallel, thread_num=openmp().thread_num)
+    plan.num_threads, plan.budget = asked, words.ctypes.data if total else None
+    assert run()(ctypes.addressof(plan), None) == 0
+    assert words[1] == others
+    assert sorted(p for piece in pieces for p in range(*piece)) == list(range(rows))
+    return len(pieces)
+
+
+@pytest.mark.parametrize(
+    ("total", "others", "asked", "pieces"),
+    [(0, 0, 3, 3), (4, 0, 3, 3), (4, 1, 4, 2), (4, 1, 1, 1), (2, 1, 2, 1), (4, 8, 4, 1), (2, 0, 4, 4), (8, 1, 3, 3)],
+)
+def test_runs_under_way_share_the_threads(total, others, asked, pieces):
+    if not openmp().parallel:
+        pytest.skip("no OpenMP runtime")
+    assert chunks(total, others, asked) == pieces
+
+
+def test_small_work_stays_on_one_thread():
+    assert chunks(4, 0, 4, rows=64, grain=64) == 1
+
+
+def test_the_count_of_runs_ends_at_zero():
+    session = InferenceSession(convnet(), SessionOptions(num_threads=2))
+    x = feed(2, 32)
+    wanted = session.run(None, {"x": x})[0]
+    seen, wrong = [], []
+
+    def work():
+        for _ in range(20):
+            seen.append(threads.runs_under_way())
+            if not np.array_equal(session.run(None, {"x": x})[0], wanted):
+                wrong.append(1)
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    with pytest.raises(TimeoutError):
+        session.run(None, {"x": x}, pyflame_rt.RunOptions(timeout_ms=0))
+    assert not wrong
+    assert threads.runs_under_way() == 0
+
+
+def in_child(work, seconds=60.0):
+    """Run something in a forked child; its exit status, and None when it hangs."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            status = 0 if work() else 2
+        finally:
+            os._exit(status)
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    return None
+
+
+def large():
+    nodes = [
+        helper.make_node("Softmax", ["x"], ["s"], "soft"),
+        helper.make_node("MatMul", ["s", "w"], ["y"], "product"),
+    ]
+    return model(nodes, [weight("w", 256, 256)], ["N", 256], 2)
+
+
+@pytest.mark.parametrize("data", [mlp, large], ids=["one thread", "two threads"])
+def test_a_child_computes_again_and_again_on_any_thread(data):
+    session = InferenceSession(data(), SessionOptions(num_threads=2))
+    width = session.get_inputs()[0].shape[1]
+    inputs = [RNG.standard_normal((n, width)).astype(np.float32) for n in (300, 7)]
+    wanted = [session.run(None, {"x": x})[0] for x in inputs]
+
+    def right(rounds=5):
+        pairs = zip(inputs * rounds, wanted * rounds, strict=True)
+        return all(np.allclose(session.run(None, {"x": x})[0], y, rtol=1e-4, atol=1e-5) for x, y in pairs)
+
+    def work():
+        results = []
+        workers = [threading.Thread(target=lambda: results.append(right())) for _ in range(2)]
+        for worker in workers:
+            worker.start()
+        mine = right()
+        for worker in workers:
+            worker.join()
+        grandchild = in_child(right)
+        session.close()
+        return mine and results == [True, True] and grandchild == 0 and live_handles() == 0
+
+    assert in_child(work) == 0
+    assert right()
+
+
+def test_forks_while_other_threads_compile_and_run():
+    """A fork in the middle of code generation and planning: the child must neither hang nor crash."""
+    stop = threading.Event()
+    faults = []
+
+    def busy(seed):
+        rng = np.random.default_rng(seed)
+        while not stop.is_set():
+            count = int(rng.integers(1, 6))
+            names = rng.choice(["Exp", "Neg", "Abs", "Tanh", "Sqrt", "Relu", "Sigmoid"], count)
+            values = ["x", *(f"v{i}" for i in range(count - 1)), "y"]
+            nodes = [helper.make_node(str(op), [values[i]], [values[i + 1]]) for i, op in enumerate(names)]
+            try:
+                with InferenceSession(model(nodes, [], ["N", 8], 2)) as session:
+                    session.run(None, {"x": np.ones((int(rng.integers(1, 9)), 8), np.float32)})
+            except Exception as error:  # noqa: BLE001 - told below
+                faults.append(error)
+                return
+
+    def work():
+        with InferenceSession(convnet(), SessionOptions(num_threads=2)) as session:
+            return np.isfinite(session.run(None, {"x": feed(1, 16)})[0]).all()
+
+    workers = [threading.Thread(target=busy, args=(k,)) for k in range(3)]
+    for worker in workers:
+        worker.start()
+    try:
+        codes = [in_child(work) for _ in range(6)]
+    finally:
+        stop.set()
+        for worker in workers:
+            worker.join()
+    assert codes == [0] * 6
+    assert not faults
+
+
+def test_locks_of_the_parent_are_open_in_the_child():
+    locks = [new_lock(), new_rlock()]
+    held, let_go = threading.Event(), threading.Event()
+
+    def hold():
+        for lock in locks:
+            lock.acquire()
+        held.set()
+        let_go.wait(60)
+        for lock in locks:
+            lock.release()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(60)
+    assert in_child(lambda: all(lock.acquire(timeout=5) for lock in locks)) == 0
+    let_go.set()
+    holder.join()
+
+
+def test_a_fork_waits_for_what_must_be_whole():
+    lock, state = threading.RLock(), {"whole": True}
+    hold_while_forking(lock)
+    held = threading.Event()
+
+    def change():
+        with lock:
+            state["whole"] = False
+            held.set()
+            time.sleep(0.2)
+            state["whole"] = True
+
+    worker = threading.Thread(target=change)
+    worker.start()
+    held.wait(60)
+    assert in_child(lambda: state["whole"]) == 0
+    worker.join()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity here")
+def test_a_process_on_one_core_uses_one_thread():
+    code = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "from pyflame_rt.backends.cpu.executable import CpuBackend\n"
+        "from pyflame_rt.graph import Graph\n"
+        "print(CpuBackend().compile(Graph('g')).threads)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["1"]
