@@ -181,7 +181,7 @@ class Optimizer:
         if gradient.dtype is not p.dtype:
             gradient = cast(gradient, p.dtype)
         new, kept = self.update(
-            p.detach(), -gradient if group.get("maximize") else gradient, {**slots, **shared}, group
+            p, -gradient if group.get("maximize") else gradient, {**slots, **shared}, group
         )
         p.data = new
         for name, value in kept.items():
@@ -199,13 +199,12 @@ class Optimizer:
             cohorts.setdefault(self.state[p].get("step"), []).append(p)
         moved: dict[Tensor, list[Tensor]] = {}
         for counter, members in cohorts.items():
-            if counter is None:
-                own = _number(1.0)
-            elif using[counter] == len(members):
-                own = counter
-                own.data = counter.detach() + 1.0
+            # A first step counts like every other, so that a compiled one can be replayed.
+            own = _number(0.0) if counter is None else counter
+            if counter is None or using[counter] == len(members):
+                own.data = own + 1.0
             else:
-                own = (counter.detach() + 1.0).detach()
+                own = own + 1.0
             for p in members:
                 self.state[p]["step"] = own
             moved[own] = members
@@ -225,12 +224,12 @@ def _number(value: float) -> Tensor:
 
 def _shared(group: ParamGroup, step: Tensor) -> Slots:
     """What all parameters of a cohort use, computed once and in double precision."""
-    count = step.detach()
-    shared = {"lr": group.lr_tensor.detach(), "step": count}
+    # Handles, not what they hold: a compiled step reads them anew each time.
+    shared = {"lr": group.lr_tensor, "step": step}
     if "betas" in group:
         beta1, beta2 = group["betas"]
-        shared["inv_bias1"] = 1.0 / (1.0 - _power(beta1, count))
-        shared["rsqrt_bias2"] = 1.0 / (1.0 - _power(beta2, count)).sqrt()
+        shared["inv_bias1"] = 1.0 / (1.0 - _power(beta1, step))
+        shared["rsqrt_bias2"] = 1.0 / (1.0 - _power(beta2, step)).sqrt()
     return shared
 
 

@@ -186,3 +186,27 @@ def test_plateau_equals_torch():
     for loss in (1.0, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.8, 0.8, 0.8, 0.8):
         mine.step(loss), other.step(loss)
         assert mine.get_lr() == sgd.param_groups[0]["lr"]
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+def test_a_compiled_step_sees_new_rates_and_counts(kind):
+    def make(lr):
+        w = pf.nn.Parameter(pf.tensor([1.0, 2.0]))
+        return w, getattr(optim, kind)([w], lr=lr)
+
+    def plain(w, optimizer, x):
+        loss = ((w - x) ** 2).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    (w, a), (v, b) = make(0.1), make(0.1)
+    step = pf.compile(lambda x: plain(w, a, x))
+    for number in range(6):
+        x = pf.from_numpy(np.array([number, -number], np.float32))
+        got, want = step(x).item(), plain(v, b, x).item()
+        assert got == pytest.approx(want, rel=1e-6)
+        if number == 2:
+            a.set_lr(0.01), b.set_lr(0.01)
+    np.testing.assert_allclose(w.numpy(), v.numpy(), rtol=1e-6)
