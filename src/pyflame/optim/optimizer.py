@@ -180,9 +180,7 @@ class Optimizer:
         gradient = gradient.detach()
         if gradient.dtype is not p.dtype:
             gradient = cast(gradient, p.dtype)
-        new, kept = self.update(
-            p, -gradient if group.get("maximize") else gradient, {**slots, **shared}, group
-        )
+        new, kept = self.update(p, -gradient if group.get("maximize") else gradient, {**slots, **shared}, group)
         p.data = new
         for name, value in kept.items():
             slots[name].data = value

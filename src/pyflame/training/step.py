@@ -66,7 +66,7 @@ class Step:
         return self.config.compile and self.scaler is None and self.accumulate == 1
 
     def _compiled(self) -> Callable[..., Any]:
-        from pyflame.compiling import compile as compile_function
+        from pyflame.compiling.compiled import compile_function
 
         return compile_function(self._one_go)
 
