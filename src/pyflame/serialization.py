@@ -1,7 +1,8 @@
 """Save and load: nested data with tensors, in files that hold no code.
 
 A native file (``.pf``) is eight bytes of magic, the length of a JSON header, the header, and the data of the tensors at
-multiples of 64 bytes. The header has the structure (dicts, lists, tuples, numbers, text, None) and a table of tensors.
+multiples of 64 bytes. The header has the structure (dicts, lists, tuples, numbers, text, None), a table of tensors, and
+checksums of both.
 ``.safetensors`` and ``.npz`` hold a flat mapping from names to tensors.
 """
 
@@ -11,6 +12,7 @@ import json
 import math
 import os
 import tempfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -193,7 +195,9 @@ class _Pack:
 
 def _write_native(obj: Any, path: Path) -> None:
     pack = _Pack()
-    header = json.dumps({"data": pack.pack(obj), "tensors": pack.table}, separators=(",", ":")).encode()
+    body = json.dumps({"data": pack.pack(obj), "tensors": pack.table}, separators=(",", ":"))
+    sums = [zlib.crc32(array.reshape(-1).view(np.uint8)) for array in pack.arrays]
+    header = json.dumps({"body": body, "body_crc": zlib.crc32(body.encode()), "crc": sums}).encode()
     start = len(MAGIC) + 8 + len(header)
     header += b" " * (-start % ALIGN)
 
@@ -211,12 +215,26 @@ def _read_native(path: Path) -> Any:
     if data[:8].tobytes() != MAGIC:
         raise InvalidModelError(f"{path}: not a .pf file")
     length = int.from_bytes(data[8:16].tobytes(), "little")
-    header = _json(path, data, 16, length)
+    header = _body(path, _json(path, data, 16, length))
     arrays = _table(path, header.get("tensors"), data[16 + length :])
+    for number, (array, crc) in enumerate(zip(arrays, header["crc"], strict=False)):
+        if zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8)) != crc:
+            raise InvalidModelError(f"{path}: the data of tensor {number} is damaged (its checksum is wrong)")
     try:
         return _unpack(header["data"], arrays, 0)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise InvalidModelError(f"{path}: the header is damaged: {type(error).__name__}: {error}") from error
+
+
+def _body(path: Path, header: dict[str, Any]) -> dict[str, Any]:
+    """The description of the data, after its checksum."""
+    body, sums = header.get("body"), header.get("crc")
+    if not isinstance(body, str) or not isinstance(sums, list) or zlib.crc32(body.encode()) != header.get("body_crc"):
+        raise InvalidModelError(f"{path}: the header is damaged (its checksum is wrong)")
+    described = json.loads(body)
+    if not isinstance(described, dict) or len(sums) != len(described.get("tensors", ())):
+        raise InvalidModelError(f"{path}: the header is damaged (checksums are missing)")
+    return {**described, "crc": sums}
 
 
 def _json(path: Path, data: np.ndarray[Any, Any], start: int, length: int) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def test_tensors_come_back(tmp_path, name, ending):
     path = tmp_path / f"x.{ending}"
     state = {"x": x, "empty": pf.zeros([0, 2]), "scalar": pf.tensor(2.5)}
     if ending == "npz" and name == "bfloat16":
-        with pytest.raises(UnsupportedFormatError, match="bfloat16"):
+        with pytest.raises(TypeError, match="bfloat16"):
             pf.save(state, path)
         return
     pf.save(state, path)
@@ -85,16 +85,16 @@ def test_damage_is_found(tmp_path):
 def test_errors_are_typed(tmp_path):
     with pytest.raises(ModelNotFoundError):
         pf.load(tmp_path / "none.pf")
-    with pytest.raises(UnsupportedFormatError, match="endings"):
+    with pytest.raises(UnsupportedFormatError, match="suffix"):
         pf.save({}, tmp_path / "x.bin")
     with pytest.raises(TypeError, match="object"):
         pf.save({"a": object()}, tmp_path / "x.pf")
-    with pytest.raises(TypeError, match="dicts of tensors"):
+    with pytest.raises(TypeError, match="mapping from names"):
         pf.save([1], tmp_path / "x.npz")
     (tmp_path / "junk.npz").write_bytes(b"junk")
     with pytest.raises(InvalidModelError):
         pf.load(tmp_path / "junk.npz")
     loop: list = []
     loop.append(loop)
-    with pytest.raises(ValueError, match="nested"):
+    with pytest.raises(ValueError, match=r"nested|deep"):
         pf.save(loop, tmp_path / "x.pf")
