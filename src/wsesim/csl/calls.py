@@ -183,12 +183,13 @@ class Calls(Operators):
         inner = self.spawn(function)
         scope: dict[str, Binding] = {}
         inner.scopes = [scope]
-        for param, arg, where in zip(decl.params, args, places, strict=True):
+        known = self._fixed_signature(function, inner)
+        for index, (param, arg, where) in enumerate(zip(decl.params, args, places, strict=True)):
             if not isinstance(arg, CV):
                 self.not_comptime(where, f"argument '{param.name}'")
-            kind = self._param_type(inner, param, arg)
+            kind = self._param_type(inner, param, arg) if known is None else known[0][index]
             scope[param.name] = coerce(arg, kind, where, f"parameter '{param.name}'")  # type: ignore[assignment]
-        inner.ret = inner.type(decl.ret)
+        inner.ret = inner.type(decl.ret) if known is None else known[1]
         unit.depth += 1
         try:
             result = inner.run_function(decl.body)
@@ -199,6 +200,20 @@ class Calls(Operators):
         if result is None:
             stop("missing-return", f"'{function.name}' ended without returning a value", decl.pos)
         return result
+
+    @staticmethod
+    def _fixed_signature(function: FunctionValue, inner: Evaluator) -> tuple[tuple[t.Type, ...], t.Type] | None:
+        """The parameter and result types when they are plain names that no call can change."""
+        if function.signature is not None:
+            return function.signature
+        decl = function.decl
+        spelled = [p.type for p in decl.params] + [decl.ret]
+        own = {p.name for p in decl.params} | {"anytype"}
+        if not all(isinstance(n, s.Name) and n.id not in own for n in spelled):
+            return None
+        kinds = tuple(inner.type(n) for n in spelled)
+        function.signature = (kinds[:-1], kinds[-1])
+        return function.signature
 
     def run_comptime_call(self, function: FunctionValue, args: list[Any], pos: Position) -> CV:
         """Runs a function now."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,7 +28,8 @@ from wsesim.csl.unit import LayoutRecord, Session, TileCode
 from wsesim.csl.values import CV
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 __all__ = ["compile_program", "compile_texts", "elaborate_pe", "load_output", "parse_assignments", "write_output"]
 
@@ -134,9 +137,33 @@ def compile_program(
     """
     if arch not in ("wse2", "wse3"):
         raise CslInputError(f"--arch: there is no architecture {arch!r}; known are wse2 and wse3")
+    with _deep_recursion():
+        return _compile(
+            path, arch, params or {}, colors or {}, fabric_dims, fabric_offsets, memcpy, channels, width_west_buf,
+            width_east_buf, strict, import_paths, texts,
+        )  # fmt: skip
+
+
+@contextmanager
+def _deep_recursion() -> Iterator[None]:
+    """Comptime calls nest deeper than Python's default allows; our own limit stops endless ones."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, 12_000))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def _compile(
+    path: str | os.PathLike[str], arch: Arch, params: Mapping[str, Any], colors: Mapping[str, int],
+    fabric_dims: tuple[int, int] | None, fabric_offsets: tuple[int, int], memcpy: bool, channels: int,
+    width_west_buf: int, width_east_buf: int, strict: bool, import_paths: Sequence[Any],
+    texts: Mapping[str, str] | None,
+) -> p.Program:  # fmt: skip
     session = _session(arch, strict, import_paths, texts, fabric_dims, fabric_offsets)
-    given = {name: _value(name, value) for name, value in (params or {}).items()}
-    given.update({name: CV(t.HandleType("color"), int(number)) for name, number in (colors or {}).items()})
+    given = {name: _value(name, value) for name, value in params.items()}
+    given.update({name: CV(t.HandleType("color"), int(number)) for name, number in colors.items()})
     try:
         layout, values = evaluate_layout(session, Path(os.path.abspath(path)) if texts is None else Path(path), given)
     except Reported:
@@ -144,20 +171,20 @@ def compile_program(
         raise
     session.diagnostics.check()
     assert layout.size is not None
-    program = _tiles(session, layout, memcpy=memcpy)
+    program, dsds = _tiles(session, layout, memcpy=memcpy)
     as_given = {
-        **{k: _as_text(v) for k, v in (params or {}).items()},
-        **{k: ("color", v) for k, v in (colors or {}).items()},
+        **{k: _as_text(v) for k, v in params.items()},
+        **{k: ("color", v) for k, v in colors.items()},
     }
     shown = {name: str(value) for name, value in values.items()}
     found = p.Program(
         arch, layout.size[0], layout.size[1], *program, tuple(layout.names.values()), shown,
         fabric_dims, fabric_offsets, memcpy, channels, width_west_buf, width_east_buf, dict(session.files.read),
-        as_given,
+        given=as_given,
     )  # fmt: skip
-    check_program(found, session)
+    check_program(found, dsds, session)
     session.diagnostics.check()
-    return found
+    return replace(found, warnings=tuple(session.diagnostics.items))
 
 
 def _as_text(value: Any) -> Any:
@@ -175,7 +202,7 @@ def _session(
     return Session(arch, files, diagnostics, strict, fabric_dims, fabric_offsets)
 
 
-def _tiles(session: Session, layout: LayoutRecord, *, memcpy: bool) -> tuple[Any, Any, Any]:
+def _tiles(session: Session, layout: LayoutRecord, *, memcpy: bool) -> tuple[tuple[Any, Any, Any], list[Any]]:
     elaborator = Elaborator(session, layout, memcpy=memcpy)
     tiles: dict[tuple[int, int], int] = {}
     colors: dict[tuple[int, int], Mapping[int, p.ColorConfig]] = {}
@@ -195,7 +222,7 @@ def _tiles(session: Session, layout: LayoutRecord, *, memcpy: bool) -> tuple[Any
                 break
         colors[at] = merge_colors(elaborator.programs[tiles[at]], layout.colors.get(at, {}), at, session)
     session.diagnostics.check()
-    return tuple(elaborator.programs), tiles, colors
+    return (tuple(elaborator.programs), tiles, colors), elaborator.dsds
 
 
 def compile_texts(texts: Mapping[str, str], *, arch: Arch = "wse3", **options: Any) -> p.Program:
@@ -220,7 +247,8 @@ def elaborate_pe(
     values = {name: _value(name, value) for name, value in (params or {}).items()}
     elaborator = Elaborator(session, layout, memcpy=memcpy)
     try:
-        index = elaborator.index(TileCode(Path(os.path.abspath(path)), values, NOWHERE))
+        with _deep_recursion():
+            index = elaborator.index(TileCode(Path(os.path.abspath(path)), values, NOWHERE))
     except Reported:
         session.diagnostics.check()
         raise

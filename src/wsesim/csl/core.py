@@ -268,6 +268,9 @@ class Core:
             return outer
         known = PRIMITIVES.get(name)
         if known is not None:
+            if known.value is t.COMPTIME_STRUCT and self.unit.strict:
+                text = "comptime_struct is gone in SDK 2.10"
+                self.unit.diagnostics.warn("removed-in-2.10", text, node.pos, len(name), "leave the type out")
             return known
         sized = _SIZED.fullmatch(name)
         if sized:

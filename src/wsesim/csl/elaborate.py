@@ -10,15 +10,17 @@ from wsesim.csl import types as t
 from wsesim.csl.builtins import plain
 from wsesim.csl.core import value_key
 from wsesim.csl.evaluate import Evaluator
-from wsesim.csl.memory import place, reachable, referenced
+from wsesim.csl.facts import mark_stalls, survey
+from wsesim.csl.memory import place, reachable
 from wsesim.csl.modules import GlobalVar, Module, Stop
 from wsesim.csl.source import NOWHERE
-from wsesim.csl.stalls import mark_stalls
 from wsesim.csl.unit import LayoutRecord, Session, TileCode, Unit
 from wsesim.csl.values import CV
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from wsesim.csl.tree import DsdConst
 
 __all__ = ["Elaborator", "evaluate_layout"]
 
@@ -87,6 +89,7 @@ class Elaborator:
     def __init__(self, session: Session, layout: LayoutRecord, *, memcpy: bool) -> None:
         self.session, self.layout, self.memcpy = session, layout, memcpy
         self.programs: list[p.PeProgram] = []
+        self.dsds: list[tuple[DsdConst, ...]] = []  # per program, every descriptor it can use
         self._known: dict[Path, dict[tuple[str, ...], dict[Any, int]]] = {}
         self._keys: dict[int, tuple[CV, Any]] = {}
 
@@ -138,18 +141,22 @@ class Elaborator:
                         unit.kept.append(var.symbol)
 
     def _assemble(self, unit: Unit, tile: TileCode) -> p.PeProgram:
-        pe, functions = unit.pe, mark_stalls(unit.functions)
+        pe, facts = unit.pe, {name: survey(f) for name, f in unit.functions.items()}
+        functions = mark_stalls(unit.functions, facts)
         exports = tuple(e for e in (self._export(x) for x in pe.exports) if e is not None)
         roots: list[str] = [*unit.kept, *(e.symbol for e in exports if e.kind == "variable")]
-        for function in functions.values():
-            roots.extend(referenced(function.body))
+        for found in facts.values():
+            roots.extend(found.symbols)
         roots.extend(load.dsd.base for load in pe.dsr_loads if load.dsd.base is not None)
         broken = bool(self.session.diagnostics.errors)
         variables = [] if broken else reachable(dict.fromkeys(roots), unit.globals)
         where = f"{tile.path.name}"
         globals_, memory, image = place(
-            variables, functions, memcpy=self.memcpy, where=where, diagnostics=self.session.diagnostics
-        )
+            variables, functions, sum(f.size for f in facts.values()), memcpy=self.memcpy, where=where,
+            diagnostics=self.session.diagnostics,
+        )  # fmt: skip
+        objects = [x for g in globals_.values() for x in g.objects if x is not None]
+        self.dsds.append((*objects, *(x.dsd for x in pe.dsr_loads), *(d for f in facts.values() for d in f.dsds)))
         return p.PeProgram(
             file=str(tile.path),
             params={name: plain(value) for name, value in tile.params.items()},

@@ -187,14 +187,17 @@ class ExpressionParser:
                 case ".":
                     self.advance()
                     base = s.Field(base, self._field_name(), pos=pos)
-                case "{" if not no_init and isinstance(
-                    base, s.Name | s.Call | s.Field | s.StructTypeExpr | s.BuiltinCall
-                ):
+                case "{" if not no_init and self._starts_init(base):
                     self.advance()
                     base = s.InitList(base, self._init_fields(), pos=base.pos)
                 case _:
                     return base
         return base
+
+    def _starts_init(self, base: s.Expr) -> bool:
+        """Whether the ``{`` after a type's name opens its fields, which are named (or absent)."""
+        named = isinstance(base, s.Name | s.Call | s.Field | s.StructTypeExpr | s.BuiltinCall)
+        return named and self.peek(1).text in (".", "}")
 
     def _field_name(self) -> str:
         # A field may be called like a keyword (`.align`, `.param`).
@@ -306,8 +309,9 @@ class ExpressionParser:
     def _array_type(self, no_init: bool) -> s.Expr:
         pos = self.pos()
         self.advance()
-        if self.accept("*"):
-            self.expect("]")
+        if self.token.text == "*" and self.peek(1).text == "]":
+            self.advance()
+            self.advance()
             const = self.accept("const")
             return s.PtrTypeExpr(self._unary(no_init=no_init), const, True, pos=pos)
         dims = self._list("]")

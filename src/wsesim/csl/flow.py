@@ -237,8 +237,8 @@ class Flow(Storing):
             cases.append(tree.SwitchCase(ranges, body))
         self.emit(tree.Switch(value, tuple(cases), default, pos=node.pos))
 
-    def switch_value(self, node: s.SwitchExpr) -> Operand:
-        """``switch`` used as a value."""
+    def switch_value(self, node: s.SwitchExpr, kind: t.Type | None = None) -> Operand:
+        """``switch`` used as a value, of type ``kind`` when one is wanted."""
         value = self.eval(node.value)
         if isinstance(value, CV):
             arm = self.choose(value, node.arms, node.pos)
@@ -247,11 +247,16 @@ class Flow(Storing):
         branches: list[tuple[list[tuple[int, int]], Operand]] = []
         for arm in node.arms:
             body = _as_expr(arm.body)
-            branches.append((self.arm_ranges(arm, value.type), self.guarded(lambda b=body: self.eval(b))))
+            found = self.guarded(lambda b=body: self.eval(b) if kind is None else self.eval_to(b, kind))
+            branches.append((self.arm_ranges(arm, value.type), found))
         branches.sort(key=lambda b: not b[0])  # else last
-        result = branches[-1][1]
+        if kind is None:
+            kind = branches[0][1].type
+            for _, found in branches[1:]:
+                kind = peer_type(tree.Const(kind, 0), found, node.pos, "switch")
+        result = coerce(branches[-1][1], kind, node.pos)
         for ranges, found in reversed(branches[:-1]):
-            result = self.select(_in_ranges(value, ranges), found, result, node.pos)
+            result = self.select(_in_ranges(value, ranges), coerce(found, kind, node.pos), result, node.pos)
         return result
 
     # --- blocks as values ---

@@ -29,7 +29,8 @@ _TOKEN = re.compile(
   | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
   | (?P<string>"(?:[^"\\\n]|\\.)*")
   | (?P<char>'(?:[^'\\\n]|\\(?:x[0-9a-fA-F]{2}|.))')
-  | (?P<op><<=|>>=|\.\.\.|->|=>|\.\*|\.\{|<<|>>|<=|>=|==|!=|\+=|-=|\*=|/=|%=|&=|\|=|\^=|[-+*/%&|^~!<>=(){}\[\],;:.?])
+  | (?P<op>/(?![*=])|<<=|>>=|\.\.\.|->|=>|\.\*|\.\{
+      |<<|>>|<=|>=|==|!=|\+=|-=|\*=|/=|%=|&=|\|=|\^=|[-+*%&|^~!<>=(){}\[\],;:.?])
     """,
     re.VERBOSE,
 )
@@ -46,6 +47,8 @@ class Token(NamedTuple):
 def tokenize(source: Source, diagnostics: Diagnostics) -> list[Token]:
     """The tokens of a file, ending with one of kind ``end``; a bad character is reported and skipped.
 
+    >>> from wsesim.csl.diagnostics import Diagnostics
+    >>> from wsesim.csl.source import Source
     >>> [t.text for t in tokenize(Source("a.csl", "x += 0x1f; // note"), Diagnostics())]
     ['x', '+=', '0x1f', ';', '']
     """

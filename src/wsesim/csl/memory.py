@@ -11,7 +11,6 @@ from wsesim.csl import tree
 from wsesim.csl import types as t
 from wsesim.csl.numeric import bits_of
 from wsesim.csl.values import CV, UNDEFINED, ArrayValue, Pointer
-from wsesim.csl.walk import nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -35,7 +34,7 @@ def encode(value: CV, at: int = 0) -> tuple[bytes, list[p.Relocation]]:
     r"""Bytes of a value in memory and where addresses of globals have to be filled in.
 
     >>> encode(CV(t.ArrayType((2,), t.U16), ArrayValue(2, items=[1, 258])))
-    (b'\\x01\\x00\\x02\\x01', [])
+    (b'\x01\x00\x02\x01', [])
     """
     kind, inner = value.type, value.value
     if isinstance(kind, t.ArrayType):
@@ -96,15 +95,6 @@ def _packed_bits(value: CV) -> int:
 # --- reachability ----------------------------------------------------------------------------------------------------
 
 
-def referenced(root: Any) -> Iterable[str]:
-    """Symbols of globals that a typed tree names."""
-    for node in nodes(root):
-        if isinstance(node, tree.GlobalAddr | tree.ObjectRef):
-            yield node.symbol
-        elif isinstance(node, tree.DsdConst) and node.base is not None:
-            yield node.base
-
-
 def _in_value(value: Any) -> Iterable[str]:
     match value:
         case CV():
@@ -141,14 +131,15 @@ def reachable(roots: Iterable[str], table: Mapping[str, GlobalVar]) -> list[Glob
 def place(
     variables: list[GlobalVar],
     functions: Mapping[str, p.Function],
+    size: int,
     *,
     memcpy: bool,
     where: str,
     diagnostics: Diagnostics,
 ) -> tuple[dict[str, p.Global], p.MemoryMap, bytes]:
-    """Addresses, the memory map and the initial image of a PE's memory."""
+    """Addresses, the memory map and the initial image of a PE's memory; ``size`` counts the functions' tree nodes."""
     reserve = SYSTEM_RESERVE + (MEMCPY_RESERVE if memcpy else 0)
-    code = CODE_BYTES_PER_NODE * sum(1 for f in functions.values() for _ in nodes(f.body))
+    code = CODE_BYTES_PER_NODE * size
     stack = _stack(functions)
     start = _up(reserve + code, 16)
     addresses, at = {}, start

@@ -231,7 +231,7 @@ class Operators(Access):
                 self.not_comptime(node.cond.pos, "this condition")
             then = self.guarded(lambda: self.eval_to(node.then, kind, what))
             return self.select(cond, then, self.guarded(lambda: self.eval_to(other_node, kind, what)), node.pos)
-        value = self.eval(node)
+        value = self.switch_value(node, kind) if isinstance(node, s.SwitchExpr) else self.eval(node)
         if isinstance(value, CV) and value.type is t.COMPTIME_STRUCT and isinstance(kind, t.StructType):
             return self.struct_value(value, kind, node.pos)
         return coerce(value, kind, node.pos, what)
@@ -251,6 +251,10 @@ class Operators(Access):
             stop("type-mismatch", "an if without else has no value", node.pos, "add an else branch")
         other = self.guarded(lambda: self.eval(other_node))
         return self.select(cond, then, other, node.pos)
+
+    def switch_value(self, node: s.SwitchExpr, kind: t.Type | None = None) -> Operand:
+        """``switch`` used as a value, of type ``kind`` when one is wanted."""
+        raise NotImplementedError
 
     def select(self, cond: tree.Expr, then: Operand, other: Operand, pos: Position) -> Operand:
         """One of two values, chosen at run time."""

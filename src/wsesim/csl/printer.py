@@ -23,6 +23,7 @@ def print_file(file: s.File) -> str:
     >>> from wsesim.csl.parser import parse_text
     >>> print(print_file(parse_text("param n:u16=4;task t()void{x[(1+n)*2]=n;}")), end="")
     param n: u16 = 4;
+    <BLANKLINE>
     task t() void {
       x[(1 + n) * 2] = n;
     }

@@ -15,6 +15,7 @@ from wsesim.csl.source import NOWHERE, Position
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from wsesim.csl.diagnostics import Diagnostic
     from wsesim.csl.tree import DsdConst, Local, OpOptions, Stmt
     from wsesim.csl.types import FnType, Type
 
@@ -315,6 +316,7 @@ class Program:
     width_west_buf: int = 0
     width_east_buf: int = 0
     sources: Mapping[str, str] = field(default_factory=dict)  # file name -> text, everything that was read
+    warnings: tuple[Diagnostic, ...] = ()  # what the compiler noticed without refusing the program
     given: Mapping[str, Any] = field(default_factory=dict)  # parameters as given: text, or ("color", id)
 
     def pe(self, x: int, y: int) -> PeProgram:

@@ -28,7 +28,7 @@ NOWHERE = Position("<none>", 0, 0)
 class Source:
     r"""The text of one file.
 
-    >>> str(Source("a.csl", "var x;\\nvar y;").position(11))
+    >>> str(Source("a.csl", "var x;\nvar y;").position(11))
     'a.csl:2:5'
     """
 

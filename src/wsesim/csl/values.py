@@ -109,6 +109,7 @@ class FunctionValue:
     decl: s.FunctionDecl
     module: Module
     instances: dict[Any, str] = field(default_factory=dict)
+    signature: tuple[tuple[t.Type, ...], t.Type] | None = None  # once evaluated, when it is the same for every call
 
     @property
     def name(self) -> str:

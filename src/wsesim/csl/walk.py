@@ -21,24 +21,34 @@ def nodes(root: Any) -> Iterator[Any]:
     ['a', 'b']
     """
     stack = [root]
+    pop, names = stack.pop, _NAMES
     while stack:
-        item = stack.pop()
-        if isinstance(item, tuple | list):
+        item = pop()
+        kind = type(item)
+        if kind is tuple or kind is list:
             stack.extend(reversed(item))
-        elif is_dataclass(item) and not isinstance(item, type):
+            continue
+        inner = names.get(kind)
+        if inner is None:
+            inner = names[kind] = _field_names(kind)
+        if inner is not _LEAF:
             yield item
-            stack.extend(reversed([getattr(item, f) for f in _field_names(type(item))]))
+            for name in inner:
+                stack.append(getattr(item, name))  # noqa: PERF401 - a comprehension costs more for so few
 
 
+_LEAF = ("",)  # marks types that are no nodes
 _NAMES: dict[type, tuple[str, ...]] = {}
 
 
 def _field_names(kind: type) -> tuple[str, ...]:
-    if kind not in _NAMES:
-        _NAMES[kind] = tuple(
-            f.name for f in fields(kind) if f.name != "pos" and (f.name != "type" or kind.__module__ == s.__name__)
-        )
-    return _NAMES[kind]
+    """Fields that may hold nodes, last first (the stack turns them round)."""
+    if not is_dataclass(kind):
+        return _LEAF
+    skipped = ("pos",) if kind.__module__ == s.__name__ else ("pos", "type", "types", "elem")
+    plain = ("str", "int", "bool", "str | None", "int | None", "bytes")
+    found = [f.name for f in fields(kind) if f.name not in skipped and f.type not in plain]
+    return tuple(reversed(found))
 
 
 _ADDRESSED: dict[int, tuple[s.Block, frozenset[str]]] = {}
