@@ -172,7 +172,7 @@ def _without_effect(options: SessionOptions, provider: Provider) -> list[str]:
         "num_threads": options.num_threads != 0 and not native,
         "execution_mode": options.execution_mode != "sequential",
         "inter_op_num_threads": options.inter_op_num_threads > 1,
-        "cache": options.cache is not None,
+        "cache": options.cache is not None and not native,
     }
     defaults = SessionOptions()
     settings |= {name: getattr(options, name) != getattr(defaults, name) for name in _WITHOUT_EFFECT}

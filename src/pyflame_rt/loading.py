@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.cache.models import load_model_with
 from pyflame_rt.graph import AnyType, Dim, Graph, Shape, Tensor, TensorInfo, TensorType, ValueType
 from pyflame_rt.graph.errors import (
     DTypeMismatchError,
@@ -66,7 +67,7 @@ def _from_bytes(data: bytes) -> Graph:
 
 
 def _from_file(path: Path, any_suffix: bool) -> Graph:
-    from pyflame_rt.importers.registry import find_importer, list_importers
+    from pyflame_rt.importers.registry import is_original
 
     if path.is_dir():
         raise InvalidModelError(f"{str(path)!r} is a folder, not a model file")
@@ -75,7 +76,15 @@ def _from_file(path: Path, any_suffix: bool) -> Graph:
     if path.suffix.lower() == ".pfm":
         from pyflame_rt.format import load_model
 
-        return load_model(path)
+        return load_model_with(path, load_model)
+    if path.suffix.lower() == ".onnx" and is_original():
+        return load_model_with(path, _import)
+    return _import(path, any_suffix)
+
+
+def _import(path: Path, any_suffix: bool = False) -> Graph:
+    from pyflame_rt.importers.registry import find_importer, list_importers
+
     importer = find_importer(path)
     if importer is None and any_suffix:
         importer = find_importer("onnx")
@@ -91,14 +100,18 @@ def prepare_graph(graph: Graph, options: SessionOptions) -> None:
     """Apply the options that change a loaded graph, and check it."""
     if options._load_cancelled:
         raise RunCancelledError("loading was cancelled with set_load_cancellation_flag")
+    if options._free_dimensions or options._initializers:
+        graph.origin = None
     if options._free_dimensions:
         _fix_dimensions(graph, options._free_dimensions)
     for name, value in options._initializers.items():
         _replace_initializer(graph, name, value)
+    _limit_weights(graph, options.memory_limit)
+    if graph.origin is not None and graph.origin.checked:
+        return
     errors = graph.validate()
     if errors:
         raise ValidationError(f"graph {graph.name!r} is not valid", errors)
-    _limit_weights(graph, options.memory_limit)
     if any(_is_vague(info.type) for info in graph.outputs):
         _complete_outputs(graph)
 

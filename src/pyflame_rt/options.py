@@ -191,7 +191,7 @@ class SessionOptions(_ConfigEntries):
         memory_limit: bytes that weights and any one node's results may take; 0 for no limit.
         strict_math_mode: no optimisation that changes a bit of the reference's answer.
         optimization_timeout_ms: stop optimising after this time and run what there is.
-        cache: folder for compiled code, or None.
+        cache: folder for compiled code and packed weights; None for PYFLAME_CACHE_DIR or the user's cache folder.
         checked: test every address in native code and guard every buffer (slow; to find faults of
             the engine). The environment variable PYFLAME_CHECKED=1 does the same for all sessions.
         verify: compare each optimisation with the graph before it (slow).

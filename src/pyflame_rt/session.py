@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.aliasing import AliasGuard
 from pyflame_rt.backends.base import RunHooks
+from pyflame_rt.cache.models import keep_model
+from pyflame_rt.cache.store import use_store
 from pyflame_rt.compiler import Compiled, compile, peaks_of, quantize  # noqa: A004 - the design's word
 from pyflame_rt.explain import Explanation
 from pyflame_rt.feeds import FeedReader
 from pyflame_rt.futures import RunFuture
 from pyflame_rt.graph import Graph, NodeArg, Tensor
 from pyflame_rt.graph.errors import InputError, PyFlameRTError, RunCancelledError, SessionClosedError
+from pyflame_rt.graph.graph import Origin
 from pyflame_rt.graph.locks import new_rlock
 from pyflame_rt.hooks import Limits, chain_checks, chain_observers
 from pyflame_rt.inspection import NaNFound, first_bad, nan_watcher
@@ -92,12 +95,14 @@ class InferenceSession:
         self._closed = threading.Event()
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
         started = time.perf_counter()
-        self._graph, self._path = load_graph(model, any_suffix=self._reads_any_suffix)
-        prepare_graph(self._graph, self._options)
-        self._seconds = {"load": time.perf_counter() - started}
-        self._source, self._quantization = quantize(self._graph, self._options)
-        self._read_interface()
-        self._use(self._chosen(providers, provider_options))
+        with use_store(self._options.cache):
+            self._graph, self._path = load_graph(model, any_suffix=self._reads_any_suffix)
+            prepare_graph(self._graph, self._options)
+            self._seconds = {"load": time.perf_counter() - started}
+            self._source, self._quantization = quantize(self._graph, self._options)
+            self._read_interface()
+            self._use(self._chosen(providers, provider_options))
+            keep_model(self._graph)
 
     # ------------------------------------------------------------------ construction
 
@@ -153,8 +158,9 @@ class InferenceSession:
             if found is None:
                 graph = self._source
                 if self._default_names and not overrides:
-                    graph = graph.copy()
+                    origin, graph = graph.origin, graph.copy()
                     graph.inputs = graph.required_inputs
+                    graph.origin = None if origin is None else Origin(f"{origin.key} frozen", origin.checked)
                 found = compile(graph, list(self._provider_options), self._options)
                 self._compiled[overrides] = found
             return found

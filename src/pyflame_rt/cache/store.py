@@ -20,29 +20,28 @@ import time
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyflame_rt.cache.writer import Writer
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.locks import new_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
-__all__ = ["CacheEntry", "Identity", "Store", "current_store", "default_folder", "use_store"]
+__all__ = ["CacheEntry", "Draft", "Store", "current_store", "default_folder", "use_store"]
 
 DEFAULT_LIMIT = 4 << 30
 HEADER = 128  # bytes before the contents, which so begin at a multiple of a cache line
 _MAGIC = b"PyFlame1"
 _HEAD = struct.Struct("<8sQ32s32s")
 _TEMPORARY = ".part"
+_SAMPLES = 8
 _STALE_SECONDS = 3600.0  # a temporary file as old as this belongs to nobody
 _TOUCH_SECONDS = 600.0  # the time of use need not be more exact than this
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 log = logging.getLogger("pyflame_rt")
-
-Identity = tuple[int, int, int]  # size, time of writing in ns, inode
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,22 +99,21 @@ class Store:
         self._touch(path)
         return data[HEADER:]
 
-    def open_map(self, kind: str, key: str, identity: Identity) -> mmap.mmap | None:
-        """A file mapped for reading, its contents from byte ``HEADER`` on; ``identity`` must be what writing it gave.
+    def open_map(self, kind: str, key: str) -> mmap.mmap | None:
+        """A large entry mapped for reading, its contents from byte ``HEADER`` on; None when there is none.
 
-        Contents are not read: a file of another size, time or inode is another file.
+        The header and samples of the contents are verified, not all of them: reading everything would take longer
+        than making it anew.
         """
         if not self.usable:
             return None
         path = self.path(kind, key)
         try:
             with path.open("rb") as file:
-                if identity_of(file.fileno()) != identity:
-                    return None
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError):
             return None
-        if _checked(mapped[:HEADER], key, len(mapped)) is None:
+        if _checked(mapped[:HEADER], key, len(mapped)) != _sampled(mapped):
             mapped.close()
             self._discard(path)
             return None
@@ -142,42 +140,57 @@ class Store:
     # ------------------------------------------------------------------ writing
 
     def put(self, kind: str, key: str, data: bytes) -> bool:
-        """Keep contents under a key; False when the folder cannot be written to."""
-        return self.put_parts(kind, key, [data], hashlib.sha256(data).digest()) is not None
+        """Keep contents under a key; False when they could not be written."""
+        temporary = self._temporary(kind, key)
+        if temporary is None:
+            return False
+        handle, name = temporary
+        try:
+            with open(handle, "wb") as file:
+                file.write(_head(key, len(data), hashlib.sha256(data).digest()))
+                file.write(data)
+            os.replace(name, self.path(kind, key))
+        except OSError as error:  # a full disk, most likely
+            self._abandon(name, error)
+            return False
+        self._grow(len(data) + HEADER)
+        return True
 
-    def put_parts(self, kind: str, key: str, parts: Iterable[Any], digest: bytes = bytes(32)) -> Identity | None:
-        """Keep contents given in pieces; what to ask :meth:`open_map` with, or None when nothing was written."""
+    def reserve(self, kind: str, key: str, size: int) -> Draft | None:
+        """Room on disk for a large entry, to be filled in memory; None when there is none, or too little."""
+        if size > self.max_bytes // 4 or not hasattr(os, "posix_fallocate"):
+            return None
+        temporary = self._temporary(kind, key)
+        if temporary is None:
+            return None
+        handle, name = temporary
+        try:
+            # Room must be there before memory is written to: what the disk cannot hold then would end the process.
+            os.posix_fallocate(handle, 0, HEADER + size)
+            mapped = mmap.mmap(handle, HEADER + size)
+        except (OSError, ValueError) as error:
+            self._abandon(name, error)
+            return None
+        finally:
+            os.close(handle)
+        return Draft(self, key, name, self.path(kind, key), mapped)
+
+    def _temporary(self, kind: str, key: str) -> tuple[int, str] | None:
         if not self.writable:
             return None
-        path = self.path(kind, key)
+        folder = self.path(kind, key).parent
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle, name = tempfile.mkstemp(_TEMPORARY, dir=path.parent)
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return tempfile.mkstemp(_TEMPORARY, dir=folder)
         except OSError as error:
             self.writable = False
             log.info("the cache in %s cannot be written to: %s", self.folder, error)
             return None
-        try:
-            with open(handle, "wb") as file:
-                identity = self._fill(file, key, parts, digest)
-            os.replace(name, path)
-        except BaseException as error:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            if not isinstance(error, OSError):
-                raise
-            log.info("cache entry %s was not written: %s", path, error)  # a full disk, most likely
-            return None
-        self._grow(identity[0])
-        return identity
 
-    def _fill(self, file: Any, key: str, parts: Iterable[Any], digest: bytes) -> Identity:
-        file.write(bytes(HEADER))
-        size = sum(file.write(part) for part in parts)
-        file.seek(0)
-        file.write(_HEAD.pack(_MAGIC, size, _digest(key), digest))
-        file.flush()
-        return identity_of(file.fileno())
+    def _abandon(self, name: str, error: object) -> None:
+        log.info("a cache entry was not written: %s", error)
+        with contextlib.suppress(OSError):
+            os.unlink(name)
 
     def later(self, kind: str, key: str, data: bytes) -> None:
         """Keep contents under a key, in the background."""
@@ -244,14 +257,43 @@ class Store:
         return total
 
 
-def identity_of(file: int | str | os.PathLike[str]) -> Identity:
-    """What tells a file from every other, and from itself when it was written to."""
-    found = os.stat(file)
-    return found.st_size, found.st_mtime_ns, found.st_ino
+class Draft:
+    """A large entry being made: memory that is a file nobody sees until it is kept."""
+
+    def __init__(self, store: Store, key: str, name: str, path: Path, mapped: mmap.mmap) -> None:
+        self._store, self._key, self._name, self._path = store, key, name, path
+        self.mapped = mapped
+
+    def keep(self) -> None:
+        """It is complete: make it an entry."""
+        self.mapped[:HEADER] = _head(self._key, len(self.mapped) - HEADER, _sampled(self.mapped))
+        try:
+            os.replace(self._name, self._path)
+        except OSError as error:
+            self._store._abandon(self._name, error)
+            return
+        self._store._grow(len(self.mapped))
+
+    def drop(self) -> None:
+        """It will not be complete."""
+        self._store._abandon(self._name, "it could not be made")
 
 
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
+
+
+def _head(key: str, size: int, digest: bytes) -> bytes:
+    return _HEAD.pack(_MAGIC, size, _digest(key), digest).ljust(HEADER, b"\0")
+
+
+def _sampled(mapped: mmap.mmap) -> bytes:
+    """A digest of pages spread over the contents: a file that was never written whole does not pass."""
+    digest, last = hashlib.sha256(), max(len(mapped) - mmap.PAGESIZE, HEADER)
+    for i in range(_SAMPLES):
+        start = HEADER + (last - HEADER) * i // (_SAMPLES - 1)
+        digest.update(mapped[start : start + mmap.PAGESIZE])
+    return digest.digest()
 
 
 def _checked(head: bytes, key: str, size: int) -> bytes | None:

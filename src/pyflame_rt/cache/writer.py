@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Writer"]
 
+_DELAY = 0.2  # seconds in which the first answer is more urgent
 log = logging.getLogger("pyflame_rt")
 _writers: weakref.WeakSet[Writer] = weakref.WeakSet()
 
@@ -29,6 +30,7 @@ class Writer:
         self._lock = threading.Lock()
         self._jobs: deque[Callable[[], object]] = deque()
         self._thread: threading.Thread | None = None
+        self._hurry = threading.Event()
 
     def submit(self, job: Callable[[], object]) -> None:
         """Do this when it is its turn; what fails is logged, never raised."""
@@ -43,10 +45,12 @@ class Writer:
             self._reset()
 
     def _work(self) -> None:
+        self._hurry.wait(_DELAY)
         while True:
             with self._lock:
                 if not self._jobs:
                     self._thread = None
+                    self._hurry.clear()
                     return
                 job = self._jobs.popleft()
             try:
@@ -56,6 +60,7 @@ class Writer:
 
     def wait(self) -> None:
         """Until every job is done."""
+        self._hurry.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import tempfile
 from pathlib import Path
@@ -12,6 +11,7 @@ from pyflame_rt.format.cursor import Cursor, Sink
 from pyflame_rt.format.v1 import read_v1, write_v1
 from pyflame_rt.format.v2 import read_v2, write_v2
 from pyflame_rt.graph.errors import InvalidModelError, ModelNotFoundError, PyFlameRTError, UnsupportedFormatError
+from pyflame_rt.graph.pages import map_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,11 +77,9 @@ def load_model(path: str | os.PathLike[str], *, verify: bool | Literal["auto"] =
     file = Path(path)
     if not file.is_file():
         raise ModelNotFoundError(f"there is no file {str(file)!r}")
-    with file.open("rb") as handle:
-        size = os.fstat(handle.fileno()).st_size
-        if size == 0:
-            raise InvalidModelError(f"{file.name}: the file is empty")
-        mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+    if file.stat().st_size == 0:
+        raise InvalidModelError(f"{file.name}: the file is empty")
+    mapped = map_file(file)
     try:
         return loads_model(mapped, verify=verify)
     except PyFlameRTError as error:

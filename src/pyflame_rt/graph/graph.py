@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -18,6 +18,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 __all__ = ["Graph"]
+
+
+class Origin(NamedTuple):
+    """Where an unchanged graph came from: equal keys, equal graphs.
+
+    Attributes:
+        key: names the file, its state and what was done to the graph since.
+        checked: it was found to be valid when it was loaded before.
+    """
+
+    key: str
+    checked: bool = False
 
 
 class Graph:
@@ -35,7 +47,7 @@ class Graph:
         []
     """
 
-    __slots__ = ("doc", "initializers", "inputs", "metadata", "name", "nodes", "opsets", "outputs", "types")
+    __slots__ = ("doc", "initializers", "inputs", "metadata", "name", "nodes", "opsets", "origin", "outputs", "types")
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -47,6 +59,7 @@ class Graph:
         self.types: dict[str, ValueType] = {}
         self.opsets: dict[str, int] = {}
         self.metadata: dict[str, str] = {}
+        self.origin: Origin | None = None  # whoever changes the graph must take it away; copies have none
 
     # ------------------------------------------------------------------ building
 

@@ -5,15 +5,32 @@ from __future__ import annotations
 import mmap
 import os
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pyflame_rt.graph.locks import new_lock
 
-__all__ = ["forget_pages", "map_file", "root_of"]
+__all__ = ["FileIdentity", "file_of", "forget_pages", "identity_of", "map_file", "root_of"]
 
-_maps: weakref.WeakValueDictionary[tuple[int, ...], mmap.mmap] = weakref.WeakValueDictionary()
+
+class FileIdentity(NamedTuple):
+    """What tells a file from every other, and from itself after it was written to."""
+
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+
+
+def identity_of(file: int | str | os.PathLike[str]) -> FileIdentity:
+    """The identity of a file that is open, or at a path."""
+    found = os.stat(file)
+    return FileIdentity(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+_files: weakref.WeakKeyDictionary[mmap.mmap, tuple[str, FileIdentity]] = weakref.WeakKeyDictionary()
+_maps: weakref.WeakValueDictionary[FileIdentity, mmap.mmap] = weakref.WeakValueDictionary()
 _lock = new_lock()
 
 
@@ -25,24 +42,33 @@ def map_file(path: str | os.PathLike[str]) -> mmap.mmap:
         ValueError: It is empty.
     """
     with open(path, "rb") as file:
-        found = os.fstat(file.fileno())
-        key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, os.getpid())
+        identity = identity_of(file.fileno())
         with _lock:
-            mapped = _maps.get(key)
+            mapped = _maps.get(identity)
             if mapped is None or mapped.closed:
-                mapped = _maps[key] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                mapped = _maps[identity] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                _files[mapped] = os.path.abspath(path), identity
             return mapped
+
+
+def file_of(array: np.ndarray[Any, Any]) -> tuple[str, FileIdentity, int] | None:
+    """The file an array was mapped from with :func:`map_file`, and where in it the array begins; None for others."""
+    root = root_of(array)
+    found = _files.get(root) if isinstance(root, mmap.mmap) and not root.closed else None
+    if found is None:
+        return None
+    return *found, array.ctypes.data - np.frombuffer(root, dtype=np.uint8).ctypes.data
 
 
 def root_of(array: np.ndarray[Any, Any]) -> Any:
     """The object that owns an array's memory: an array, a mapping, or whatever gave its buffer."""
     owner: Any = array
-    while True:
-        # Arrays made by as_strided are owned by an object of NumPy's that has a base as arrays do.
-        following: Any = getattr(owner, "obj" if isinstance(owner, memoryview) else "base", None)
-        if following is None:
-            return owner
+    following: Any = array
+    while following is not None:
         owner = following
+        # Arrays made by as_strided are owned by an object of NumPy's that has a base as arrays do.
+        following = getattr(owner, "obj" if type(owner) is memoryview else "base", None)
+    return owner
 
 
 def forget_pages(array: np.ndarray[Any, Any]) -> None:

@@ -13,7 +13,7 @@ from pyflame_rt.importers.base import Importer, ImportOptions, ImportResult
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["find_importer", "get_importer", "import_model", "list_importers", "register_importer"]
+__all__ = ["find_importer", "get_importer", "import_model", "is_original", "list_importers", "register_importer"]
 
 # Imported when first asked for; the modules bring in onnx or torch.
 _BUILTIN = {"onnx": ("pyflame_rt.importers.onnx_importer", "ONNXImporter")}
@@ -25,6 +25,17 @@ def _load(module: str, name: str) -> Callable[[], Importer]:
 
 
 _factories.update({name: _load(*where) for name, where in _BUILTIN.items()})
+_original = dict(_factories)
+
+
+def is_original() -> bool:
+    """Whether files are read by this package's importers alone.
+
+    Example:
+        >>> is_original()
+        True
+    """
+    return _factories == _original
 
 
 def register_importer(name: str, factory: Callable[[], Importer]) -> None:

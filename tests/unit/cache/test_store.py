@@ -71,26 +71,56 @@ def test_the_entries_used_longest_ago_go_first(tmp_path):
     assert store.total_size() <= store.max_bytes
 
 
+def drafted(store, key, data):
+    draft = store.reserve("weights", key, len(data))
+    assert draft is not None
+    draft.mapped[HEADER:] = data
+    draft.keep()
+
+
 def test_reading_sets_the_time_of_use_but_not_of_writing(store):
-    identity = store.put_parts("weights", "a", [b"abc", b"def"])
+    drafted(store, "a", b"abcdef")
     path = store.path("weights", "a")
-    os.utime(path, ns=(10**18, path.stat().st_mtime_ns))
-    mapped = store.open_map("weights", "a", identity)
+    written = path.stat().st_mtime_ns
+    os.utime(path, ns=(10**18, written))
+    mapped = store.open_map("weights", "a")
     assert mapped is not None
     assert mapped[HEADER:] == b"abcdef"
     assert path.stat().st_atime > time.time() - 60
-    assert store.open_map("weights", "a", identity) is not None
+    assert path.stat().st_mtime_ns == written
+    assert store.open_map("weights", "b") is None
 
 
-def test_a_mapped_file_that_was_written_to_is_another_file(store):
-    identity = store.put_parts("weights", "a", [bytes(100)])
+@pytest.mark.parametrize("size", [1, 5000, 1 << 20])
+def test_large_entries_that_were_not_written_whole_are_not_mapped(store, size):
+    data = bytes(range(1, 251)) * (size // 250 + 1)
+    drafted(store, "a", data)
     path = store.path("weights", "a")
-    with path.open("r+b") as file:
-        file.seek(HEADER + 7)
-        file.write(b"x")
-    os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns + 1))
-    assert store.open_map("weights", "a", identity) is None
-    assert store.open_map("weights", "other", identity) is None
+    whole = path.read_bytes()
+    for damaged in (whole[:-1], whole[:HEADER], b"", whole[:HEADER] + bytes(len(data)), bytes(len(whole))):
+        path.write_bytes(damaged)
+        assert store.open_map("weights", "a") is None
+        assert not path.exists() or not damaged
+    drafted(store, "a", data)
+    assert store.open_map("weights", "a")[HEADER:] == data
+
+
+def test_a_draft_that_is_dropped_leaves_nothing(store):
+    draft = store.reserve("weights", "a", 100)
+    draft.drop()
+    assert store.open_map("weights", "a") is None
+    assert list(store._files()) == []
+
+
+def test_room_that_is_not_there_is_not_reserved(store, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    assert store.reserve("weights", "a", 100) is None
+    monkeypatch.undo()
+    assert Store(store.folder, 1000).reserve("weights", "a", 500) is None  # one entry must not fill the store
+    assert list(store._files()) == []
 
 
 def test_parts_of_a_dead_process_are_swept_away(store):

@@ -7,7 +7,7 @@ import os
 import threading
 from collections import OrderedDict
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from pyflame_rt.backends.cpu.plan.plan import Plan, Retired, make_plan
 from pyflame_rt.backends.cpu.plan.weights import sharing
 from pyflame_rt.backends.cpu.stages import HostNode, Stages, Unplannable, own
 from pyflame_rt.backends.cpu.threads import available_threads, use_threads
+from pyflame_rt.cache.store import use_store
 from pyflame_rt.graph import DType, Graph
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.ops.evaluate import Context, Program
@@ -48,7 +49,9 @@ class CpuBackend:
         limit = int(getattr(options, "memory_limit", 0) or 0)
         checked = getattr(options, "checked", False) or os.environ.get("PYFLAME_CHECKED", "0") not in ("", "0")
         plans = getattr(options, "plan_cache_size", MAX_PLANS)
-        return CpuExecutable(graph, threads, plans, memory_limit=limit, checked=checked)
+        executable = CpuExecutable(graph, threads, plans, memory_limit=limit, checked=checked)
+        executable.cache = getattr(options, "cache", None)
+        return executable
 
 
 class _Recent(NamedTuple):
@@ -72,17 +75,24 @@ class CpuExecutable:
         self.threads = threads
         self.memory_limit = memory_limit
         self.checked = checked
-        self.reference = Program(graph)
+        if graph.origin is None or not graph.origin.checked:
+            _ = self.reference  # says what is wrong with attributes
         self._required = [info.name for info in graph.required_inputs]
         self._plans: OrderedDict[Any, Plan | None] = OrderedDict()
         self._lock = threading.Lock()
         self._last: Plan | None = None
         self._why = ""
+        self.cache: Any = None  # folder for what is compiled, where not the usual one
         self._folded: dict[str, list[Any]] = {}  # what nodes gave that depend on weights alone
         self._recent: _Recent | None = None
         self._stages = self._staging()
         self.short: Any = None
         forget_after_fork(self)
+
+    @cached_property
+    def reference(self) -> Program:
+        """The graph for running node by node."""
+        return Program(self.graph)
 
     def _staging(self) -> Stages:
         limit, checked = self.memory_limit, self.checked
@@ -114,7 +124,7 @@ class CpuExecutable:
         if hooks.observe is not None or any(name not in given for name in self._required):
             return self._interpret(given, wanted, hooks)
         names = tuple(dict.fromkeys(wanted if hooks.only_needed else (*self.outputs, *hooks.taps, *output_names)))
-        run = partial(self._run_native, given, names, hooks)
+        run = partial(self._run_stored, given, names, hooks)
         results = call_native(run) if forked() else run()
         if results is None:
             self._recent = self.short = None
@@ -135,6 +145,10 @@ class CpuExecutable:
         if plan is not None:
             self._recent = _Recent(output_names, shapes, plan)
             self.short = None if plan.parallel and in_child() else short_way(plan, shapes)
+
+    def _run_stored(self, feeds: Mapping[str, Any], names: tuple[str, ...], hooks: RunHooks) -> list[Any] | None:
+        with use_store(self.cache):
+            return self._run_native(feeds, names, hooks)
 
     def _run_native(self, feeds: Mapping[str, Any], names: tuple[str, ...], hooks: RunHooks) -> list[Any] | None:
         """Outputs of one plan, else of stages; None when neither can be made."""

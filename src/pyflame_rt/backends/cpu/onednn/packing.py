@@ -10,20 +10,31 @@ from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.onednn.primitive import aligned_empty, execute
 from pyflame_rt.backends.cpu.onednn.primitives import reorder
 
-__all__ = ["pack", "unpack"]
+__all__ = ["pack", "pack_into", "unpack"]
 
 
 def pack(
     array: np.ndarray[Any, Any], target: MemDesc, *, source: MemDesc | None = None
 ) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The bytes of an array in another layout; ``source`` describes the array where its own strides do not."""
-    described = MemDesc.of(array) if source is None else source
     out = aligned_empty(target.size)
+    pack_into(array, target, out, source=source)
+    return out
+
+
+def pack_into(
+    array: np.ndarray[Any, Any],
+    target: MemDesc,
+    out: np.ndarray[Any, np.dtype[np.uint8]],
+    *,
+    source: MemDesc | None = None,
+) -> None:
+    """Write an array in another layout into memory that is there."""
+    described = MemDesc.of(array) if source is None else source
     with reorder(described, target) as primitive:
         execute(primitive, {"src": array, "dst": out})
     if source is None:
         described.close()
-    return out
 
 
 def unpack(buffer: np.ndarray[Any, Any], source: MemDesc) -> np.ndarray[Any, Any]:

@@ -9,9 +9,9 @@ import numpy as np
 from pyflame_rt.backends.cpu.llvm.recurrent import RecurrentKernel
 from pyflame_rt.backends.cpu.onednn import primitives
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
-from pyflame_rt.backends.cpu.onednn.packing import pack
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative
 from pyflame_rt.backends.cpu.plan.views import View, contiguous_strides
+from pyflame_rt.backends.cpu.plan.weights import pack
 from pyflame_rt.backends.cpu.threads import threads_for
 from pyflame_rt.graph import DType
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import mmap
+import sys
 import weakref
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyflame_rt.backends.cpu.onednn import packing
+from pyflame_rt.backends.cpu.onednn.api import cpu_isa, version
+from pyflame_rt.backends.cpu.onednn.primitive import aligned_empty
+from pyflame_rt.cache.models import is_settled
+from pyflame_rt.cache.signature import code_signature
+from pyflame_rt.cache.store import HEADER, current_store
 from pyflame_rt.graph.locks import new_rlock
-from pyflame_rt.graph.pages import forget_pages, root_of
+from pyflame_rt.graph.pages import file_of, forget_pages, root_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,6 +27,10 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 
 __all__ = ["derived", "pack", "sharing"]
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+# What is smaller is packed faster than a file is opened.
+MIN_FILE = 1 << 16
 
 _made: weakref.WeakValueDictionary[tuple[Any, ...], np.ndarray[Any, Any]] = weakref.WeakValueDictionary()
 _guarded: set[int] = set()  # owners of memory whose end is watched
@@ -42,32 +53,72 @@ def sharing(scope: object) -> Iterator[None]:
 
 
 def derived(
-    source: np.ndarray[Any, Any], form: tuple[Any, ...], make: Callable[[], np.ndarray[Any, Any]]
-) -> np.ndarray[Any, Any]:
-    """What ``make`` gives for a constant, shared by everybody who asks for the same form of the same memory.
+    source: np.ndarray[Any, Any], form: tuple[Any, ...], size: int, fill: Callable[[Bytes], None]
+) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """A constant in another form, shared by everybody who asks for the same form of the same memory.
 
-    Pages of a mapped file are given back when they were read: what is packed is not needed a second time.
+    What comes from a mapped file is kept on disk too, and mapped the next time. Pages of the source are given back when
+    they were read: what is packed is not needed a second time.
 
     Args:
         source: the constant; its memory tells it from others.
         form: names the result.
-        make: works it out.
+        size: bytes of the result.
+        fill: writes the result into memory.
     """
     owner, scope = root_of(source), _scope.get()
     mapped = isinstance(owner, mmap.mmap) and not source.flags.writeable
     if not mapped and scope is None:
-        return make()
+        return _filled(aligned_empty(size), fill)
     key = (source.ctypes.data, source.shape, source.strides, source.dtype.str, form, None if mapped else id(scope))
     with _lock:
         found = _made.get(key)
     if found is not None:
         return found
-    result = make()
+    result = _on_disk(source, form, size, fill) if mapped and size >= MIN_FILE else None
+    if result is None:
+        result = _filled(aligned_empty(size), fill)
     forget_pages(source)
     with _lock:
         if _watch(owner):
             result = _made.setdefault(key, result)
     return result
+
+
+def _filled(out: Bytes, fill: Callable[[Bytes], None]) -> Bytes:
+    fill(out)
+    return out
+
+
+def _on_disk(
+    source: np.ndarray[Any, Any], form: tuple[Any, ...], size: int, fill: Callable[[Bytes], None]
+) -> Bytes | None:
+    """The result as an entry of the store, made now if it is not there; None where it cannot be kept."""
+    found = file_of(source)
+    if found is None or not is_settled(found[1]):
+        return None
+    _, identity, offset = found
+    store = current_store()
+    key = f"{_build()} {tuple(identity)} {offset} {source.shape} {source.strides} {source.dtype.str} {form}"
+    mapped = store.open_map("weights", key)
+    if mapped is not None and len(mapped) == HEADER + size:
+        return np.frombuffer(mapped, np.uint8, offset=HEADER)
+    draft = store.reserve("weights", key, size)
+    if draft is None:
+        return None
+    try:
+        out = _filled(np.frombuffer(draft.mapped, np.uint8, offset=HEADER), fill)
+    except BaseException:
+        draft.drop()
+        raise
+    draft.keep()
+    return out
+
+
+@cache
+def _build() -> str:
+    """Everything a packed form depends on besides its source and name."""
+    return f"{version()} {cpu_isa()} {sys.byteorder} {code_signature('backends/cpu')}"
 
 
 def _watch(owner: Any) -> bool:
@@ -96,9 +147,9 @@ def _forget(number: int, extent: tuple[int, int]) -> None:
         _made.pop(key, None)
 
 
-def pack(array: np.ndarray[Any, Any], target: MemDesc) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def pack(array: np.ndarray[Any, Any], target: MemDesc) -> Bytes:
     """The bytes of a constant in a layout of the library."""
     if target.layout == "opaque" or target.layout.endswith("+"):
         return packing.pack(array, target)  # its name does not say everything
     form = (target.dims, target.padded_dims, target.dtype, target.layout, target.offset, target.size)
-    return derived(array, form, lambda: packing.pack(array, target))
+    return derived(array, form, target.size, lambda out: packing.pack_into(array, target, out))

@@ -1,0 +1,194 @@
+"""Models kept as imported: found by the state of their file, checked, never stale."""
+
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import pyflame_rt
+from pyflame_rt.cache.models import load_model_with
+from pyflame_rt.cache.pickles import StaleError, freeze, thaw
+from pyflame_rt.cache.store import HEADER, current_store, use_store
+from pyflame_rt.exporters import export_onnx
+from pyflame_rt.format import load_model, save_model
+from pyflame_rt.graph.pages import file_of, map_file
+
+RNG = np.random.default_rng(5)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYFLAME_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def scaled(factor, size=40_000):
+    g = pyflame_rt.Graph("scaled")
+    g.add_input("x", ["N", size])
+    g.add_initializer("w", np.full(size, factor, np.float32))
+    g.add_node("mul", "Mul", ["x", "w"], ["y"])
+    g.add_output("y", ["N", size])
+    return g
+
+
+def settled(path, age=60):
+    """Make a file look as if nobody had written to it for a while."""
+    found = path.stat()
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns - age * 10**9))
+
+
+def answer(path, size=40_000, **options):
+    session = pyflame_rt.InferenceSession(path, **options)
+    return float(session.run(None, {"x": np.ones((1, size), np.float32)})[0][0, 0])
+
+
+def kept(kind="model"):
+    store = current_store()
+    store.flush()
+    return [e for e in store.entries() if e.path.parts[-3] == kind]
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pfm"])
+def test_a_model_is_imported_once(folder, suffix):
+    path = folder / f"m{suffix}"
+    (export_onnx if suffix == ".onnx" else save_model)(scaled(3), path)
+    settled(path)
+    assert answer(path) == 3
+    assert len(kept()) == 1
+
+    def refuse(_):
+        raise AssertionError("read again")
+
+    graph = load_model_with(path, refuse)
+    assert graph.origin is not None
+    assert graph.origin.checked
+    assert file_of(graph.initializers["w"].stored()) is not None  # in the file, not in the entry
+    assert sum(e.size_bytes for e in kept()) < 20_000
+    assert answer(path) == 3
+
+
+def test_a_warm_load_needs_no_onnx(folder):
+    path = folder / "m.onnx"
+    export_onnx(scaled(3), path)
+    settled(path)
+    code = (
+        "import sys, numpy as np, pyflame_rt\n"
+        "s = pyflame_rt.InferenceSession(sys.argv[1])\n"
+        "y = s.run(None, {'x': np.ones((2, 40000), np.float32)})[0]\n"
+        "print(float(y.sum()), 'onnx' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    outputs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)]
+    assert [line.split() for line in outputs] == [["240000.0", "True"], ["240000.0", "False"]]
+
+
+def test_a_file_that_was_written_to_is_read_again(folder):
+    path = folder / "m.onnx"
+    for turn, factor in enumerate((3, 4)):
+        export_onnx(scaled(factor), path)
+        settled(path, 60 - turn)
+        assert answer(path) == factor
+        assert answer(path) == factor
+    assert len(kept()) == 2
+
+
+def test_a_file_written_just_now_is_not_kept(folder):
+    path = folder / "m.onnx"
+    for factor in (3, 4, 5):
+        export_onnx(scaled(factor), path)
+        assert answer(path) == factor
+    assert kept() == kept("weights") == []
+
+
+def test_data_beside_the_model_counts(folder):
+    path = folder / "m.onnx"
+    export_onnx(scaled(3), path, external_data=True)
+    data = folder / "m.onnx.data"
+    for file in (path, data):
+        settled(file)
+    assert answer(path) == answer(path) == 3
+    assert len(kept()) == 1
+    data.write_bytes(np.full(40_000, 7, np.float32).tobytes())
+    settled(data, 50)
+    assert answer(path) == 7
+    data.unlink()
+    with pytest.raises(pyflame_rt.InvalidModelError, match="no data file"):
+        answer(path)
+
+
+def test_options_that_change_the_model_are_not_mixed_up(folder):
+    path = folder / "m.onnx"
+    export_onnx(scaled(3), path)
+    settled(path)
+    assert answer(path) == 3
+    options = pyflame_rt.SessionOptions()
+    options.add_initializer("w", np.full(40_000, 9, np.float32))
+    assert answer(path, options=options) == 9
+    assert answer(path) == 3
+
+
+def test_a_session_may_have_a_folder_of_its_own(folder):
+    path = folder / "m.onnx"
+    export_onnx(scaled(3), path)
+    settled(path)
+    options = pyflame_rt.SessionOptions(cache=folder / "mine")
+    assert answer(path, options=options) == 3
+    assert kept() == []
+    with use_store(folder / "mine"):
+        assert len(kept()) == 1
+    assert answer(path, options=options) == 3
+
+
+def test_damaged_entries_are_made_anew(folder):
+    path = folder / "m.onnx"
+    export_onnx(scaled(3), path)
+    settled(path)
+    assert answer(path) == 3
+    (entry,) = kept()
+    data = bytearray(entry.path.read_bytes())
+    data[HEADER + 30] ^= 1
+    entry.path.write_bytes(data)
+    assert answer(path) == 3
+    assert len(kept()) == 1
+    assert answer(path) == 3
+
+
+def test_what_is_no_graph_is_refused(folder):
+    with pytest.raises(pickle.UnpicklingError, match="no part of a graph"):
+        thaw(pickle.dumps(os.getcwd))
+    path = folder / "m.pfm"
+    save_model(scaled(2), path)
+    settled(path)
+    load_model_with(path, load_model)
+    key = load_model_with(path, load_model).origin.key
+    current_store().put("model", key, pickle.dumps(subprocess.Popen))
+    assert answer(path) == 2
+    current_store().put("model", key, b"\x80\x05garbage")
+    assert answer(path) == 2
+
+
+def test_arrays_in_a_file_are_written_as_their_place(folder):
+    path = folder / "data"
+    values = RNG.standard_normal((100, 50)).astype(np.float32)
+    path.write_bytes(b"abc" + values.tobytes())
+    array = np.frombuffer(map_file(path), np.float32, offset=3).reshape(100, 50)
+    data = freeze({"a": array, "t": array.T, "small": np.arange(3), "own": values[:3].copy()})
+    assert len(data) < 2000
+    again = thaw(data)
+    np.testing.assert_array_equal(again["a"], values)
+    np.testing.assert_array_equal(again["t"], values.T)
+    np.testing.assert_array_equal(again["own"], values[:3])
+    assert not again["a"].flags.writeable
+    path.write_bytes(b"abcd")
+    with pytest.raises(StaleError, match="has changed"):
+        thaw(data)
+
+
+def test_what_cannot_be_written_says_so():
+    with pytest.raises(pickle.PicklingError):
+        freeze(lambda: None)
+    with pytest.raises(pickle.PicklingError):
+        freeze(i for i in range(3))
