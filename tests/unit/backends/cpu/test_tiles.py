@@ -15,11 +15,13 @@ import pyflame_rt
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.jit import call
 from pyflame_rt.backends.cpu.llvm.program import apply, load
+from pyflame_rt.backends.cpu.llvm.tiles.depthwise import DepthwiseKernel
+from pyflame_rt.backends.cpu.llvm.tiles.fastmath import FAST
 from pyflame_rt.backends.cpu.llvm.tiles.micro import Finish, Tile, tile_for
 from pyflame_rt.backends.cpu.llvm.tiles.product import ProductKernel
 from pyflame_rt.backends.cpu.llvm.tiles.winograd import WinogradKernel
 from pyflame_rt.backends.cpu.onednn import library
-from pyflame_rt.backends.cpu.plan.panels import panels, winograd_panels
+from pyflame_rt.backends.cpu.plan.panels import channel_filters, panels, winograd_panels
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 
@@ -125,6 +127,63 @@ def test_winograd_stays_in_bounds(images, height, width, vectors, columns, pad, 
     np.testing.assert_allclose(out.array, torch.relu(exact).permute(0, 2, 3, 1).numpy(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="guard pages are made with Linux's mprotect")
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 2),
+    st.tuples(st.integers(1, 12), st.integers(1, 19)),
+    st.integers(1, 3),
+    st.sampled_from([1, 3, 5]),
+    st.integers(1, 2),
+    st.integers(0, 2),
+    st.integers(4, 7),
+    st.integers(0, 2**32 - 1),
+)
+def test_depthwise_stays_in_bounds(images, size, vectors, taps, stride, pad, pixels, seed):
+    rng = np.random.default_rng(seed)
+    channels, (height, width) = vectors * lanes(), size
+    out = [(n + 2 * pad - taps) // stride + 1 for n in size]
+    if min(size) + 2 * pad < taps:
+        return
+    x = rng.standard_normal((images, height, width, channels), dtype=np.float32)
+    w = rng.standard_normal((channels, 1, taps, taps), dtype=np.float32)
+    bias = rng.standard_normal(channels, dtype=np.float32)
+    source, filters, shift = Guarded(x), Guarded(channel_filters(w)), Guarded(bias)
+    result = Guarded(np.full((images, *out, channels), np.nan, np.float32))
+    params = [
+        channels, height, width, *out, taps, stride, pad, pad, height * width * channels, width * channels, channels,
+        out[0] * out[1] * channels, out[1] * channels, channels,
+    ]  # fmt: skip
+    buffers = [source.address, filters.address, shift.address, result.address]
+    call(DepthwiseKernel(taps, stride, pixels, lanes(), BIAS_RELU), buffers, params, 0, images * out[0])
+    image = torch.tensor(x.astype(np.float64)).permute(0, 3, 1, 2)
+    exact = torch.conv2d(
+        image, torch.tensor(w).double(), torch.tensor(bias).double(), stride=stride, padding=pad, groups=channels
+    )
+    np.testing.assert_allclose(result.array, torch.relu(exact).permute(0, 2, 3, 1).numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_short_functions_keep_their_bounds(name):
+    dense = np.concatenate([np.linspace(-95, 95, 200_001), np.linspace(-6, 6, 200_001), np.logspace(-30, 1, 5_000)])
+    x = np.concatenate([dense, -dense, [np.inf, -np.inf, 0.0, -0.0, 1e30, -1e30]]).astype(np.float32)
+    exact = {"erf": torch.erf, "tanh": torch.tanh, "sigmoid": torch.sigmoid}[name](torch.tensor(x).double()).numpy()
+    got = finished(name, x)
+    bound = np.abs(exact) * 3.5e-7 + (2e-38 if name == "sigmoid" else 1e-45)
+    assert (np.abs(got - exact) <= bound).all()
+    assert np.isnan(finished(name, np.float32([np.nan])))[0]
+
+
+def finished(name, x):
+    """A function at the end of a product with one."""
+    finish, tile = Finish(apply(name, load(0, "float32"))), tile_for(host(), 1)
+    packed, out = panels(np.ones((1, 1), np.float32), tile.vectors * lanes()), np.empty_like(x)
+    buffers = [x.ctypes.data, packed.ctypes.data, out.ctypes.data]
+    block = -(-len(x) // tile.rows) * tile.rows
+    call(ProductKernel("rows", tile, finish), buffers, [len(x), 1, 1, block, 1, 1, 1], 0, 1)
+    return out
+
+
 # ---------------------------------------------------------------------- through the engine
 
 
@@ -183,6 +242,16 @@ CONVOLUTIONS = [
     (16, 16, 1, (8, 9), {"strides": [2, 2]}),
     (16, 16, 5, (9, 9), {"auto_pad": "SAME_UPPER"}),
     (16, 16, 3, (9, 8), {"auto_pad": "SAME_LOWER"}),
+    (16, 16, 3, (9, 9), {"group": 16, "pads": [1, 1, 1, 1]}),
+    (24, 24, 3, (8, 11), {"group": 24, "pads": [1, 0, 0, 2], "strides": [2, 2]}),
+    (12, 12, 5, (9, 17), {"group": 12, "pads": [2, 2, 2, 2]}),
+    (8, 8, 7, (5, 3), {"group": 8, "pads": [3, 3, 3, 3]}),
+    (8, 8, 3, (9, 9), {"group": 8, "dilations": [2, 2]}),
+    (6, 6, 3, (9, 9), {"group": 6}),
+    (8, 16, 3, (9, 9), {"group": 8}),
+    (16, 24, 2, (8, 9), {"strides": [2, 2]}),
+    (8, 17, 3, (11, 9), {"dilations": [2, 2]}),
+    (8, 9, 3, (9, 10), {"dilations": [2, 1], "strides": [1, 2]}),
 ]
 
 

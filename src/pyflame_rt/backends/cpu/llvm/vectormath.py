@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyflame_rt.backends.cpu.llvm.ir import Builder
 
-__all__ = ["FUNCTIONS", "libm", "power"]
+__all__ = ["FUNCTIONS", "exp_of_reduced", "libm", "power", "reduce_exp"]
 
 _LOG2E = 1.0 / math.log(2.0)
 _MAGIC = 12582912.0  # 1.5 * 2**23: adding it leaves the nearest integer in the low bits
@@ -57,7 +57,7 @@ def _copysign(magnitude: V, sign: V) -> V:
     return magnitude.intrinsic("copysign", sign)
 
 
-def _reduce_exp(x: V) -> tuple[V, V]:
+def reduce_exp(x: V) -> tuple[V, V]:
     """X = k ln 2 + r with |r| <= ln(2) / 2: (k as i32, r)."""
     at = x.at
     shifted = at.fma(x, _LOG2E, _MAGIC)
@@ -71,20 +71,21 @@ def _power_of_two(k: V) -> V:
     return ((k + 127) << 23).bits("float")
 
 
-def _exp_of_reduced(r: V) -> V:
+def exp_of_reduced(r: V) -> V:
+    """The exponential of what `reduce_exp` leaves."""
     at = r.at
     return at.fma(r * r, at.polynomial(r, _EXP), r) + 1.0
 
 
 def _exp(x: V) -> V:
-    k, r = _reduce_exp(x.above(-104.0).below(89.0))
+    k, r = reduce_exp(x.above(-104.0).below(89.0))
     half = k >> 1  # two steps: 2**k alone may not be a float32
-    return _exp_of_reduced(r) * _power_of_two(half) * _power_of_two(k - half)
+    return exp_of_reduced(r) * _power_of_two(half) * _power_of_two(k - half)
 
 
 def _expm1_nonzero(x: V) -> V:
     at = x.at
-    k, r = _reduce_exp(x.above(-30.0).below(89.0))
+    k, r = reduce_exp(x.above(-30.0).below(89.0))
     p = at.fma(r * r, at.polynomial(r, _EXPM1), r)
     scale = _power_of_two(k - 1)
     return at.fma(scale, p, scale - 0.5) * 2.0
@@ -108,8 +109,8 @@ def _erf(x: V) -> V:
     at = x.at
     t = abs(x).below(4.0)
     small = at.fma(x, at.polynomial(x * x, _ERF_SMALL), x)
-    k, r = _reduce_exp(-(t * at.polynomial(t, _ERFC_LOG)))
-    large = at.const("float", 1.0) - _exp_of_reduced(r) * _power_of_two(k)
+    k, r = reduce_exp(-(t * at.polynomial(t, _ERFC_LOG)))
+    large = at.const("float", 1.0) - exp_of_reduced(r) * _power_of_two(k)
     return t.cmp("olt", 0.92).where(small, _copysign(large, x))
 
 

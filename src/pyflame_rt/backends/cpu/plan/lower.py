@@ -13,6 +13,7 @@ from pyflame_rt.backends.cpu.llvm.program import Kernel, Map, RowKernel, Store, 
 from pyflame_rt.backends.cpu.onednn.api import OneDnnError
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.onednn.primitives import reorder
+from pyflame_rt.backends.cpu.plan.choices import Choices
 from pyflame_rt.backends.cpu.plan.concrete import Concrete, Step
 from pyflame_rt.backends.cpu.plan.groups import Group, group_steps, single
 from pyflame_rt.backends.cpu.plan.loops import FLAT_GRAIN, Nest, nest_of
@@ -109,6 +110,7 @@ class Lowering:
 
     concrete: Concrete
     threads: int = 1
+    choices: Choices = field(default_factory=Choices)
     places: dict[str, View] = field(default_factory=dict)
     steps: list[KernelStep | DnnStep | HostStep] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)

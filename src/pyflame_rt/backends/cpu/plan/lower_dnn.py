@@ -14,8 +14,9 @@ from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.plan.epilogue import Epilogue, find_epilogue
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative, lowers
 from pyflame_rt.backends.cpu.plan.lower_gemv import row_product, takes_row_product
+from pyflame_rt.backends.cpu.plan.lower_images import convolution
 from pyflame_rt.backends.cpu.plan.lower_products import general_convolution, general_matmul
-from pyflame_rt.backends.cpu.plan.lower_tiles import tiled
+from pyflame_rt.backends.cpu.plan.lower_tiles import dense
 from pyflame_rt.backends.cpu.plan.views import View
 from pyflame_rt.backends.cpu.plan.weights import pack
 from pyflame_rt.backends.cpu.threads import threads_for
@@ -76,7 +77,7 @@ def _fuse_tiled(low: Lowering, group: Group, name: str) -> bool:
     step = low.deferred.pop(name)
     low.nodes = (step.node.name, *low.nodes)
     try:
-        out = tiled(low, step, group)
+        out = (convolution if step.op.name == "Conv" else dense)(low, step, group)
     except (NotNative, OneDnnError, ValueError):
         low.back_to(kept)
         return False
@@ -88,7 +89,7 @@ def _alone(low: Lowering, step: Step) -> bool:
     """A product on its own by a generated kernel, where there is one."""
     kept = low.mark()
     try:
-        low.places[step.node.outputs[0]] = tiled(low, step)
+        low.places[step.node.outputs[0]] = (convolution if step.op.name == "Conv" else dense)(low, step)
     except NotNative:
         low.back_to(kept)
         return False

@@ -13,7 +13,7 @@ from pyflame_rt.backends.cpu.plan.weights import derived
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["panels", "winograd_panels"]
+__all__ = ["channel_filters", "panels", "tap_panels", "winograd_panels"]
 
 Array = np.ndarray[Any, Any]
 
@@ -61,3 +61,19 @@ def _fill_winograd(weights: Array, edge: int, result: Array) -> None:
         taps = np.zeros((9, depth, width))
         taps[:, :, :given] = part.reshape(given, depth, 9).transpose(2, 1, 0)
         result[panel] = (spread @ taps.reshape(9, -1)).reshape(result.shape[1:])
+
+
+def tap_panels(weights: Array, width: int) -> Array:
+    """Filters [out, in, height, width] as the panels of [height * width * in, out]."""
+    columns, depth = weights.shape[0], math.prod(weights.shape[1:])
+
+    def fill(out: Array) -> None:
+        _fill_panels(weights.transpose(2, 3, 1, 0).reshape(depth, columns), out)
+
+    return _shared(weights, ("taps", width), (-(-columns // width), depth, width), fill)
+
+
+def channel_filters(weights: Array) -> Array:
+    """Filters [channels, 1, height, width] as [height, width, channels]."""
+    turned = weights[:, 0].transpose(1, 2, 0)
+    return _shared(weights, ("channels last",), turned.shape, lambda out: np.copyto(out, turned))

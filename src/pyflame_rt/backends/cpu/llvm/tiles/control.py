@@ -9,7 +9,7 @@ from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Loop", "add", "buffers", "floats", "least", "load_vector", "mul", "store_vector", "when"]
+__all__ = ["Loop", "add", "buffers", "floats", "least", "load_vector", "most", "mul", "store_vector", "when"]
 
 
 class Loop:
@@ -85,6 +85,11 @@ def mul(b: Builder, x: str, y: str | int) -> str:
 def least(b: Builder, x: str, y: str | int) -> str:
     """The smaller of two i64."""
     return b.op(f"select i1 {b.op(f'icmp slt i64 {x}, {y}')}, i64 {x}, i64 {y}")
+
+
+def most(b: Builder, x: str, y: str | int) -> str:
+    """The larger of two i64."""
+    return b.op(f"select i1 {b.op(f'icmp sgt i64 {x}, {y}')}, i64 {x}, i64 {y}")
 
 
 def floats(b: Builder, pointer: str, offset: str | int) -> str:

@@ -9,6 +9,7 @@ from pyflame_rt.backends.cpu.llvm import ops
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
 from pyflame_rt.backends.cpu.llvm.program import walk
 from pyflame_rt.backends.cpu.llvm.tiles.control import Loop, add, floats, least, load_vector, mul, store_vector
+from pyflame_rt.backends.cpu.llvm.tiles.fastmath import FAST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -155,6 +156,8 @@ class Finish:
                 assert node.value is not None
                 assert not isinstance(node.value, str)
                 known[id(node)] = total.at.const(ops.element(node.dtype), node.value)
+            elif node.op in FAST and node.dtype == "float32":
+                known[id(node)] = FAST[node.op](known[id(node.args[0])])
             else:
                 known[id(node)] = ops.emit(node, [known[id(a)] for a in node.args], "contract ")
         return known[id(self.value)]

@@ -1,0 +1,224 @@
+"""Convolutions of images with constant weights by generated kernels, channels last."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyflame_rt.backends.cpu.llvm.host import host
+from pyflame_rt.backends.cpu.llvm.tiles.depthwise import DepthwiseKernel
+from pyflame_rt.backends.cpu.llvm.tiles.micro import Finish, tile_for
+from pyflame_rt.backends.cpu.llvm.tiles.product import ProductKernel
+from pyflame_rt.backends.cpu.llvm.tiles.winograd import WinogradKernel
+from pyflame_rt.backends.cpu.onednn.memory import MemDesc
+from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative
+from pyflame_rt.backends.cpu.plan.lower_tiles import (
+    GRAIN,
+    MAX_DEPTH,
+    apart_of,
+    as_rows,
+    block_of,
+    ending_of,
+    label_of,
+    product_step,
+)
+from pyflame_rt.backends.cpu.plan.panels import channel_filters, tap_panels, winograd_panels
+from pyflame_rt.graph import DType
+from pyflame_rt.ops.windows import Windows, windows
+
+if TYPE_CHECKING:
+    from pyflame_rt.backends.cpu.plan.concrete import Step
+    from pyflame_rt.backends.cpu.plan.groups import Group
+    from pyflame_rt.backends.cpu.plan.views import View
+
+__all__ = ["convolution"]
+
+# From so many weights per tap on, filters for tiles of 4x4 would not fit any cache.
+DEEP = 200_000
+SMALL_IMAGE = 64
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A convolution with everything placed: images and full operands lie channels last."""
+
+    label: str
+    x: View
+    weights: np.ndarray[Any, Any]
+    operands: list[View]
+    finish: Finish
+    out: View
+    at: Windows
+
+
+def convolution(low: Lowering, step: Step, group: Group | None = None) -> View:
+    """Lower a convolution, with the loop that alone reads it; NotNative where the library does better."""
+    data, name, *rest = step.node.inputs
+    weights = low.constant_of(name)
+    shape, source = low.concrete.shape(step.node.outputs[0]), low.concrete.shape(data)
+    if weights is None or weights.dtype != np.float32 or weights.ndim != 4 or not math.prod(shape) * weights.size:
+        raise NotNative("weights that are not a constant of float32 over two axes")
+    if low.concrete.dtype(data) is not DType.Float32:
+        raise NotNative("not an image of float32")
+    at = _windows(step, source[2:], weights.shape[2:])
+    ways = _ways(step.attributes["group"], weights, at, shape)
+    label = label_of(step, group)
+    form = f"s{at.strides} p{at.padding} d{at.dilations} g{step.attributes['group']}"
+    case = f"{label} {list(source)} {list(weights.shape)} {form}".replace(", ", ",")
+    way = low.choices.pick(case, ways, step.node.name)
+    if way == "library":
+        raise NotNative("the library was measured to be faster")
+    ending = ending_of(low, step, group, rest[0] if rest else "", 1)
+    x = _channels_last(low, data)
+    operands = []
+    for operand, reach in zip(ending.names, ending.finish.operands, strict=True):
+        view = low.strided(operand)
+        operands.append(_channels_last(low, operand) if reach == "full" else as_rows(low, view, 1, shape[1]))
+    n, channels, height, width = shape
+    out = low.new((n, height, width, channels), DType.Float32).permuted([0, 3, 1, 2])
+    _LOWERINGS[way](low, _Task(label, x, weights, operands, ending.finish, out, at))
+    return out
+
+
+def _windows(step: Step, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> Windows:
+    names = ("strides", "dilations", "pads", "auto_pad", "ceil_mode")
+    return windows(sizes, kernel, **{n: step.attributes[n] for n in names if step.attributes.get(n) is not None})
+
+
+def _ways(groups: int, weights: np.ndarray[Any, Any], at: Windows, shape: tuple[int, ...]) -> tuple[str, ...]:
+    """Kernels that can do it, the one that is best as a rule first; NotNative where only the library can."""
+    columns, depth = weights.shape[:2]
+    if groups > 1:
+        if depth == 1 and columns == groups and columns % 4 == 0 and at.dilations == (1, 1) and at.kernel[1] <= 7:
+            return ("depthwise", "library")
+        raise NotNative("a convolution in groups is the library's")
+    if math.prod(at.kernel) * depth > MAX_DEPTH or shape[0] * math.prod(shape[2:]) < 2:
+        raise NotNative("too few pixels or too many channels")
+    padded = any(p for pair in at.padding for p in pair)
+    if at.kernel == (1, 1) and at.strides == (1, 1) and not padded:
+        return ("product", "library")
+    if not padded and depth >= 8:
+        return ("pixels", "library")
+    lanes, plain = host().lanes(4), at.strides == (1, 1) and at.dilations == (1, 1)
+    if at.kernel != (3, 3) or not plain or depth % lanes or columns < lanes or depth < 16:
+        raise NotNative("a window the generated kernels have no form for")
+    deep = columns * depth >= DEEP and math.prod(shape[2:]) <= SMALL_IMAGE
+    return ("winograd2", "winograd4", "library") if deep else ("winograd4", "winograd2", "library")
+
+
+def _channels_last(low: Lowering, name: str) -> View:
+    """An image whose channels lie next to each other."""
+    view = low.view(name)
+    if view.is_blocked or (view.strides[1] != 1 and view.shape[1] != 1) or 0 in view.strides:
+        return low.reordered(view, MemDesc(view.shape, "f32", "acdb"))
+    return view
+
+
+def _flat(view: View) -> View:
+    """An image as rows of channels."""
+    n, channels, height, width = view.shape
+    flat = view.permuted([0, 2, 3, 1]).reshaped((n * height * width, channels))
+    if flat is None:
+        raise NotNative("pixels that do not follow each other in memory")
+    return flat
+
+
+def _flat_operands(task: _Task) -> list[View]:
+    return [_flat(v) if r == "full" else v for v, r in zip(task.operands, task.finish.operands, strict=True)]
+
+
+def _steps(view: View) -> list[int]:
+    """Strides of images, lines and pixels."""
+    return [view.strides[0], view.strides[2], view.strides[3]]
+
+
+def _operand_steps(task: _Task) -> list[int]:
+    pairs = zip(task.operands, task.finish.operands, strict=True)
+    return [step for view, reach in pairs if reach == "full" for step in _steps(view)]
+
+
+def _product(low: Lowering, task: _Task) -> None:
+    """Every pixel a row of a product."""
+    matrix = task.weights.reshape(task.weights.shape[:2]).T
+    product_step(low, task.label, _flat(task.x), matrix, _flat_operands(task), task.finish, _flat(task.out))
+
+
+def _pixels(low: Lowering, task: _Task) -> None:
+    """A product for each tap, summed in registers; no padding."""
+    x, out, at = task.x, _flat(task.out), task.at
+    tile = tile_for(host(), out.shape[1])
+    columns = tile.vectors * host().lanes(4)
+    channels = x.shape[1]
+    image, line, pixel = _steps(x)
+    depth, taps = channels, [(i, j) for i in range(at.kernel[0]) for j in range(at.kernel[1])]
+    if at.dilations[1] == 1 and pixel == channels:
+        # The columns of a window lie next to each other: one run for each of its lines.
+        depth, taps = channels * at.kernel[1], [(i, 0) for i in range(at.kernel[0])]
+    packed = low.constant(tap_panels(task.weights, columns))
+    rows, width = out.shape
+    block = block_of(rows, depth * len(taps), tile)
+    items = -(-rows // block) * packed.shape[0]
+    params = [
+        rows, width, depth, block, -(-rows // block), out.strides[0], len(taps), task.out.shape[3], task.out.shape[2],
+        at.strides[1] * pixel, at.strides[0] * line, image, packed.shape[0], 0,
+    ]  # fmt: skip
+    flat = _flat_operands(task)
+    params += [v.strides[0] for v, r in zip(flat, task.finish.operands, strict=True) if r == "full"]
+    params += [i * at.dilations[0] * line + j * at.dilations[1] * pixel for i, j in taps]
+    grain = GRAIN // max(block * depth * len(taps) * columns, 1)
+    kernel = ProductKernel("pixels", tile, task.finish)
+    low.kernel(task.label, kernel, [x, packed, *flat, out], params, items, grain)
+
+
+def _winograd(low: Lowering, task: _Task, edge: int) -> None:
+    lanes, padding = host().lanes(4), task.at.padding
+    columns, depth = task.weights.shape[:2]
+    tile = tile_for(host(), columns)
+    kernel = WinogradKernel(tile, edge, task.finish)
+    images, _, height, width = task.out.shape
+    down, across = -(-height // edge), -(-width // edge)
+    tiles = images * down * across
+    block = min(3 * tile.rows, tiles)
+    packed = low.constant(winograd_panels(task.weights, edge, tile.vectors * lanes))
+    count = packed.shape[0]
+    items = -(-tiles // block) * count
+    slot, apart = kernel.slot(lanes, block, depth), apart_of(low, items)
+    scratch = low.new((-(-items // apart) * slot,), DType.Float32)
+    params = [
+        depth, columns, *task.x.shape[2:], height, width, down, across, tiles, block,
+        count, 1, count, padding[0][0], padding[1][0], *_steps(task.x), slot, apart, *_steps(task.out),
+        *_operand_steps(task),
+    ]  # fmt: skip
+    zeros = low.constant(np.zeros(depth, np.float32))
+    grain = GRAIN // max(kernel.products * block * depth * tile.vectors * lanes, 1)
+    views = [task.x, zeros, packed, scratch, *task.operands, task.out]
+    low.kernel(task.label, kernel, views, params, items, grain)
+
+
+def _depthwise(low: Lowering, task: _Task) -> None:
+    channels, at = task.out.shape[1], task.at
+    lanes = math.gcd(host().lanes(4), channels)
+    images, _, height, width = task.out.shape
+    # Some pixels of the last tile of a line may be computed in vain: the fewest, then the largest tile.
+    pixels = min((4, 5, 6, 7), key=lambda n: (-(-width // n) * n, -n))
+    kernel = DepthwiseKernel(at.kernel[1], at.strides[1], pixels, lanes, task.finish)
+    filters = low.constant(channel_filters(task.weights))
+    params = [
+        channels, *task.x.shape[2:], height, width, at.kernel[0], at.strides[0], at.padding[0][0], at.padding[1][0],
+        *_steps(task.x), *_steps(task.out), *_operand_steps(task),
+    ]  # fmt: skip
+    # A multiplication costs more here than in a product: less work is worth a thread.
+    grain = GRAIN // 4 // max(width * channels * math.prod(at.kernel), 1)
+    low.kernel(task.label, kernel, [task.x, filters, *task.operands, task.out], params, images * height, grain)
+
+
+_LOWERINGS = {
+    "product": _product,
+    "pixels": _pixels,
+    "winograd2": lambda low, task: _winograd(low, task, 2),
+    "winograd4": lambda low, task: _winograd(low, task, 4),
+    "depthwise": _depthwise,
+}
