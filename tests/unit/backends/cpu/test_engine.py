@@ -99,7 +99,7 @@ def test_everything_is_native_and_activations_are_fused():
     rows = {row.node: row.runs_on for row in session.explain().rows}
     assert session.explain().host_step_count == 0
     assert rows["conv1"] == rows["relu1"] == "native: Conv+Relu"
-    assert rows["silu"] == "native: Conv+Swish"
+    assert rows["silu"] == "native: Conv+Sigmoid+Mul"
 
 
 def test_an_epilogue_that_reads_its_start_again():

@@ -3,6 +3,7 @@
 import ctypes
 import mmap
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from pyflame_rt.backends.cpu.llvm.tiles.micro import Finish, Tile, tile_for
 from pyflame_rt.backends.cpu.llvm.tiles.product import ProductKernel
 from pyflame_rt.backends.cpu.llvm.tiles.winograd import WinogradKernel
 from pyflame_rt.backends.cpu.onednn import library
+from pyflame_rt.backends.cpu.plan.lower_tiles import apart_of
 from pyflame_rt.backends.cpu.plan.panels import channel_filters, panels, winograd_panels
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
@@ -335,6 +337,26 @@ def test_any_number_of_threads_gives_the_same_bits():
     results = [native(data, x, num_threads=n)[0] for n in (1, 2, 3, 5)]
     for other in results[1:]:
         np.testing.assert_array_equal(results[0], other)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7, 64])
+def test_calls_under_way_have_slots_of_their_own(threads):
+    for items in (1, 2, 5, 64, 1000, 1024, 3000, 5000, 70_001):
+        apart = apart_of(SimpleNamespace(threads=threads), items)
+        for chunks in range(1, min(threads, items) + 1):
+            down = 64 if items >= chunks * 1024 else 1  # as the driver divides rows
+            begins = [items * c // chunks // down * down for c in range(chunks)]
+            assert len({b // apart for b in begins}) == chunks
+            assert max(begins) // apart < -(-items // apart)
+
+
+def test_large_images_do_not_share_scratch_memory():
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((16, 16, 3, 3)) * 0.1}
+    x = rng.standard_normal((1, 16, 800, 800)).astype(np.float32)
+    data = network([helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])], weights, x.shape)
+    alone, shared = (native(data, x, num_threads=n)[0] for n in (1, 2))
+    np.testing.assert_array_equal(alone, shared)
 
 
 def test_products_of_two_branches_meet_in_one_sum():

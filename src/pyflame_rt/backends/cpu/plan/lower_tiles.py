@@ -42,6 +42,7 @@ GRAIN = 300_000
 BLOCK_FLOATS = 65_536
 SHORT = 256  # rows that are one block
 MAX_DEPTH = 16_384
+MANY_ITEMS = 1024
 
 
 @dataclass(frozen=True)
@@ -170,8 +171,11 @@ def product_step(
 
 
 def apart_of(low: Lowering, items: int) -> int:
-    """How many items calls under way at the same time begin apart at least: the driver makes one for each thread."""
-    return max(1, items // low.threads)
+    """How many items calls under way at the same time begin apart at least.
+
+    The driver makes one call for each thread, and moves where calls begin down to multiples of 64 when items are many.
+    """
+    return max(1, items // low.threads - (64 if items >= MANY_ITEMS else 0))
 
 
 def block_of(rows: int, depth: int, tile: Tile) -> int:
