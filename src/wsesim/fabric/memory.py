@@ -126,11 +126,38 @@ class Memory:
         if isinstance(dst, Mem):  # stride 0: one destination for all
             if self._fold(spec, dst, srcs, values, at, count):
                 return
-        elif len(np.unique(at)) == count and not hazard4(spec, dst, srcs):
-            result = np.broadcast_to(np.asarray(spec.compute(*values)), (count,)).astype(spec.dest, copy=False)
-            self.views[spec.dest][at // spec.dest.itemsize] = result
+        elif self._several_dimensions(spec, dst, srcs, values, at, start, count, index):
             return
         self._one_by_one(spec, dst, srcs, values, start, count, index)
+
+    def _several_dimensions(
+        self,
+        spec: OpSpec,
+        dst: Vector,
+        srcs: tuple[Any, ...],
+        values: list[Any],
+        at: NDArray[np.int64],
+        start: int,
+        count: int,
+        index: int,
+    ) -> bool:
+        """Several dimensions, or a circular buffer: at once where no other operand overlaps, accumulating in order."""
+        if np.any(at % spec.dest.itemsize) or at.min() < 0 or at.max() + spec.dest.itemsize > MEMORY_BYTES:
+            return False
+        same = [s == dst and k.itemsize == spec.dest.itemsize for s, k in zip(srcs, spec.sources, strict=False)]
+        for src, kind, equal in zip(srcs, spec.sources, same, strict=False):
+            if isinstance(src, Mem | Mem4 | Circ) and not equal:
+                other = self.addresses(kind, src, start, count, index)
+                if other.min() < at.max() + spec.dest.itemsize and at.min() < other.max() + kind.itemsize:
+                    return False
+        target, where = self.views[spec.dest], at // spec.dest.itemsize
+        if len(np.unique(where)) == count:
+            target[where] = np.broadcast_to(np.asarray(spec.compute(*values)), (count,))
+            return True
+        if spec.fold is None or not same[0] or any(same[1:]):
+            return False
+        spec.fold.at(target, where, np.broadcast_to(np.asarray(values[1]), (count,)).astype(spec.dest))
+        return True
 
     def _fold(
         self, spec: OpSpec, dst: Mem, srcs: tuple[Any, ...], values: list[Any], at: NDArray[np.int64], count: int
@@ -199,21 +226,3 @@ def hazard(spec: OpSpec, dst: Mem, srcs: tuple[Any, ...], count: int) -> bool:
         elif isinstance(src, Mem4 | Circ):
             return True
     return False
-
-
-def hazard4(spec: OpSpec, dst: Vector, srcs: tuple[Any, ...]) -> bool:
-    """The same question for several dimensions, answered on the safe side."""
-    for src, kind in zip(srcs, spec.sources, strict=False):
-        if isinstance(src, Mem | Mem4 | Circ) and not (src == dst and kind.itemsize == spec.dest.itemsize):
-            lows = (dst.addr, src.addr)
-            if abs(lows[0] - lows[1]) < _extent(dst, spec.dest.itemsize) + _extent(src, kind.itemsize):
-                return True
-    return False
-
-
-def _extent(m: Vector, size: int) -> int:
-    if isinstance(m, Mem4):
-        return sum(abs(s) * max(0, e - 1) * size for s, e in zip(m.strides, m.extents, strict=True)) + size
-    if isinstance(m, Circ):
-        return m.wrap * size
-    return (abs(m.stride) * max(0, m.length - 1) + 1) * size

@@ -394,13 +394,24 @@ class PE(Memory):
         return True
 
     def _general(self, spec: OpSpec, dst: Any, srcs: tuple[Any, ...], count: int, index: int) -> None:
-        if type(dst) is int:
-            dst = Mem(dst, count, 0)
+        dst, srcs = self._scalar_destination(spec, dst, srcs, count)
         values = [
             self.read(kind, s, 0, count, index) if isinstance(s, Mem | Mem4 | Circ) else kind.type(wrap(kind, s))
             for s, kind in zip(srcs, spec.sources, strict=True)
         ]
         self.combine(spec, dst, srcs, values, 0, count, index)
+
+    def _scalar_destination(
+        self, spec: OpSpec, dst: Any, srcs: tuple[Any, ...], count: int
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """A pointer as destination is a vector of stride 0; with a scalar first source the operation accumulates."""
+        if type(dst) is not int:
+            return dst, srcs
+        target = Mem(dst, count, 0)
+        if len(srcs) > 1 and isinstance(srcs[0], int | float | np.generic):
+            self.vector(spec.dest, target, 0, 1)[0] = spec.dest.type(wrap(spec.dest, srcs[0]))
+            srcs = (target, *srcs[1:])
+        return target, srcs
 
     def resolve(self, operand: Any, options: Options) -> tuple[Any, Options]:
         """What a register holds, with the options it was loaded with."""
@@ -440,8 +451,7 @@ class PE(Memory):
 
     def _stream(self, spec: OpSpec, dst: Any, srcs: tuple[Any, ...], options: Options) -> StreamOp | bool:
         count = self._fifo_length(dst, srcs, descriptor_length(dst, srcs))
-        if type(dst) is int:
-            dst = Mem(dst, count, 0)
+        dst, srcs = self._scalar_destination(spec, dst, srcs, count)
         fixed = tuple(
             kind.type(wrap(kind, s)) if isinstance(s, int | float | np.generic) else s
             for s, kind in zip(srcs, spec.sources, strict=True)
