@@ -45,7 +45,7 @@ def _pair(text: str) -> tuple[int, int]:
 def _cslc_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="cslc", description="Compiles a CSL program for the simulator.")
     parser.add_argument("layout", help="the file with the layout block")
-    parser.add_argument("--arch", choices=("wse2", "wse3"), default="wse3")
+    parser.add_argument("--arch", choices=("wse2", "wse3"), default="wse2")
     parser.add_argument("--params", action="append", default=[], help="name:value,...")
     parser.add_argument("--colors", action="append", default=[], help="name:colour,...")
     parser.add_argument("--fabric-dims", type=_pair, default=None, metavar="W,H")
@@ -70,7 +70,7 @@ def cslc(argv: list[str]) -> int:
     args = _cslc_parser().parse_args(argv)
     try:
         params = {k: v for text in args.params for k, v in parse_assignments(text).items()}
-        colors = {k: v for text in args.colors for k, v in parse_assignments(text, "--colors").items()}
+        colors = {k: int(v) for text in args.colors for k, v in parse_assignments(text, "--colors").items()}
         program = compile_program(
             Path(args.layout),
             arch=args.arch,

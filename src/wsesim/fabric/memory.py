@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,17 @@ Vector = Mem | Mem4 | Circ
 _CODES = ("f2", "f4", "u1", "i1", "u2", "i2", "u4", "i4")
 
 
+@lru_cache(maxsize=4096)
+def _offsets(extents: tuple[int, ...], strides: tuple[int, ...], size: int, start: int, count: int) -> Any:
+    """Byte offsets of the elements of an access in several dimensions."""
+    numbers = np.arange(start, start + count)
+    total = np.zeros(count, np.int64)
+    for extent, stride in zip(reversed(extents), reversed(strides), strict=True):
+        total += numbers % max(1, extent) * (stride * size)
+        numbers = numbers // max(1, extent)
+    return total
+
+
 class Memory:
     """48 KB of one PE: one row of the array that all PEs of a program share."""
 
@@ -29,7 +41,7 @@ class Memory:
         self.mem = row
         self.views: dict[np.dtype[Any], NDArray[Any]] = {np.dtype(c): row.view(c) for c in _CODES}
         self.f16: NDArray[np.float16] = row.view(np.float16)
-        raw = memoryview(row).cast("B")
+        raw = row.data.cast("B")
         self.m8, self.mi8 = raw, raw.cast("b")
         self.m16, self.mi16 = raw.cast("H"), raw.cast("h")
         self.m32, self.mi32, self.mf32 = raw.cast("I"), raw.cast("i"), raw.cast("f")
@@ -63,17 +75,13 @@ class Memory:
     def addresses(self, dtype: np.dtype[Any], m: Vector, start: int, count: int, index: int = 0) -> NDArray[np.int64]:
         """Byte address of each element."""
         size = dtype.itemsize
-        numbers = np.arange(start, start + count)
         offset = index * 2 if m.indexed else 0
+        if isinstance(m, Mem4):
+            return _offsets(m.extents, m.strides, size, start, count) + (m.addr + offset)
+        numbers = np.arange(start, start + count)
         if isinstance(m, Mem):
             return m.addr + offset + numbers * (m.stride * size)
-        if isinstance(m, Circ):
-            return m.base + offset + ((m.addr - m.base) // size + numbers) % m.wrap * size
-        total = np.full(count, m.addr + offset)
-        for extent, stride in zip(reversed(m.extents), reversed(m.strides), strict=True):
-            total += numbers % max(1, extent) * (stride * size)
-            numbers = numbers // max(1, extent)
-        return total
+        return m.base + offset + ((m.addr - m.base) // size + numbers) % m.wrap * size
 
     def gather(self, dtype: np.dtype[Any], at: NDArray[np.int64]) -> NDArray[Any]:
         """Elements at byte addresses."""
