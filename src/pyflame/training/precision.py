@@ -41,9 +41,10 @@ def lowered(batch: Any, dtype: DType) -> Any:
 @contextmanager
 def in_precision(model: Module, dtype: DType) -> Iterator[None]:
     """While it lasts, the model computes with its float32 parameters cast to another type; gradients flow to them."""
-    swapped = []
+    swapped, hooks = [], []
     for module in model.modules():
         if isinstance(module, EXACT):
+            hooks.append(module.register_forward_hook(lambda _module, _args, y: lowered(y, dtype)))
             continue
         for name, parameter in module._parameters.items():
             if parameter is not None and parameter.dtype is DType.float32:
@@ -53,6 +54,8 @@ def in_precision(model: Module, dtype: DType) -> Iterator[None]:
             module._parameters[name] = cast(parameter, dtype)
         yield
     finally:
+        for hook in hooks:
+            hook.remove()
         for module, name, parameter in swapped:
             module._parameters[name] = parameter
 
