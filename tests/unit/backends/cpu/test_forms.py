@@ -321,3 +321,44 @@ def test_casts(seed, source, target):
     rng = np.random.default_rng(seed)
     x = np.abs(array(rng, (3, 17), source)) if target.startswith("u") else array(rng, (3, 17), source)
     check("Cast", [x], to=DType.of(target).onnx)
+
+
+# ---------------------------------------------------------------------- 8-bit integers
+
+
+@few
+@given(st.integers(0, 2**32 - 1), st.sampled_from((("uint8", "int8"), ("int8", "int8"), ("uint8", "uint8"))))
+def test_integer_products_are_exact(seed, dtypes):
+    """Extremes, which saturate where 8-bit instructions add pairs in 16 bits; short and long sums."""
+    rng = np.random.default_rng(seed)
+    depth = int(rng.choice([3, 64, 300, 1100]))
+    a, b = (
+        rng.choice([np.iinfo(d).min, np.iinfo(d).max, 3], shape).astype(d)
+        for d, shape in zip(dtypes, ((5, depth), (depth, 6)), strict=True)
+    )
+    zero_a = rng.integers(0, 100, (5,) if seed % 3 == 0 else ()).astype(dtypes[0])
+    zero_b = rng.integers(0, 100, (6,) if seed % 5 == 0 else ()).astype(dtypes[1])
+    constants = (1, 3) if seed % 2 else ()
+    got, explained = run("MatMulInteger", [a, b, zero_a, zero_b], constants=constants)
+    left = a.astype(np.int64) - (zero_a[:, None] if zero_a.ndim else zero_a)
+    assert got[0].dtype == np.int32
+    np.testing.assert_array_equal(got[0], left @ (b.astype(np.int64) - zero_b))
+    assert explained.host_step_count == 0
+
+
+@few
+@given(st.integers(0, 2**32 - 1), st.sampled_from(("int8", "uint8")), st.sampled_from((1, 2)))
+def test_integer_convolutions_are_exact(seed, dtype, groups):
+    rng = np.random.default_rng(seed)
+    x = rng.choice([0, 255, 7], (2, 8, 6, 5)).astype(np.uint8)
+    limits = np.iinfo(dtype)
+    w = rng.choice([limits.min, limits.max, 1], (4, 8 // groups, 3, 3)).astype(dtype)
+    zeros = [np.array(9, np.uint8), np.array(2, dtype)]
+    check("ConvInteger", [x, w, *zeros], constants=(1, 3) if seed % 2 else (), pads=[1, 1, 0, 1], group=groups)
+
+
+@few
+@given(st.integers(0, 2**32 - 1))
+def test_dynamic_quantization(seed):
+    rng = np.random.default_rng(seed)
+    check("DynamicQuantizeLinear", [array(rng, (7, 33), "float32")], outputs=3)

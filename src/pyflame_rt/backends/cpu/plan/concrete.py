@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pyflame_rt.backends.cpu.plan.claims import PARAMETERS
+from pyflame_rt.backends.cpu.plan.integers import float_form
 from pyflame_rt.graph import DType, Graph, Node, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, PyFlameRTError, UndeterminedError
 from pyflame_rt.graph.graph import node_subgraphs
@@ -185,6 +186,8 @@ class _Worker:
         self.staged = before.staged
         self.waiting: set[str] = set()
         self.refused: Collection[Any] = ()
+        self.exact: set[str] = set()
+        self.integers: dict[str, str] = {}
         self.defaults: dict[Op, Mapping[str, Any]] = {}
         self.inferred: dict[Any, list[Value]] = {}
         self.context = Context.of("numpy")
@@ -301,12 +304,31 @@ class _Worker:
             return []
         values = [self.values[n] if n else None for n in node.inputs]
         attributes = self._bound(node, op)
+        if op.name == "Cast" and not op.domain and self._is_exact_cast(node, attributes["to"]):
+            return []
+        if op.name in ("MatMulInteger", "ConvInteger") and not op.domain:
+            form = float_form(node, self.out.constants, self.out.types, self._fresh)
+            if form is not None:
+                if form.weights is not None:
+                    self._constant(*form.weights)
+                self.exact.add(form.exact)
+                return form.nodes
         if op.composite and (
             not self.keeps(op, attributes) or (self.refused and self.out.form(node, op, attributes) in self.refused)
         ):
             return self._open(node, op, values)
         self._keep(Step(node, op, attributes, origin), values)
         return []
+
+    def _is_exact_cast(self, node: Node, to: int) -> bool:
+        """Whole numbers that were float32 all along go back to it without a step."""
+        source, result = node.inputs[0], node.outputs[0]
+        if to == DType.Int32.onnx and source in self.exact:
+            self.integers[result] = source
+        if to == DType.Float32.onnx and source in self.integers:
+            self.same[result] = self.integers[source]
+            return True
+        return False
 
     def _control(self, node: Node, op: Op) -> list[Node]:
         """An If whose condition is known is the branch it takes; other control flow iterates."""

@@ -1,0 +1,100 @@
+"""Products of 8-bit integers as float32 products, where those are exact.
+
+float32 holds every integer up to 2**24. A product whose sums cannot leave that range, in whatever order they are added,
+is exact in float32, and there it runs at full speed on every machine; 8-bit instructions saturate on many.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from pyflame_rt.graph import DType, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Arrays = Mapping[str, np.ndarray[Any, Any]]
+    Types = Mapping[str, tuple[DType, tuple[int, ...]]]
+
+__all__ = ["FloatForm", "float_form"]
+
+EXACT = 2**24
+# An 8-bit number minus a zero point of its type.
+SPAN = 255
+
+
+class FloatForm(NamedTuple):
+    """Nodes that stand for an integer product.
+
+    Attributes:
+        nodes: in order; the last makes the int32 output.
+        weights: name and contents of the constant factor, or None.
+        exact: the float32 value that equals the output.
+    """
+
+    nodes: list[Node]
+    weights: tuple[str, np.ndarray[Any, Any]] | None
+    exact: str
+
+
+def float_form(node: Node, constants: Arrays, types: Types, fresh: Callable[[str], str]) -> FloatForm | None:
+    """The float32 form of a MatMulInteger or ConvInteger; None where it would not surely be exact."""
+    data, factor, zero, shift = (*node.inputs, "", "")[:4]
+    if any(types[n][0] not in (DType.Int8, DType.UInt8) for n in (data, factor)):
+        return None
+    is_conv = node.op_type == "ConvInteger"
+    if factor in constants and (not shift or shift in constants):
+        wide = _centred(constants[factor], constants.get(shift), rows=is_conv)
+        axes = tuple(range(1, wide.ndim)) if is_conv else (-2,)
+        if wide.ndim < 2 or not wide.size or int(np.abs(wide).sum(axis=axes).max()) * SPAN > EXACT:
+            return None
+        weights = (fresh(factor), wide.astype(np.float32))
+        nodes, right = [], weights[0]
+    else:
+        shape = types[factor][1]
+        depth = int(np.prod(shape[1:] if is_conv else shape[-2:-1] or shape))
+        if depth * SPAN * SPAN > EXACT or (shift and types[shift][1] not in ((), (1,))):
+            return None
+        weights = None
+        nodes, right = _shifted(node, factor, shift, fresh)
+    sizes = types[zero][1] if zero else ()
+    column = len(sizes) == 1 and sizes != (1,)
+    before, left = _shifted(node, data, zero, fresh, column=column and not is_conv)
+    product = fresh(node.name)
+    attributes = dict(node.attributes)
+    nodes += before
+    nodes.append(Node(fresh(node.name), "Conv" if is_conv else "MatMul", [left, right], [product], attributes))
+    to_int = {"to": DType.Int32.onnx}
+    nodes.append(Node(fresh(node.name), "Cast", [product], [node.outputs[0]], to_int))
+    return FloatForm(nodes, weights, product)
+
+
+def _centred(array: np.ndarray[Any, Any], zero: np.ndarray[Any, Any] | None, *, rows: bool) -> np.ndarray[Any, Any]:
+    wide = array.astype(np.int64)
+    if zero is None:
+        return wide
+    shift = zero.astype(np.int64)
+    if rows and shift.ndim == 1:
+        shift = shift.reshape(-1, *(1,) * (array.ndim - 1))
+    return wide - shift
+
+
+def _shifted(
+    node: Node, name: str, zero: str, fresh: Callable[[str], str], *, column: bool = False
+) -> tuple[list[Node], str]:
+    """A tensor minus its zero point, as float32."""
+    to = {"to": DType.Float32.onnx}
+    wide = fresh(name)
+    nodes = [Node(fresh(node.name), "Cast", [name], [wide], to)]
+    if not zero:
+        return nodes, wide
+    point, result = fresh(zero), fresh(name)
+    nodes.append(Node(fresh(node.name), "Cast", [zero], [point], to))
+    if column:
+        turned = fresh(zero)
+        nodes.append(Node(fresh(node.name), "Flatten", [point], [turned], {"axis": 1}))
+        point = turned
+    nodes.append(Node(fresh(node.name), "Sub", [wide, point], [result]))
+    return nodes, result
