@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnx.backend.test.loader as loader
 from onnx import ModelProto
 from onnx.backend.test.runner import Runner
@@ -75,6 +76,23 @@ def load_cases(kind: str) -> tuple[Any, ...]:
 def case_names() -> tuple[str, ...]:
     """Names of all cases."""
     return tuple(case.name for kind in KINDS for case in load_cases(kind))
+
+
+CLASSES = ("float32/int64/bool node cases", "other node cases of numbers", "strings, sequences, optionals", "models")
+_STRING = onnx.TensorProto.STRING
+_PLAIN = {onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL}
+
+
+@cache
+def case_class(name: str) -> str:
+    """One of CLASSES: node cases by the types of all inputs and outputs of their graph; whole models apart."""
+    case = next((c for c in load_cases("node") if c.name == name), None)
+    if case is None:
+        return CLASSES[3]
+    kinds = [info.type for info in (*case.model.graph.input, *case.model.graph.output)]
+    if any(k.WhichOneof("value") != "tensor_type" or k.tensor_type.elem_type == _STRING for k in kinds):
+        return CLASSES[2]
+    return CLASSES[0] if all(k.tensor_type.elem_type in _PLAIN for k in kinds) else CLASSES[1]
 
 
 @cache

@@ -230,7 +230,8 @@ class CpuExecutable:
         plans, hosts = self._latest()
         if plans is None:
             reason = self._why or "no inputs have come yet, so nothing is planned"
-            return [Placement(n.name, n.full_name, "reference", reason, n.outputs) for n in self.graph.nodes]
+            ran = bool(self._why)
+            return [Placement(n.name, n.full_name, "reference", reason, n.outputs, ran) for n in self.graph.nodes]
         return place_nodes(self.graph, [*(fact for plan in plans for fact in plan.facts()), *(h.fact for h in hosts)])
 
     def peaks(self) -> dict[str, float]:
