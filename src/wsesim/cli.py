@@ -118,7 +118,7 @@ def constants() -> int:
 
     sys.stdout.write(f"{LABEL}\n")
     for row in table():
-        mark = "documented" if row.documented else "assumed"
+        mark = "published" if row.published else "assumed"
         sys.stdout.write(f"{row.name:22} {row.value:>12g}  {mark:10}  {row.source}\n")
     return 0
 

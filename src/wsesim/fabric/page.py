@@ -102,7 +102,7 @@ def page(data: dict[str, Any], summary: str) -> str:
     """The whole page; the numbers travel inside it as JSON."""
     rows = "".join(
         f"<tr><td>{html.escape(c['name'])}</td><td>{c['value']:g}</td>"
-        f"<td>{'documented' if c['documented'] else 'assumed'}</td><td>{html.escape(c['source'])}</td></tr>"
+        f"<td>{'published' if c['published'] else 'assumed'}</td><td>{html.escape(c['source'])}</td></tr>"
         for c in data["constants"]
     )
     keep = {k: data[k] for k in ("width", "height", "pes", "links", "timeline")}

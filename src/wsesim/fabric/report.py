@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wsesim.fabric.page import page
 from wsesim.fabric.timing import LABEL, constants
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from wsesim.fabric.machine import Machine
 
 __all__ = ["Report", "collect", "write_reports"]
@@ -92,8 +91,10 @@ def collect(machine: Machine) -> Report:
     for (x, y), pe in sorted(machine.pes.items(), key=lambda item: (item[0][1], item[0][0])):
         idle = max(0.0, machine.now - pe.busy_cycles)
         total = pe.program.memory.total
-        pes.append(PeReport(x, y, pe.program.file, pe.busy_cycles, idle, pe.tasks_run, pe.ops_run, total))
-    memory = [{"program": p.file, "total": p.memory.total} | asdict(p.memory) for p in machine.program.programs]
+        pes.append(PeReport(x, y, Path(pe.program.file).name, pe.busy_cycles, idle, pe.tasks_run, pe.ops_run, total))
+    memory = [
+        {"program": Path(p.file).name, "total": p.memory.total} | asdict(p.memory) for p in machine.program.programs
+    ]
     return Report(
         LABEL,
         machine.arch,

@@ -16,12 +16,12 @@ LABEL = "cycle-approximate, uncalibrated: expect a factor of two"
 
 @dataclass(frozen=True)
 class Constant:
-    """One number of the model and where it comes from (``documented`` or ``assumed``)."""
+    """One number of the model and where it comes from; ``published`` tells whether somebody wrote it down."""
 
     name: str
     value: float
     source: str
-    documented: bool
+    published: bool
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ def constants(timing: Timing = TIMING) -> tuple[Constant, ...]:
     """
     rows: list[Constant] = []
     for item in fields(timing):
-        source, documented = _SOURCES[item.name]
+        source, published = _SOURCES[item.name]
         value: Any = getattr(timing, item.name)
-        rows.append(Constant(item.name, value, source, documented))
+        rows.append(Constant(item.name, value, source, published))
     return tuple(rows)
 
 
