@@ -13,7 +13,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check format conformance checked real-models fuzz csl-corpus bench docs clean
+.PHONY: help demo test check format conformance checked real-models fuzz csl-corpus bench limits soak docs clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -55,8 +55,14 @@ csl-corpus: $(VENV)/.dev ## Parse and print back every .csl file under CORPUS=<c
 	@test -n "$(CORPUS)" || { echo "say which checkout: make csl-corpus CORPUS=/path/to/csl-examples"; exit 2; }
 	WSESIM_CSL_CORPUS="$(CORPUS)" $(BIN)/python -m pytest -q -rs tests/unit/wsesim/csl/test_printer.py
 
-bench: $(VENV)/.dev ## Time the runtime on this machine
+bench: $(VENV)/.dev ## Time the runtime and its peers on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+limits: $(VENV)/.dev ## Measure one core, a busy neighbour, forks and many callers against their bounds
+	$(BIN)/python benchmarks/limits.py --filter '^(?!soak)' $(ARGS)
+
+soak: $(VENV)/.dev ## Eight callers on one session for a minute: answers, memory, handles
+	$(BIN)/python benchmarks/limits.py --filter '^soak' $(ARGS)
 
 docs: $(VENV)/.docs ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -2,142 +2,127 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
+import platform
+import re
 import statistics
 import subprocess
 import sys
-import tempfile
-import time
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import numpy as np
 import typer
-from models import MODELS
+from report import chart, markdown, remarks, table
 from rich.console import Console
-from rich.progress import track
-from rich.table import Table
+from rich.progress import Progress
+from runtimes import RUNTIMES, installed
+from zoo import make
 
-RUNTIMES = {"pyflame": "pyflame_rt", "onnxruntime": "onnxruntime", "openvino": "openvino"}
-
-
-def feeds_of(path: Path, names: list[str], shapes: list[list[object]]) -> dict[str, np.ndarray]:
-    """Inputs beside the model, or random ones for its declared shapes."""
-    beside = path.with_suffix(".npz")
-    if beside.exists():
-        data = np.load(beside)
-        return {n: data[f"in/{n}"] if f"in/{n}" in data.files else data[n] for n in names}
-    rng = np.random.default_rng(0)
-    sizes = [[d if isinstance(d, int) else 1 for d in shape] for shape in shapes]
-    return {n: rng.standard_normal(s).astype(np.float32) for n, s in zip(names, sizes, strict=True)}
+HERE = Path(__file__).resolve().parent
+TIMEOUT = 900  # seconds for one runtime on one model, compilation included
 
 
-def prepare(runtime: str, path: Path, threads: int):  # noqa: ANN201
-    """A function that runs the model once."""
-    if runtime == "openvino":
-        import openvino as ov
-
-        config = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
-        compiled = ov.Core().compile_model(str(path), "CPU", config)
-        names = [next(iter(i.names)) for i in compiled.inputs]
-        feed = feeds_of(path, names, [[1] for _ in names])
-        request = compiled.create_infer_request()
-        return lambda: [request.infer(feed, share_inputs=True, share_outputs=True)[o] for o in compiled.outputs]
-    if runtime == "onnxruntime":
-        import onnxruntime as ort
-
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    else:
-        import pyflame_rt
-
-        options = pyflame_rt.SessionOptions()
-        options.num_threads = threads
-        session = pyflame_rt.InferenceSession(str(path), options)
-    feed = feeds_of(path, [i.name for i in session.get_inputs()], [list(i.shape) for i in session.get_inputs()])
-    return lambda: session.run(None, feed)
+def one_round(path: Path, runtime: str, threads: int, seconds: float) -> dict[str, Any]:
+    """Measure in a process of its own."""
+    command = [sys.executable, str(HERE / "runtimes.py"), runtime, str(path), str(threads), str(seconds)]
+    env = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        return {"error": f"took longer than {TIMEOUT} s"}
+    if done.returncode:
+        return {"error": (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1][:200]}
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-def child(runtime: str, path: Path, threads: int, seconds: float) -> None:
-    """Measure in this process and print JSON."""
-    importlib.import_module(RUNTIMES[runtime])
-    start = time.perf_counter()
-    run = prepare(runtime, path, threads)
-    outputs = run()
-    first = time.perf_counter() - start
-    times: list[float] = []
-    while sum(times) < seconds or len(times) < 5:
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    digest = [float(np.abs(np.asarray(o, np.float64)).sum()) for o in outputs]
-    print(json.dumps({"median": statistics.median(times), "first": first, "digest": digest}))
+def together(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """The medians of several rounds; the error when every round failed."""
+    good = [row for row in rounds if "median" in row]
+    if not good:
+        return rounds[0]
+    numbers = [key for key, value in good[0].items() if isinstance(value, (int, float))]
+    return {**good[0], **{key: statistics.median(row[key] for row in good) for key in numbers}}
 
 
-def measure(path: Path, runtimes: list[str], rounds: int, threads: int, seconds: float) -> dict[str, dict]:
-    """The best median of interleaved rounds, for each runtime."""
-    best: dict[str, dict] = {}
-    for _ in range(rounds):
-        for runtime in runtimes:
-            command = [
-                sys.executable,
-                __file__,
-                "--child",
-                runtime,
-                "--threads",
-                str(threads),
-                "--seconds",
-                str(seconds),
-            ]
-            env = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-            done = subprocess.run([*command, str(path)], capture_output=True, text=True, env=env, check=False)
-            if done.returncode:
-                best.setdefault(runtime, {"error": (done.stderr.strip().splitlines() or ["?"])[-1]})
-                continue
-            row = json.loads(done.stdout.splitlines()[-1])
-            if "median" not in best.get(runtime, {}) or row["median"] < best[runtime]["median"]:
-                best[runtime] = row
-    return best
+def measure(
+    paths: list[Path], runtimes: list[str], rounds: int, threads: int, seconds: float, console: Console
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Rounds are interleaved, so that what disturbs the machine disturbs every runtime alike."""
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {p.stem: {r: [] for r in runtimes} for p in paths}
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("measuring", total=len(paths) * len(runtimes) * rounds)
+        for path in paths:
+            for _ in range(rounds):
+                for runtime in runtimes:
+                    progress.update(task, description=f"{path.stem} on {runtime}")
+                    found[path.stem][runtime].append(one_round(path, runtime, threads, seconds))
+                    progress.advance(task)
+    return {name: {r: together(rows) for r, rows in by.items()} for name, by in found.items()}
 
 
-def show(results: dict[str, dict[str, dict]], runtimes: list[str]) -> None:
-    """Print the table."""
-    table = Table("model", *(f"{r} ms (first s)" for r in runtimes), "ratio to best peer")
-    for name, rows in results.items():
-        cells = [
-            f"{rows[r]['median'] * 1e3:.3f} ({rows[r]['first']:.2f})" if "median" in rows[r] else rows[r]["error"][:60]
-            for r in runtimes
-        ]
-        peers = [rows[r]["median"] for r in runtimes if r != "pyflame" and "median" in rows[r]]
-        ours = rows["pyflame"].get("median")
-        table.add_row(name, *cells, f"{ours / min(peers):.2f}" if peers and ours else "-")
-    Console().print(table)
+def models_of(given: list[Path], only: str, folder: Path, *, quick: bool) -> list[Path]:
+    """The files named, those of the folders named, or the models built here."""
+    if not given:
+        folder.mkdir(parents=True, exist_ok=True)
+        return make(folder, only, quick=quick)
+    files = [f for path in given for f in (sorted(path.glob("*.onnx")) if path.is_dir() else [path])]
+    return [f.resolve() for f in files if re.search(only, f.stem)]
+
+
+def chosen(names: str, *, quick: bool) -> list[str]:
+    """Runtimes to measure; compiling with torch takes long, so not when it has to be quick."""
+    there = installed()
+    if not names:
+        return [name for name in there if not (quick and name == "torch.compile")]
+    wanted = names.split(",")
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        raise typer.BadParameter(f"{missing[0]!r} is not installed, or not one of {', '.join(RUNTIMES)}")
+    return wanted
+
+
+def processor() -> str:
+    """The processor's name."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def main(
-    models: Annotated[list[Path] | None, typer.Argument(help="ONNX files; the built-in models when none.")] = None,
-    only: Annotated[str, typer.Option("--filter", help="Only models whose name contains this.")] = "",
-    rounds: Annotated[int, typer.Option(help="Interleaved rounds.")] = 3,
-    threads: Annotated[int, typer.Option(help="Threads for every runtime.")] = 2,
-    seconds: Annotated[float, typer.Option(help="Time per measurement.")] = 1.0,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures here.")] = None,
-    child_of: Annotated[str, typer.Option("--child", hidden=True)] = "",
+    models: Annotated[list[Path] | None, typer.Argument(help="ONNX files, or folders of them.")] = None,
+    only: Annotated[str, typer.Option("--filter", help="Only models whose name matches this expression.")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="Few models, one short round, no torch.compile.")] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds.")] = 3,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of every runtime.")] = 2,
+    seconds: Annotated[float, typer.Option(help="Time of one measurement.")] = 1.0,
+    runtimes: Annotated[str, typer.Option(help="Only these, with commas between.")] = "",
+    folder: Annotated[Path, typer.Option(help="Where the models built here are kept.")] = Path("build/zoo"),
+    out: Annotated[Path, typer.Option(help="Where results.md, .json and .svg go.")] = Path("build/bench"),
 ) -> None:
     """Run the benchmark."""
-    if child_of:
-        child(child_of, (models or [])[0], threads, seconds)
-        return
-    runtimes = [name for name, module in RUNTIMES.items() if importlib.util.find_spec(module)]
-    with tempfile.TemporaryDirectory() as folder:
-        paths = list(models or [make(Path(folder)) for make in MODELS.values()])
-        chosen = [p for p in paths if only in p.name]
-        results = {p.stem: measure(p.resolve(), runtimes, rounds, threads, seconds) for p in track(chosen, "measuring")}
-    show(results, runtimes)
-    if json_file is not None:
-        json_file.write_text(json.dumps(results, indent=1))
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    names = chosen(runtimes, quick=quick)
+    paths = models_of(models or [], only, folder.resolve(), quick=quick)
+    if not paths:
+        raise typer.BadParameter("no model matches")
+    if quick:
+        rounds, seconds = 1, min(seconds, 0.3)
+    results = measure(paths, names, rounds, threads, seconds, console)
+    about = {
+        "processor": processor(),
+        "threads": threads,
+        "rounds": f"{rounds} of {seconds:g} s",
+        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        "python": platform.python_version(),
+    }
+    console.print(table(results, names), *remarks(results), sep="\n")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "results.json").write_text(json.dumps({"about": about, "results": results}, indent=1), "utf-8")
+    (out / "results.md").write_text(markdown(results, names, about), "utf-8")
+    (out / "results.svg").write_text(chart(results, names), "utf-8")
+    console.print(f"written: {out / 'results.md'}, .json and .svg", highlight=False)
 
 
 if __name__ == "__main__":
