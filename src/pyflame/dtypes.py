@@ -47,8 +47,8 @@ class DType(Enum):
     numpy: np.dtype[Any]
     rt: RtDType
     itemsize: int
-    is_floating_point: bool  # type: ignore[valid-type]
-    is_integer: bool  # type: ignore[valid-type]
+    is_floating_point: bool
+    is_integer: bool
 
     def __repr__(self) -> str:
         return f"DType.{self.name}"

@@ -24,7 +24,8 @@ def to_array(data: Any) -> np.ndarray[Any, Any]:
     if isinstance(data, (list, tuple)) and _holds_tensors(data):
         return np.stack([to_array(item) for item in data]) if data else np.zeros(0)
     if hasattr(data, "_value") and hasattr(data, "numpy"):
-        return data.numpy(copy=False)
+        tensor: Any = data
+        return tensor.numpy(copy=False)
     try:
         array = np.asarray(data)
     except ValueError as error:

@@ -8,8 +8,10 @@ fingerprint is the numbers of its rules and how they are connected; nothing has 
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,8 +65,9 @@ class Spec:
 
     def __init__(self, dtype: DType, shape: tuple[int, ...], known: np.ndarray[Any, Any] | None = None) -> None:
         self.dtype = dtype
-        self.shape: Shape = Shape(shape)
-        self.type = TensorType(dtype.rt, self.shape)
+        sizes = Shape(shape)
+        self.shape: tuple[int, ...] = sizes  # type: ignore[assignment]  # every size is a number
+        self.type = TensorType(dtype.rt, sizes)
         self.known = known
         count = 1
         for size in shape:
@@ -298,10 +301,11 @@ def apply_rule_many(rule: Rule, inputs: tuple[Val | None, ...]) -> list[Val]:
 def _where_called() -> str:
     import traceback
 
-    frames = [f for f in traceback.extract_stack() if "pyflame" not in f.filename.replace("\\", "/").split("/")[:-1]]
+    frames = [f for f in traceback.extract_stack() if not f.filename.startswith(_OURS)]
     return "".join(traceback.format_list(frames[-3:]))
 
 
+_OURS = str(Path(__file__).parent) + os.sep
 _consts: dict[Any, Val] = {}
 _SMALL_CONST = 4096
 

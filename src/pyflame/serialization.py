@@ -9,9 +9,13 @@ checksums of both.
 from __future__ import annotations
 
 import json
+import lzma
 import math
 import os
+import struct
 import tempfile
+import tokenize
+import zipfile
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -204,7 +208,7 @@ def _write_native(obj: Any, path: Path) -> None:
     def fill(sink: Any) -> None:
         sink.write(MAGIC + len(header).to_bytes(8, "little") + header)
         for array in pack.arrays:
-            sink.write(memoryview(array.reshape(-1).view(np.uint8)))
+            sink.write(array.reshape(-1).view(np.uint8).data)
             sink.write(b"\0" * (-array.nbytes % ALIGN))
 
     _write(path, fill)
@@ -333,7 +337,7 @@ def _write_safetensors(obj: Any, path: Path) -> None:
     def fill(sink: Any) -> None:
         sink.write(len(text).to_bytes(8, "little") + text)
         for array in arrays.values():
-            sink.write(memoryview(array.reshape(-1).view(np.uint8)))
+            sink.write(array.reshape(-1).view(np.uint8).data)
 
     _write(path, fill)
 
@@ -367,14 +371,18 @@ def _write_npz(obj: Any, path: Path) -> None:
     _write(path, lambda sink: np.savez(sink, **arrays))  # type: ignore[arg-type]
 
 
-def _read_npz(path: Path) -> dict[str, Any]:
-    import zipfile
-    import zlib
+# What NumPy, zipfile and the parsers under them raise for files that are not what they seem.
+_BAD_ZIP = (
+    ValueError, TypeError, LookupError, AttributeError, OSError, EOFError, RuntimeError, MemoryError, SyntaxError,
+    zipfile.BadZipFile, zlib.error, struct.error, lzma.LZMAError, tokenize.TokenError,
+)  # fmt: skip
 
+
+def _read_npz(path: Path) -> dict[str, Any]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as source, np.load(source, allow_pickle=False) as file:
             return {name: _tensor(np.asarray(file[name], order="C")) for name in file.files}
-    except (ValueError, OSError, EOFError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+    except _BAD_ZIP as error:
         raise InvalidModelError(f"{path}: not an .npz file of numbers: {error}") from error
 
 

@@ -106,7 +106,7 @@ class Tensor(Methods):
     @property
     def shape(self) -> tuple[int, ...]:
         """Sizes; equal to a list or tuple of the same numbers."""
-        return self._value.spec.shape  # type: ignore[return-value]  # a lazy tensor's sizes are all known
+        return self._value.spec.shape
 
     @property
     def dtype(self) -> DType:
@@ -252,7 +252,7 @@ class Tensor(Methods):
         return (1, 0)
 
     def __buffer__(self, flags: int) -> memoryview:
-        return memoryview(self.numpy(copy=False))
+        return self.numpy(copy=False).data
 
     def __bool__(self) -> bool:
         if self._value.spec.numel != 1:
@@ -284,7 +284,7 @@ class Tensor(Methods):
     def __len__(self) -> int:
         if self.ndim == 0:
             raise TypeError("a tensor without dimensions has no length")
-        return self.shape[0]  # type: ignore[return-value]
+        return self.shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:
         if self.ndim == 0:
@@ -354,7 +354,12 @@ class Tensor(Methods):
     @property
     def grad(self) -> Tensor | None:
         """The gradient of the last backward pass; lazy like any tensor."""
-        return None if self._value.leaf is None else self._value.leaf.grad
+        found = self._value.leaf
+        if found is None:
+            return None
+        if modes.tracer is not None:
+            modes.tracer.note_grad(found)
+        return found.grad
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:

@@ -95,11 +95,12 @@ def _store(v: Val, g: Val, mates: tuple[weakref.ref[Val], ...], accumulate: bool
         v.leaf = Leaf()
     if v.leaf.requires_grad and v.leaf.hooks:
         g = run_hooks(v.leaf.hooks, g)
+    if modes.tracer is not None:
+        modes.tracer.note_grad(v.leaf)
+        modes.tracer.saw([v.leaf.grad])
     if accumulate and v.leaf.grad is not None:
         g = apply(onnx("Add"), (v.leaf.grad._value, g))
     g.mates = mates
-    if modes.tracer is not None:
-        modes.tracer.note_grad(v.leaf)
     v.leaf.grad = wrap(g)
 
 

@@ -39,10 +39,14 @@ class _Trace:
         places = {id(v): i for i, v in enumerate(work.leaves)}
         self.fixed: list[Any] = [v.array for v in work.leaves]
         self.arguments = [(places[id(v)], i) for i, v in enumerate(inputs) if id(v) in places]
-        self.handles = [(places[i], h) for i, (_, h) in tracer.captured.items() if i in places]
+        held = {id(old): lf for lf, old in tracer.grads.values() if old is not None}
+        found = [(places[i], h) for i, (_, h) in tracer.captured.items() if i in places]
+        self.handles = [(place, h) for place, h in found if id(h) not in held]
+        self.gradients = [(place, held[id(h)]) for place, h in found if id(h) in held]
+        self.had_gradient = [(lf, old is not None) for lf, old in tracer.grads.values()]
         self.keys = [(places[i], g) for i, (_, g) in tracer.keys.items() if i in places]
         self.scalars = [(places[i], r, v.spec.dtype.numpy) for i, (v, r) in tracer.scalars.items() if i in places]
-        for i, *_ in (*self.arguments, *self.handles, *self.keys, *self.scalars):
+        for i, *_ in (*self.arguments, *self.handles, *self.gradients, *self.keys, *self.scalars):
             self.fixed[i] = None
         outs = {id(v): i for i, v in enumerate(work.outputs)}
         self.results = [self._source(v, outs, inputs) for v in results]
@@ -54,9 +58,7 @@ class _Trace:
             for h, _, at in tracer.rebound.values()
             if id(h._value) in outs
         ]
-        self.grads = [
-            (lf, None if lf.grad is None else outs.get(id(lf.grad._value))) for lf, _ in tracer.grads.values()
-        ]
+        self.grads = [(lf, self._gradient(lf, outs)) for lf, old in tracer.grads.values() if lf.grad is not old]
         self.differentiable = any(n and not s for n, s in zip(self.needs_grad, self.spent, strict=True))
         # Only the executable is needed from now on, unless gradients may be asked for.
         self.work = work if self.differentiable else None
@@ -72,9 +74,16 @@ class _Trace:
                 return "argument", i
         return "outside", v
 
+    @staticmethod
+    def _gradient(lf: Any, outs: dict[int, int]) -> Any:
+        """Which output is the new gradient; a tensor from outside stands for itself, None for none."""
+        return None if lf.grad is None else outs.get(id(lf.grad._value), lf.grad)
+
     def fits(self) -> bool:
-        """Whether the modules that were called are in the mode they were in."""
-        return all(module.training is mode for module, mode in self.modules)
+        """Whether the modules that were called are in the mode they were in, and the same gradients are there."""
+        return all(module.training is mode for module, mode in self.modules) and all(
+            (lf.grad is not None) is had for lf, had in self.had_gradient
+        )
 
     def feeds(self, tensors: list[Any]) -> list[Any]:
         """An array for each leaf."""
@@ -83,10 +92,9 @@ class _Trace:
             arrays[place] = tensors[i]
         for place, handle in self.handles:
             array = handle._value.array
-            if array is None:
-                evaluate([handle._value])
-                array = handle._value.array
-            arrays[place] = array
+            arrays[place] = _contents(handle) if array is None else array
+        for place, lf in self.gradients:
+            arrays[place] = _contents(lf.grad)
         for place, generator in self.keys:
             arrays[place] = generator.next_key()
         for place, read, dtype in self.scalars:
@@ -107,7 +115,12 @@ class _Trace:
             old.handles -= 1
             handle._value = made
         for lf, i in self.grads:
-            lf.grad = None if i is None else wrap(Val(self.specs[i], array=arrays[i]))
+            lf.grad = wrap(Val(self.specs[i], array=arrays[i])) if isinstance(i, int) else i
+
+
+def _contents(handle: Any) -> Any:
+    evaluate([handle._value])
+    return handle._value.array
 
 
 class CompiledFunction:
@@ -258,6 +271,9 @@ def _current(trace: _Trace, feeds: list[Any], tensors: list[Any]) -> list[Val]:
             values[place] = tensors[i]._value
     for place, handle in trace.handles:
         values[place] = handle._value
+    for place, lf in trace.gradients:
+        assert lf.grad is not None
+        values[place] = lf.grad._value
     return values
 
 

@@ -28,7 +28,7 @@ class Tracer:
         rebound: tensors from outside that got a new value, each with the one it had (and which argument it is).
         keys: random keys that were drawn, each with where from.
         scalars: numbers to be read again at each call.
-        grads: leaves whose gradient was written, with the gradient they had.
+        grads: leaves whose gradient was read or written, with the gradient they had.
         modules: what was called in which mode (object, training).
     """
 
@@ -71,7 +71,7 @@ class Tracer:
             self.rebound[id(handle)] = (handle, old, at)
 
     def note_grad(self, leaf: Leaf) -> None:
-        """Note that a gradient is about to be written."""
+        """Note that a gradient is read, or about to be written."""
         if id(leaf) not in self.grads:
             self.grads[id(leaf)] = (leaf, leaf.grad)
 

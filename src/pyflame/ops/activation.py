@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyflame.dtypes import to_dtype
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import pointwise as pw
-from pyflame.ops.core import as_tensor, axis_of, call, cast, dim_argument, floating, scalar, unary
+from pyflame.ops.core import as_tensor, axis_of, call, cast, convert, dim_argument, floating, scalar, unary
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -90,14 +90,17 @@ def leaky_relu(input: Any, negative_slope: float = 0.01) -> Tensor:
 def prelu(input: Any, weight: Any) -> Tensor:
     """Leaky ReLU with a slope for each channel (dimension 1)."""
     x, w = floating(input), as_tensor(weight)
-    if w.numel != 1 and x.ndim > 2:
+    if x.ndim == 0:
+        w = w.reshape(())
+    elif w.numel != 1 and x.ndim > 2:
         w = w.reshape((w.numel, *[1] * (x.ndim - 2)))
     return call("PRelu", x, w)
 
 
 def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
     """The tensor limited to an interval."""
-    return ar.clamp(input, min_val, max_val)
+    x = as_tensor(input)
+    return ar.clamp(x, convert(min_val, x.dtype), convert(max_val, x.dtype))
 
 
 def hardsigmoid(input: Any) -> Tensor:
@@ -136,7 +139,7 @@ def hardshrink(input: Any, lambd: float = 0.5) -> Tensor:
 def threshold(input: Any, threshold: float, value: float) -> Tensor:
     """The input where it is above ``threshold``, ``value`` elsewhere."""
     x = as_tensor(input)
-    return ar.where(ar.gt(x, threshold), x, cast(as_tensor(value), x.dtype))
+    return ar.where(ar.gt(x, threshold), x, convert(value, x.dtype))
 
 
 def glu(input: Any, dim: int = -1) -> Tensor:

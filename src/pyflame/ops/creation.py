@@ -171,12 +171,17 @@ def linspace(start: Any, end: Any, steps: int, dtype: Any = None) -> Tensor:
         raise ValueError(f"linspace: the number of steps must not be negative, got {steps}")
     start, end = (v.item() if isinstance(v, Handle) else v for v in (start, end))  # type: ignore[attr-defined]
     kind = get_default_dtype() if dtype is None else to_dtype(dtype)
+    if not kind.is_floating_point:
+        start, end = int(start), int(end)
     return wrap(leaf(np.linspace(start, end, steps).astype(kind.numpy), kind))
 
 
 def logspace(start: Any, end: Any, steps: int, base: float = 10.0, dtype: Any = None) -> Tensor:
     """``base`` to the powers that :func:`linspace` gives."""
+    start, end = (v.item() if isinstance(v, Handle) else v for v in (start, end))  # type: ignore[attr-defined]
     kind = get_default_dtype() if dtype is None else to_dtype(dtype)
+    if not kind.is_floating_point:
+        start, end = int(start), int(end)
     return wrap(leaf(np.logspace(start, end, steps, base=base).astype(kind.numpy), kind))
 
 

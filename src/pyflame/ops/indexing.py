@@ -155,8 +155,8 @@ def _slice_range(item: slice, size: int) -> tuple[int, int, int]:
         start, stop, step = slice(number(item.start), number(item.stop), number(item.step)).indices(size)
     except TypeError as error:
         raise IndexError(f"a slice is made of ints or None, got {item}") from error
-    if step > 0:
-        return start, max(start, stop), step
+    if not range(start, stop, step):
+        return 0, 0, 1
     return start, stop, step
 
 

@@ -125,7 +125,27 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     """Sums of products by a formula such as ``"bij,bjk->bik"``."""
     given = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
     dtype = common_dtype(given)
-    return call("Einsum", *[convert(v, dtype) for v in given], equation=equation)
+    tensors = [convert(v, dtype) for v in given]
+    terms, arrow, out = equation.replace(" ", "").partition("->")
+    if arrow and len(terms.split(",")) == len(tensors):
+        pairs = [_without_repeats(v, term) for v, term in zip(tensors, terms.split(","), strict=True)]
+        tensors, equation = [v for v, _ in pairs], ",".join(term for _, term in pairs) + "->" + out
+    return call("Einsum", *tensors, equation=equation)
+
+
+def _without_repeats(x: Tensor, labels: str) -> tuple[Tensor, str]:
+    """A label that stands twice for one operand means its diagonal."""
+    from pyflame.ops.gathering import diagonal
+
+    if "." in labels or len(labels) != x.ndim:
+        return x, labels
+    for label in set(labels):
+        while labels.count(label) > 1:
+            a = labels.index(label)
+            b = labels.index(label, a + 1)
+            x = diagonal(x, 0, a, b)
+            labels = labels[:a] + labels[a + 1 : b] + labels[b + 1 :] + label
+    return x, labels
 
 
 def tensordot(a: Any, b: Any, dims: Any = 2) -> Tensor:

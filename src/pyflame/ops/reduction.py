@@ -291,7 +291,8 @@ def norm(input: Any, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Tens
     if p == -math.inf:
         return min(size, dim, keepdim)
     if p == 0:
-        return sum(cast(ar.ne(x, 0), x.dtype), dim, keepdim)
+        # A count has no slope, but it depends on x.
+        return sum(ar.where(ar.ne(x, 0), ar.add(ar.mul(x.sign(), 0.0), 1.0), ar.mul(x.sign(), 0.0)), dim, keepdim)
     if p == 1:
         return sum(size, dim, keepdim)
     if p == 2:

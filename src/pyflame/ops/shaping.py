@@ -285,8 +285,10 @@ row_stack = vstack
 
 
 def _one_or_all(tensors: tuple[Any, ...], change: Callable[[Any], Tensor]) -> Any:
-    listed = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
-    return tuple(change(v) for v in listed) if listed is not tensors or len(tensors) > 1 else change(tensors[0])
+    if len(tensors) != 1:
+        return tuple(change(v) for v in tensors)
+    (only,) = tensors
+    return tuple(change(v) for v in only) if isinstance(only, (list, tuple)) else change(only)
 
 
 def atleast_1d(*tensors: Any) -> Any:
@@ -498,7 +500,8 @@ def triu(input: Any, diagonal: int = 0) -> Tensor:
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     """Coordinates on a grid, one tensor for each dimension."""
-    given = [ravel(v) for v in (tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors)]
+    listed: Any = tensors[0] if tensors and isinstance(tensors[0], (list, tuple)) else tensors
+    given = [ravel(v) for v in listed]
     if indexing not in ("ij", "xy"):
         raise ValueError(f"indexing is 'ij' or 'xy', got {indexing!r}")
     order = [1, 0, *range(2, len(given))] if indexing == "xy" and len(given) > 1 else list(range(len(given)))

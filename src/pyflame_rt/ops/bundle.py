@@ -21,7 +21,7 @@ def _each(*values: Value) -> tuple[TensorType, ...]:
 @operator(since=1, domain="pyflame", infer=_each)
 def Bundle(*values: Value) -> Any:
     """The values themselves: what a function with its own gradient gives."""
-    return values if len(values) > 1 else values[0]
+    return values if len(values) != 1 else values[0]
 
 
 @primitive(since=1, domain="pyflame", infer=same, vjp=lambda g, y, x, signal: (g, None))

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from pyflame.dtypes import DType
+from pyflame.ops import linalg
 from pyflame.ops.activation import log_softmax, logsigmoid, softplus
 from pyflame.ops.arithmetic import abs as absolute
 from pyflame.ops.arithmetic import clamp_min, minimum, where
@@ -334,8 +335,7 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Tens
         >>> pf.nn.functional.cosine_similarity(pf.ones([1, 2]), pf.ones([1, 2])).numpy().round(4).tolist()
         [1.0]
     """
-    left, right = (clamp_min(norm(x, 2.0, dim=dim, keepdim=True), eps) for x in (x1, x2))
-    return ((x1 / left) * (x2 / right)).sum(dim=dim)
+    return linalg.cosine_similarity(x1, x2, dim, eps)
 
 
 def pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from pyflame.autograd import no_grad
@@ -183,8 +184,9 @@ def local_response_norm(input: Any, size: int, alpha: float = 1e-4, beta: float 
     """
     from pyflame.nn.functional.pooling import avg_pool1d
 
-    flat = (input * input).reshape([input.shape[0], input.shape[1], -1]).movedim(1, -1)
-    padded = flat.reshape([-1, 1, input.shape[1]])
+    places = math.prod(input.shape[2:])
+    flat = (input * input).reshape([input.shape[0], input.shape[1], places]).movedim(1, -1)
+    padded = flat.reshape([input.shape[0] * places, 1, input.shape[1]])
     from pyflame.ops.shaping import pad
 
     padded = pad(padded, [size // 2, (size - 1) // 2])
