@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["PE", "Dsr", "LocalTask", "Options"]
 
 TEARDOWN_TASK = 29
+_FAULTS = (IndexError, ValueError, TypeError, OverflowError, RecursionError, AttributeError)
 STACK_BYTES = 1024
 
 
@@ -295,9 +296,12 @@ class PE(Memory):
         if stalls:
             self.running = fn(self, *args)
             self._advance(None)
-        else:
+            return
+        try:
             fn(self, *args)
-            self._ended()
+        except _FAULTS as e:
+            raise self._faulted(e) from e
+        self._ended()
 
     def call(self, fn: Callable[..., Any], stalls: bool, args: tuple[Any, ...], name: str, now: float) -> None:
         """Runs an exported function as a task as soon as the main thread is free."""
@@ -318,7 +322,21 @@ class PE(Memory):
             self.running = None
             self._ended()
             return
+        except _FAULTS as e:
+            raise self._faulted(e) from e
         self.stalled = op
+
+    def _faulted(self, error: Exception) -> ProgramFault:
+        """What generated code ran into, with the place in the CSL source."""
+        where = ""
+        step = error.__traceback__
+        while step is not None:
+            if step.tb_frame.f_code.co_filename.startswith("<csl "):
+                positions = self.code.positions
+                where = f"{positions[min(step.tb_lineno, len(positions)) - 1]}: "
+            step = step.tb_next
+        what = "an access outside the PE's memory" if isinstance(error, IndexError) else str(error)
+        return ProgramFault(f"{where}task {self.task_name!r} on {self.where}: {what}")
 
     def _ended(self) -> None:
         self.free_at = self.t

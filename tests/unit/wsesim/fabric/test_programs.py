@@ -107,6 +107,23 @@ def test_an_assertion_names_its_place():
         host.stop()
 
 
+def test_an_access_outside_memory_names_its_place():
+    top = "var q: [*]u32 = @bitcast([*]u32, @as(u16, 65000));"
+    host = memory_program("out[0] = q[0];" + UNBLOCK, 1, top)
+    host.call("f")
+    with pytest.raises(
+        ProgramFault, match=r"pe\.csl:\d+:\d+: task 'f' on PE \(0, 0\): an access outside the PE's memory"
+    ):
+        host.stop()
+
+
+def test_recursion_without_end_is_a_fault():
+    host = memory_program("g(3);" + UNBLOCK, 1, "fn g(n: u16) void { if (n > 2) { g(n); } }")
+    host.call("f")
+    with pytest.raises(ProgramFault, match="recursion"):
+        host.stop()
+
+
 # --- tasks --------------------------------------------------------------------------------------------------
 
 
