@@ -8,27 +8,23 @@ from onnx import TensorProto, helper, numpy_helper
 
 import pyflame_rt
 from pyflame_rt.backends.cpu.llvm.gemv import GemvKernel
+from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.jit import call
 from pyflame_rt.backends.cpu.onednn import library
+from pyflame_rt.backends.cpu.plan.panels import panels
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 
 
-def panels(matrix):
-    depth, width = matrix.shape
-    padded = np.zeros((depth, -(-width // 16) * 16), np.float32)
-    padded[:, :width] = matrix
-    return np.ascontiguousarray(padded.reshape(depth, -1, 16).transpose(1, 0, 2))
-
-
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 70), st.integers(1, 70), st.integers(0, 2**32 - 1))
-def test_kernel_equals_numpy(depth, width, seed):
+@given(st.integers(1, 70), st.integers(1, 70), st.sampled_from([1, 2, 3]), st.integers(0, 2**32 - 1))
+def test_kernel_equals_numpy(depth, width, vectors, seed):
     rng = np.random.default_rng(seed)
     x, w = rng.standard_normal(depth, dtype=np.float32), rng.standard_normal((depth, width), dtype=np.float32)
-    packed, y = panels(w), np.full(width + 3, 7, np.float32)
+    columns = vectors * host().lanes(4)
+    packed, y = panels(w, columns), np.full(width + 3, 7, np.float32)
     buffers = [a.ctypes.data for a in (x, packed, y)]
-    call(GemvKernel(), buffers, [depth, width, depth * 16], 0, len(packed))
+    call(GemvKernel(columns), buffers, [depth, width], 0, len(packed))
     np.testing.assert_allclose(y[:width], x @ w, rtol=1e-5, atol=1e-5)
     assert (y[width:] == 7).all()
 

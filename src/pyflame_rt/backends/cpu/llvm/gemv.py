@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE, emit_rows
 from pyflame_rt.backends.cpu.llvm.host import host as this_host
@@ -22,20 +22,19 @@ _SUMS = 8  # vectors of partial sums, so that additions need not wait for each o
 
 @dataclass(frozen=True)
 class GemvKernel:
-    """y = x W, float32, W in panels of 16 columns: all of its k rows of 16, then the next panel.
+    """y = x W, float32, W in panels of so many columns: all of its k rows of them, then the next panel.
 
-    bufs: x, W, operands of the epilogue, y. params: [k, n, floats of a panel]. rows: ceil(n / PANEL).
+    bufs: x, W, operands of the epilogue, y. params: [k, n]. rows: ceil(n / panel). A panel is whole vectors.
     ``epilogue`` is a flat kernel over the columns whose output is y, where it finds the sums.
     """
 
-    PANEL: ClassVar[int] = 16
-
+    panel: int
     epilogue: RowKernel | None = None
 
     @property
     def key(self) -> str:
         """Equal for kernels of equal structure."""
-        return "gemv" + ("" if self.epilogue is None else self.epilogue.key)
+        return f"gemv{self.panel}" + ("" if self.epilogue is None else self.epilogue.key)
 
     def emit(self, name: str, host: Host | None = None) -> str:
         """The module of the kernel."""
@@ -46,8 +45,8 @@ class GemvKernel:
 class _Emitter:
     def __init__(self, kernel: GemvKernel, host: Host) -> None:
         self.kernel, self.b = kernel, Builder(host)
-        self.at = Lanes(self.b, min(host.lanes(4), kernel.PANEL))
-        self.vectors = kernel.PANEL // self.at.lanes
+        self.at = Lanes(self.b, host.lanes(4))
+        self.vectors = kernel.panel // self.at.lanes
         self.sets = max(1, _SUMS // self.vectors)
 
     def emit(self, name: str) -> str:
@@ -55,18 +54,19 @@ class _Emitter:
         b.begin()
         operands = 0 if kernel.epilogue is None else len(kernel.epilogue.inputs)
         self.x, w, y = (b.op(f"load ptr, ptr {b.element('ptr', '%bufs', str(k))}") for k in (0, 1, 2 + operands))
-        self.k, n, stride = (b.load_i64("%params", i) for i in range(3))
+        self.k, n = (b.load_i64("%params", i) for i in range(2))
+        stride = b.integer(f"mul {self.k}, {kernel.panel}")
 
         def panel(p: str, _: list[V]) -> list[V]:
-            first = b.integer(f"mul {p}, {kernel.PANEL}")
+            first = b.integer(f"mul {p}, {kernel.panel}")
             sums = self._panel(b.element("float", w, b.integer(f"mul {p}, {stride}")))
             self._store(sums, b.element("float", y, first), b.integer(f"sub {n}, {first}"))
             return []
 
         loop(b, "%begin", "%end", 1, [], panel)
         if kernel.epilogue is not None:
-            low = b.integer(f"mul %begin, {kernel.PANEL}")
-            high = least(b, b.integer(f"mul %end, {kernel.PANEL}"), n)
+            low = b.integer(f"mul %begin, {kernel.panel}")
+            high = least(b, b.integer(f"mul %end, {kernel.panel}"), n)
             rest = b.element("ptr", "%bufs", "2")
             b.do(f"call void @{name}_after(ptr {rest}, ptr %params, i64 {low}, i64 {high})")
         b.do("ret void")
@@ -95,15 +95,15 @@ class _Emitter:
     def _row(self, panel: str, k: str, ahead: int, sums: list[V]) -> list[V]:
         b, at = self.b, self.at
         scale = splat_load(at, b.element("float", b.element("float", self.x, k), str(ahead)))
-        row = b.element("float", panel, b.integer(f"mul {k}, {self.kernel.PANEL}"))
-        places = (b.element("float", row, str(ahead * self.kernel.PANEL + v * at.lanes)) for v in range(self.vectors))
+        row = b.element("float", panel, b.integer(f"mul {k}, {self.kernel.panel}"))
+        places = (b.element("float", row, str(ahead * self.kernel.panel + v * at.lanes)) for v in range(self.vectors))
         return [at.fma(load_vector(at, place), scale, s) for place, s in zip(places, sums, strict=True)]
 
     def _store(self, sums: list[V], place: str, left: str) -> None:
         """The last panel may have fewer columns."""
         b, lanes = self.b, self.at.lanes
         whole, part, done = b.label("whole"), b.label("part"), b.label("stored")
-        b.branch(b.op(f"icmp sge i64 {left}, {self.kernel.PANEL}"), whole, part)
+        b.branch(b.op(f"icmp sge i64 {left}, {self.kernel.panel}"), whole, part)
         b.place(whole)
         for v, value in enumerate(sums):
             store_vector(value, b.element("float", place, str(v * lanes)))

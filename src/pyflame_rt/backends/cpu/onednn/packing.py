@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
-from pyflame_rt.backends.cpu.onednn.primitive import aligned_empty, execute
+from pyflame_rt.backends.cpu.onednn.primitive import execute
 from pyflame_rt.backends.cpu.onednn.primitives import reorder
+from pyflame_rt.backends.cpu.onednn.regions import weights_empty
 
 __all__ = ["pack", "pack_into", "unpack"]
 
@@ -17,7 +18,7 @@ def pack(
     array: np.ndarray[Any, Any], target: MemDesc, *, source: MemDesc | None = None
 ) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The bytes of an array in another layout; ``source`` describes the array where its own strides do not."""
-    out = aligned_empty(target.size)
+    out = weights_empty(target.size)
     pack_into(array, target, out, source=source)
     return out
 

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.backends.cpu.llvm.gemv import GemvKernel
+from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.program import Map, Operand, RowKernel, Store, apply, load
-from pyflame_rt.backends.cpu.onednn.memory import MemDesc
+from pyflame_rt.backends.cpu.llvm.tiles.micro import tile_for
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative
 from pyflame_rt.backends.cpu.plan.lower_loops import external_names, group_expression
+from pyflame_rt.backends.cpu.plan.panels import panels
 from pyflame_rt.graph import DType
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.plan.concrete import Step
     from pyflame_rt.backends.cpu.plan.groups import Group
     from pyflame_rt.backends.cpu.plan.views import View
-from pyflame_rt.backends.cpu.plan.weights import pack
 
 __all__ = ["row_product", "takes_row_product"]
 
@@ -44,35 +45,34 @@ def row_product(low: Lowering, step: Step, group: Group | None = None) -> View:
     """Lower a product of one row, together with the loop that alone reads it."""
     transposed = step.op.name == "Gemm" and step.attributes["transB"]
     weights: Any = low.constant_of(step.node.inputs[1])
-    matrix = weights if transposed else weights.T  # columns, depth
-    width, depth = matrix.shape
+    matrix = weights.T if transposed else weights
+    depth, width = matrix.shape
+    columns = tile_for(host(), width).vectors * host().lanes(4)  # as products of more rows have them
     x = low.dense(step.node.inputs[0])
     if x.dtype is not DType.Float32 or x.count != depth:
         raise NotNative("not a single row of float32")
-    kernel, operands = _kernel(low, step, group, width)
-    desc = MemDesc((width, depth), "f32", f"AB16b{GemvKernel.PANEL}a")
-    packed = low.constant(pack(matrix, desc).view(np.float32))
+    finish, operands = _finish(low, step, group, width)
+    packed = low.constant(panels(matrix, columns))
     shape = low.concrete.shape(step.node.outputs[0]) if group is None else group.shape
     out = low.new(shape, DType.Float32)
-    panels = -(-width // GemvKernel.PANEL)
     low.kernel(
         "+".join([step.op.name, *(s.op.name for s in (group.steps if group is not None else ()))]),
-        kernel,
+        GemvKernel(columns, finish),
         [x, packed, *operands, out],
-        [depth, width, packed.count // panels],
-        panels,
-        GRAIN // (depth * GemvKernel.PANEL),
+        [depth, width],
+        -(-width // columns),
+        GRAIN // (depth * columns),
     )
     return out
 
 
-def _kernel(low: Lowering, step: Step, group: Group | None, width: int) -> tuple[GemvKernel, list[View]]:
-    """The kernel with its bias and epilogue, and the values those read."""
+def _finish(low: Lowering, step: Step, group: Group | None, width: int) -> tuple[RowKernel | None, list[View]]:
+    """What follows the sums, and the values it reads."""
     product = step.node.outputs[0]
     bias = [n for n in step.node.inputs[2:3] if n]
     others = [] if group is None else [n for n in external_names(low, group) if n != product]
     if not bias and group is None:
-        return GemvKernel(), []
+        return None, []
     if group is not None and (math.prod(group.shape) != width or _result_type(low, group) is not DType.Float32):
         raise NotNative("the loop widens the product or changes its type")
     names = [*bias, *others]
@@ -85,7 +85,7 @@ def _kernel(low: Lowering, step: Step, group: Group | None, width: int) -> tuple
     if group is not None:
         value = group_expression(low, group, {**dict(zip(others, loads[len(bias) :], strict=True)), product: value})
     stage = Map((Store(len(views), value),))
-    return GemvKernel(RowKernel(0, tuple(operands), (Operand("float32"),), (stage,))), views
+    return RowKernel(0, tuple(operands), (Operand("float32"),), (stage,)), views
 
 
 def _result_type(low: Lowering, group: Group) -> DType:

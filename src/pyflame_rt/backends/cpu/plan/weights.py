@@ -14,7 +14,7 @@ import numpy as np
 
 from pyflame_rt.backends.cpu.onednn import packing
 from pyflame_rt.backends.cpu.onednn.api import cpu_isa, version
-from pyflame_rt.backends.cpu.onednn.primitive import aligned_empty
+from pyflame_rt.backends.cpu.onednn.regions import weights_empty
 from pyflame_rt.cache.models import is_settled
 from pyflame_rt.cache.signature import code_signature
 from pyflame_rt.cache.store import HEADER, current_store
@@ -69,7 +69,7 @@ def derived(
     owner, scope = root_of(source), _scope.get()
     mapped = isinstance(owner, mmap.mmap) and not source.flags.writeable
     if not mapped and scope is None:
-        return _filled(aligned_empty(size), fill)
+        return _filled(weights_empty(size), fill)
     key = (source.ctypes.data, source.shape, source.strides, source.dtype.str, form, None if mapped else id(scope))
     with _lock:
         found = _made.get(key)
@@ -77,7 +77,7 @@ def derived(
         return found
     result = _on_disk(source, form, size, fill) if mapped and size >= MIN_FILE else None
     if result is None:
-        result = _filled(aligned_empty(size), fill)
+        result = _filled(weights_empty(size), fill)
     forget_pages(source)
     with _lock:
         if _watch(owner):
