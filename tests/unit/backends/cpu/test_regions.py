@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from pyflame_rt.backends.cpu.onednn import library, regions
-from pyflame_rt.graph.pages import forget_pages
+from pyflame_rt.backends.cpu.plan.weights import resident
+from pyflame_rt.graph.pages import forget_pages, map_file
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 
@@ -46,3 +47,16 @@ def test_regions_go_with_their_arrays():
         gc.collect()
     assert used() - before <= regions.REGION + (16 << 20)
     assert all(np.shares_memory(a, b) == (a is b) for a in kept for b in kept)
+
+
+def test_weights_of_a_mapped_file_are_copied_once(tmp_path):
+    path = tmp_path / "weights"
+    values = np.arange(1 << 16, dtype=np.float32)
+    path.write_bytes(values.tobytes())
+    array = np.frombuffer(map_file(path), np.float32)
+    first, second = resident(array), resident(array[:])
+    assert first is second
+    assert not np.shares_memory(first, array)
+    assert np.array_equal(first, values)
+    assert np.array_equal(array, values)
+    assert resident(values) is values

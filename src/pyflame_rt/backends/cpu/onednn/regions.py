@@ -12,7 +12,7 @@ import numpy as np
 
 from pyflame_rt.backends.cpu.onednn.primitive import aligned_empty
 
-__all__ = ["weights_empty"]
+__all__ = ["SMALL", "weights_empty"]
 
 REGION = 64 << 20
 SMALL = 32 << 10  # what is smaller gains nothing

@@ -14,6 +14,7 @@ from pyflame_rt.backends.cpu.llvm.tiles.micro import tile_for
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative
 from pyflame_rt.backends.cpu.plan.lower_loops import external_names, group_expression
 from pyflame_rt.backends.cpu.plan.panels import panels
+from pyflame_rt.backends.cpu.plan.weights import resident
 from pyflame_rt.graph import DType
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def row_product(low: Lowering, step: Step, group: Group | None = None) -> View:
     if x.dtype is not DType.Float32 or x.count != depth:
         raise NotNative("not a single row of float32")
     finish, operands = _finish(low, step, group, width)
-    packed = low.constant(panels(matrix, columns))
+    packed = low.constant(resident(panels(matrix, columns)))
     shape = low.concrete.shape(step.node.outputs[0]) if group is None else group.shape
     out = low.new(shape, DType.Float32)
     low.kernel(

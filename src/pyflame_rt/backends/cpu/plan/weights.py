@@ -14,7 +14,7 @@ import numpy as np
 
 from pyflame_rt.backends.cpu.onednn import packing
 from pyflame_rt.backends.cpu.onednn.api import cpu_isa, version
-from pyflame_rt.backends.cpu.onednn.regions import weights_empty
+from pyflame_rt.backends.cpu.onednn.regions import SMALL, weights_empty
 from pyflame_rt.cache.models import is_settled
 from pyflame_rt.cache.signature import code_signature
 from pyflame_rt.cache.store import HEADER, current_store
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 
-__all__ = ["derived", "pack", "sharing"]
+__all__ = ["derived", "pack", "resident", "sharing"]
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 # What is smaller is packed faster than a file is opened.
@@ -145,6 +145,31 @@ def _forget(number: int, extent: tuple[int, int]) -> None:
     low, high = extent
     for key in [k for k in list(_made.keys()) if low <= k[0] < high]:
         _made.pop(key, None)
+
+
+class _Resident(np.ndarray[Any, Any]):
+    """A copy of mapped memory; ``source`` keeps the address it is known by from being used again."""
+
+    source: Any = None
+
+
+_residents: weakref.WeakValueDictionary[tuple[Any, ...], _Resident] = weakref.WeakValueDictionary()
+
+
+def resident(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Weights that every run reads whole, taken out of a mapped file: its small pages are slower to read."""
+    if not isinstance(root_of(array), mmap.mmap) or array.nbytes < SMALL:
+        return array
+    key = (array.ctypes.data, array.shape, array.dtype.str)
+    with _lock:
+        found = _residents.get(key)
+        if found is None:
+            found = weights_empty(array.nbytes).view(array.dtype).reshape(array.shape).view(_Resident)
+            np.copyto(found, array)
+            found.source = array
+            forget_pages(array)
+            _residents[key] = found
+        return found
 
 
 def pack(array: np.ndarray[Any, Any], target: MemDesc) -> Bytes:
