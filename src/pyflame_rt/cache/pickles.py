@@ -14,7 +14,7 @@ from pyflame_rt.graph.pages import FileIdentity, file_of, identity_of, map_file
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["StaleError", "freeze", "thaw"]
+__all__ = ["StaleError", "freeze", "place_of", "thaw"]
 
 # Smaller arrays are written where they are used.
 MIN_MAPPED = 256
@@ -66,9 +66,15 @@ _PLAIN = {("collections", "OrderedDict"), ("copyreg", "_reconstructor"), ("built
 
 
 def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
+    place = place_of(array)
+    return array.__reduce_ex__(5) if place is None else place
+
+
+def place_of(array: np.ndarray[Any, Any]) -> tuple[Any, tuple[Any, ...]] | None:
+    """How a pickler writes an array that lies in a mapped file; None for others, and for small ones."""
     found = file_of(array) if array.nbytes >= MIN_MAPPED else None
     if found is None:
-        return array.__reduce_ex__(5)
+        return None
     path, identity, offset = found
     return _mapped_array, (path, tuple(identity), offset, array.dtype, array.shape, array.strides)
 

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING
 from pyflame_rt.cache.writer import Writer
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.locks import new_lock
+from pyflame_rt.graph.pages import note_mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 __all__ = ["CacheEntry", "Draft", "Store", "current_store", "default_folder", "use_store"]
 
@@ -117,6 +118,8 @@ class Store:
             mapped.close()
             self._discard(path)
             return None
+        with contextlib.suppress(OSError):  # deleted meanwhile by somebody who needs the room
+            note_mapping(mapped, path)
         self._touch(path)
         return mapped
 
@@ -124,6 +127,15 @@ class Store:
         """Where an entry is, or would be."""
         name = _digest(key).hex()[:40]
         return self.folder / kind / name[:2] / name[2:]
+
+    def touch_all(self, paths: Iterable[str]) -> None:
+        """Note that entries were used that were not read through the store."""
+        for path in paths:
+            self._touch(Path(path))
+
+    def discard(self, kind: str, key: str) -> None:
+        """Delete an entry that proved worthless."""
+        self._discard(self.path(kind, key))
 
     def _touch(self, path: Path) -> None:
         with contextlib.suppress(OSError):
@@ -272,6 +284,8 @@ class Draft:
         except OSError as error:
             self._store._abandon(self._name, error)
             return
+        with contextlib.suppress(OSError):
+            note_mapping(self.mapped, self._path)
         self._store._grow(len(self.mapped))
 
     def drop(self) -> None:

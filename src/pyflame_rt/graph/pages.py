@@ -11,7 +11,7 @@ import numpy as np
 
 from pyflame_rt.graph.locks import new_lock
 
-__all__ = ["FileIdentity", "file_of", "forget_pages", "identity_of", "map_file", "root_of"]
+__all__ = ["FileIdentity", "file_of", "forget_pages", "identity_of", "map_file", "note_mapping", "root_of"]
 
 
 class FileIdentity(NamedTuple):
@@ -49,6 +49,14 @@ def map_file(path: str | os.PathLike[str]) -> mmap.mmap:
                 mapped = _maps[identity] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
                 _files[mapped] = os.path.abspath(path), identity
             return mapped
+
+
+def note_mapping(mapped: mmap.mmap, path: str | os.PathLike[str]) -> None:
+    """Let :func:`file_of` know a mapping that was made elsewhere, of a file that will not change."""
+    identity = identity_of(path)
+    with _lock:
+        _files[mapped] = os.path.abspath(path), identity
+        _maps.setdefault(identity, mapped)
 
 
 def file_of(array: np.ndarray[Any, Any]) -> tuple[str, FileIdentity, int] | None:

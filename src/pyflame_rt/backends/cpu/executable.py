@@ -190,7 +190,7 @@ class CpuExecutable:
             graph = self.graph if set(self.outputs) <= set(names) else self.graph.needed_for(names)
             # Primitives divide their work among threads when they are made.
             with use_threads(self.threads), sharing(self):
-                plan = make_plan(graph, types, self.threads, names, self._folded)
+                plan = make_plan(graph, types, self.threads, names, self._folded, stored=not self.checked)
         except ShapesUnknown as error:
             plan, self._why = None, str(error)
         except (LookupError, TypeError, ValueError, AttributeError, AssertionError, NotNative) as error:

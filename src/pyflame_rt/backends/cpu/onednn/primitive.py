@@ -6,7 +6,7 @@ import ctypes
 import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from pyflame_rt.backends.cpu.onednn.attr import Attr, Prelu
 from pyflame_rt.backends.cpu.onednn.library import load_gomp
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc, Memory
 from pyflame_rt.backends.cpu.onednn.runtime import Handle, Stream, engine
+
+if TYPE_CHECKING:
+    from pyflame_rt.backends.cpu.onednn.recipes import Recipe
 
 __all__ = ["Primitive", "aligned_empty", "build", "execute"]
 
@@ -32,6 +35,7 @@ class Primitive(Handle):
         args: argument name -> descriptor, with the layouts the primitive settled on.
         arg_ids: argument name -> ``DNNL_ARG_*``.
         impl: the library's name of the implementation, such as ``jit:avx2``.
+        recipe: how it was made, where that is known.
         flops: an estimate of the arithmetic of one execution (zero where a dim is not known yet).
         threads: among how many the work was divided at most, when it was made.
     """
@@ -48,6 +52,7 @@ class Primitive(Handle):
         self.attr = attr
         self.flops = flops
         self.impl = desc.impl()
+        self.recipe: Recipe | None = None
         self.args: dict[str, MemDesc] = {}
         self.arg_ids: dict[str, int] = {}
         for name, number in ids.items():
@@ -83,6 +88,7 @@ class Primitive(Handle):
             super().close()
         self._desc.close()
         self.args.clear()
+        self.recipe = None
 
     def exec_args(self, memories: Mapping[str, Memory]) -> tuple[ctypes.Array[api.ExecArg], int]:
         """The argument list of ``dnnl_primitive_execute``: the C array and its length.

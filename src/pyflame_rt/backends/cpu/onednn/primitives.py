@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pyflame_rt.backends.cpu.onednn import api
 from pyflame_rt.backends.cpu.onednn.attr import Attr
 from pyflame_rt.backends.cpu.onednn.primitive import Primitive, build
+from pyflame_rt.backends.cpu.onednn.recipes import recorded
 from pyflame_rt.backends.cpu.onednn.runtime import engine
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ _WEIGHTED = ("src", "weights", "bias", "dst")
 _MAPPED = ("src", "dst")
 
 
+@recorded
 def convolution(
     src: MemDesc,
     weights: MemDesc,
@@ -69,6 +71,7 @@ def convolution(
     return build("convolution", given, _WEIGHTED, attr, flops)
 
 
+@recorded
 def deconvolution(
     src: MemDesc,
     weights: MemDesc,
@@ -93,6 +96,7 @@ def deconvolution(
     return build("deconvolution", given, _WEIGHTED, attr, flops)
 
 
+@recorded
 def matmul(
     src: MemDesc, weights: MemDesc, dst: MemDesc, *, bias: MemDesc | None = None, attr: Attr = _DEFAULT
 ) -> Primitive:
@@ -106,6 +110,7 @@ def matmul(
     return build("matmul", given, _WEIGHTED, attr, flops, function="dnnl_matmul_primitive_desc_create")
 
 
+@recorded
 def inner_product(
     src: MemDesc, weights: MemDesc, dst: MemDesc, *, bias: MemDesc | None = None, attr: Attr = _DEFAULT
 ) -> Primitive:
@@ -114,6 +119,7 @@ def inner_product(
     return build("inner_product", given, _WEIGHTED, attr, _flops(dst, 2 * math.prod(weights.dims[1:])))
 
 
+@recorded
 def pooling(
     src: MemDesc,
     dst: MemDesc,
@@ -134,6 +140,7 @@ def pooling(
     return build("pooling", given, _MAPPED, attr, _flops(dst, math.prod(kernel)))
 
 
+@recorded
 def eltwise(
     src: MemDesc, dst: MemDesc, *, kind: str, alpha: float = 0.0, beta: float = 0.0, attr: Attr = _DEFAULT
 ) -> Primitive:
@@ -143,6 +150,7 @@ def eltwise(
     return build("eltwise", given, _MAPPED, attr, _flops(dst))
 
 
+@recorded
 def softmax(src: MemDesc, dst: MemDesc, *, axis: int, log: bool = False, attr: Attr = _DEFAULT) -> Primitive:
     """Softmax, or its logarithm, along one axis."""
     number = api.SOFTMAX["log" if log else "accurate"]
@@ -150,6 +158,7 @@ def softmax(src: MemDesc, dst: MemDesc, *, axis: int, log: bool = False, attr: A
     return build("softmax", given, _MAPPED, attr, _flops(dst, 4))
 
 
+@recorded
 def layer_normalization(
     src: MemDesc,
     dst: MemDesc,
@@ -165,6 +174,7 @@ def layer_normalization(
     return build("layer_normalization", given, (*_MAPPED, *_affine(scale, shift)), attr, _flops(dst, 8))
 
 
+@recorded
 def batch_normalization(
     src: MemDesc,
     dst: MemDesc,
@@ -183,6 +193,7 @@ def batch_normalization(
     return build("batch_normalization", given, names, attr, _flops(dst, 4))
 
 
+@recorded
 def lrn(
     src: MemDesc,
     dst: MemDesc,
@@ -200,12 +211,14 @@ def lrn(
     return build("lrn", given, _MAPPED, attr, _flops(dst, 2 * size + 8))
 
 
+@recorded
 def prelu(src: MemDesc, weights: MemDesc, dst: MemDesc, *, attr: Attr = _DEFAULT) -> Primitive:
     """Leaky ReLU with a tensor of slopes, of dst's rank and broadcast to it."""
     given = (api.FORWARD_INFERENCE, src.handle, weights.handle, dst.handle)
     return build("prelu", given, ("src", "weights", "dst"), attr, _flops(dst, 2))
 
 
+@recorded
 def resampling(src: MemDesc, dst: MemDesc, *, kind: str, attr: Attr = _DEFAULT) -> Primitive:
     """Resizing of the spatial dims to dst's, half-pixel centres; ``kind`` is ``nearest`` or ``linear``."""
     number = _choice(api.RESAMPLING, kind, "resampling kind")
@@ -213,6 +226,7 @@ def resampling(src: MemDesc, dst: MemDesc, *, kind: str, attr: Attr = _DEFAULT) 
     return build("resampling", given, _MAPPED, attr, _flops(dst, 8))
 
 
+@recorded
 def reduction(
     src: MemDesc, dst: MemDesc, *, kind: str, p: float = 0.0, epsilon: float = 0.0, attr: Attr = _DEFAULT
 ) -> Primitive:
@@ -221,6 +235,7 @@ def reduction(
     return build("reduction", given, _MAPPED, attr, _flops(src), function="dnnl_reduction_primitive_desc_create")
 
 
+@recorded
 def binary(src_0: MemDesc, src_1: MemDesc, dst: MemDesc, *, kind: str, attr: Attr = _DEFAULT) -> Primitive:
     """An operation on two tensors of one rank, each broadcast along its dims of size one."""
     given = (_choice(api.BINARY, kind, "binary kind"), src_0.handle, src_1.handle, dst.handle)
@@ -228,6 +243,7 @@ def binary(src_0: MemDesc, src_1: MemDesc, dst: MemDesc, *, kind: str, attr: Att
     return build("binary", given, names, attr, _flops(dst), function="dnnl_binary_primitive_desc_create")
 
 
+@recorded
 def reorder(src: MemDesc, dst: MemDesc, *, attr: Attr = _DEFAULT) -> Primitive:
     """A copy from one layout or element type to another; scales and zero points quantise."""
     given = (src.handle, engine(), dst.handle, engine())
@@ -235,12 +251,14 @@ def reorder(src: MemDesc, dst: MemDesc, *, attr: Attr = _DEFAULT) -> Primitive:
     return build("reorder", given, _MAPPED, attr, _flops(dst), function=function, engine_first=False)
 
 
+@recorded
 def concat(srcs: Sequence[MemDesc], dst: MemDesc | None = None, *, axis: int, attr: Attr = _DEFAULT) -> Primitive:
     """Concatenation of ``src_0``, ``src_1``...; without dst its layout is chosen."""
     given = (_maybe(dst), len(srcs), axis % srcs[0].ndims, _handles(srcs))
     return build("concat", given, _numbered(srcs), attr, function="dnnl_concat_primitive_desc_create")
 
 
+@recorded
 def sum_(
     srcs: Sequence[MemDesc], dst: MemDesc | None = None, *, scales: Sequence[float] | None = None, attr: Attr = _DEFAULT
 ) -> Primitive:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from pyflame_rt.backends.cpu.onednn import api
 from pyflame_rt.backends.cpu.onednn.attr import Attr
 from pyflame_rt.backends.cpu.onednn.primitive import Primitive, build
+from pyflame_rt.backends.cpu.onednn.recipes import recorded
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.onednn.memory import MemDesc
@@ -28,6 +29,7 @@ _DEFAULT = Attr()
 _NO_FLAGS = 0
 
 
+@recorded
 def lstm(
     src_layer: MemDesc,
     weights_layer: MemDesc,
@@ -54,6 +56,7 @@ def lstm(
     return build("lstm", given, names, attr, _flops(src_layer, weights_layer, weights_iter))
 
 
+@recorded
 def gru(
     src_layer: MemDesc,
     weights_layer: MemDesc,

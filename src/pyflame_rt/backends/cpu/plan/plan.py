@@ -26,13 +26,14 @@ from pyflame_rt.backends.cpu.plan.facts import step_facts
 from pyflame_rt.backends.cpu.plan.lower import DnnStep, HostStep, KernelStep, Lowered, Lowering
 from pyflame_rt.backends.cpu.plan.memory import assign_offsets
 from pyflame_rt.backends.cpu.plan.outputs import fresh
+from pyflame_rt.backends.cpu.plan.stored import StoredPlan, keep_plan, plan_key, stored_plan
 from pyflame_rt.backends.cpu.plan.timing import StepClock, report
 from pyflame_rt.backends.cpu.plan.views import Place
 from pyflame_rt.backends.cpu.threads import set_threads
 from pyflame_rt.ops.evaluate import where
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyflame_rt.backends.base import RunHooks, Timeline
     from pyflame_rt.backends.cpu.plan.concrete import Step
@@ -75,6 +76,8 @@ class Plan:
     sources: Sequence[Step] = ()
     types: Mapping[str, tuple[DType, tuple[int, ...]]] = field(default_factory=dict)
     known: list[StepFacts] | None = None
+    kept: Callable[[], None] | None = None  # waits until the plan was written to the cache
+    recall: Callable[[], tuple[Sequence[Step], Any]] | None = None  # gives sources and types of a stored plan
     slots: threading.Semaphore | None = None
     checked: bool = False
     parallel: bool = True  # whether any step may begin a parallel region
@@ -122,6 +125,8 @@ class Plan:
         """What each step is and costs; worked out when first asked for."""
         with self.lock:
             if self.known is None:
+                if self.recall is not None:
+                    self.sources, self.types = self.recall()
                 self.known = step_facts(self.lowered, self.sources, self.types)
             return self.known
 
@@ -167,6 +172,8 @@ class Plan:
                 self._release()
 
     def _release(self) -> None:
+        if self.kept is not None:
+            self.kept()
         while self.free:
             self.free.pop().close()
         self.made.clear()
@@ -195,13 +202,44 @@ def make_plan(
     threads: int,
     wanted: Sequence[str],
     folded: dict[str, list[Any]] | None = None,
+    *,
+    stored: bool = True,
 ) -> Plan:
-    """Plan a graph for given input types, to hand out the values ``wanted``; ``folded`` is for :func:`concretize`."""
+    """Plan a graph for given input types.
+
+    Args:
+        graph: normalised.
+        feeds: element type and sizes of each input.
+        threads: how many each step may use.
+        wanted: values to hand out.
+        folded: for :func:`concretize`.
+        stored: take the plan from the cache and keep it there.
+    """
+    key = plan_key(graph, feeds, threads, wanted) if stored else None
+    found = None if key is None else stored_plan(key)
+    if found is not None:
+
+        def recall() -> tuple[Sequence[Step], Any]:
+            concrete, again = specialise(graph, feeds, threads, wanted)
+            if again is not None:
+                again.retire()
+            return concrete.steps, concrete.types
+
+        plan = _plan_of(found.lowered, found.arena_bytes, threads)
+        plan.recall = recall
+        return plan
     concrete, plan = specialise(graph, feeds, threads, wanted, folded=folded)
     if plan is None:
         blocker = concrete.blockers[0]
         raise ShapesUnknown(f"{where(blocker.step.node)}: {blocker.reason}")
+    if key is not None:
+        plan.kept = keep_plan(key, StoredPlan(plan.lowered, plan.arena_bytes))
     return plan
+
+
+def _plan_of(lowered: Lowered, size: int, threads: int) -> Plan:
+    outputs = [(view.shape, view.dtype.numpy) for view in lowered.outputs]
+    return Plan(lowered, size, threads, outputs, parallel=threads > 1 and any(map(_splits, lowered.steps)))
 
 
 # Forms of composites that no kernel takes: found out once in a process.
@@ -238,10 +276,8 @@ def specialise(
         _refused.update(fresh)
     note_lives(lowered)
     drop_unread(lowered)
-    size = assign_offsets(lowered.buffers)
-    outputs = [(view.shape, view.dtype.numpy) for view in lowered.outputs]
-    parallel = threads > 1 and any(map(_splits, lowered.steps))
-    made = Plan(lowered, size, threads, outputs, sources=concrete.steps, types=concrete.types, parallel=parallel)
+    made = _plan_of(lowered, assign_offsets(lowered.buffers), threads)
+    made.sources, made.types = concrete.steps, concrete.types
     return concrete, made
 
 
