@@ -71,6 +71,16 @@ def check(op: str, arrays: list[np.ndarray | None], *, native: bool = True, **op
 
 @few
 @given(st.integers(0, 2**32 - 1), shapes, st.sampled_from((*NUMBERS, "bool")), st.sampled_from(("int32", "int64")))
+def test_gather(seed, shape, dtype, index):
+    rng = np.random.default_rng(seed)
+    axis = int(rng.integers(len(shape)))
+    picked = tuple(rng.integers(1, 5, int(rng.integers(0, 3))).tolist())
+    places = np.asarray(rng.integers(-shape[axis], shape[axis], picked)).astype(index)
+    check("Gather", [array(rng, shape, dtype), places], axis=axis)
+
+
+@few
+@given(st.integers(0, 2**32 - 1), shapes, st.sampled_from((*NUMBERS, "bool")), st.sampled_from(("int32", "int64")))
 def test_gather_elements(seed, shape, dtype, index):
     rng = np.random.default_rng(seed)
     axis = int(rng.integers(len(shape)))
@@ -123,10 +133,10 @@ def test_scatter_nd(seed, shape, dtype, reduction):
     check("ScatterND", [array(rng, shape, dtype), places, updates], reduction=reduction)
 
 
-@pytest.mark.parametrize("op", ["GatherElements", "GatherND", "ScatterND"])
+@pytest.mark.parametrize("op", ["Gather", "GatherElements", "GatherND", "ScatterND"])
 def test_an_index_outside_is_refused(op):
     x = np.arange(4, dtype=np.float32)
-    inputs = {"GatherElements": [x, np.array([9])], "GatherND": [x, np.array([[9]])]}
+    inputs = {"Gather": [x, np.array([9])], "GatherElements": [x, np.array([9])], "GatherND": [x, np.array([[9]])]}
     inputs["ScatterND"] = [x, np.array([[9]]), np.zeros(1, np.float32)]
     with pytest.raises(pyflame_rt.InputError, match="out of range"):
         run(op, inputs[op])

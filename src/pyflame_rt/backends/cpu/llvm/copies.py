@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE, RowSpace
 from pyflame_rt.backends.cpu.llvm.host import host as this_host
-from pyflame_rt.backends.cpu.llvm.ir import Builder
+from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
+from pyflame_rt.backends.cpu.llvm.loops import loop, when
 from pyflame_rt.backends.cpu.llvm.program import TransposeKernel, itemsize
 
 if TYPE_CHECKING:
@@ -71,8 +72,13 @@ def emit_gather(kernel: GatherKernel, name: str, host: Host | None = None) -> st
     size = itemsize(kernel.dtype)
     source, indices, target, flag = _buffers(b, 4)
     n, number, axis, outer_stride, axis_stride = (b.load_i64("%params", k) for k in range(5))
-    length = b.integer(f"mul {n}, {size}")
     kind = "i32" if kernel.index_dtype == "int32" else "i64"
+    if kernel.single:
+        _gather_single(b, kernel, kind, (source, indices, target, flag), (number, axis, outer_stride, axis_stride))
+        b.do("ret void")
+        b.end(SIGNATURE.format(name=name))
+        return b.text()
+    length = b.integer(f"mul {n}, {size}")
     with _Loop(b, "%begin", "%end") as row:
         outer, k = b.integer(f"udiv {row}, {number}"), b.integer(f"urem {row}, {number}")
         index = b.op(f"load {kind}, ptr {b.element(kind, indices, k)}, align 1")
@@ -98,6 +104,42 @@ def emit_gather(kernel: GatherKernel, name: str, host: Host | None = None) -> st
     b.do("ret void")
     b.end(SIGNATURE.format(name=name))
     return b.text()
+
+
+def _gather_single(
+    b: Builder, kernel: GatherKernel, kind: str, buffers: tuple[str, ...], numbers: tuple[str, ...]
+) -> None:
+    """One element for each index: the place among the indices is counted, not divided for."""
+    source, indices, target, flag = buffers
+    number, axis, outer_stride, axis_stride = numbers
+    elem, one = f"i{8 * itemsize(kernel.dtype)}", Lanes(b, 1)
+    first = b.integer(f"urem %begin, {number}")
+    base = b.integer(f"mul {b.integer(f'udiv %begin, {number}')}, {outer_stride}")
+
+    def element(row: str, carried: list[V]) -> list[V]:
+        k, start = carried
+        index = b.op(f"load {kind}, ptr {b.element(kind, indices, k.name)}, align 1")
+        index = index if kind == "i64" else b.op(f"sext i32 {index} to i64")
+        wrapped = b.integer(f"add {index}, {axis}")
+        index = b.op(f"select i1 {b.op(f'icmp slt i64 {index}, 0')}, i64 {wrapped}, i64 {index}")
+        inside = b.op(f"icmp ult i64 {index}, {axis}")
+        outside = b.op(f"xor i1 {inside}, true")
+
+        def refuse(_: list[V]) -> list[V]:
+            b.do(f"store atomic i64 {b.integer(f'add {row}, 1')}, ptr {flag} monotonic, align 8")
+            return []
+
+        when(b, outside, [], refuse)
+        index = b.op(f"select i1 {inside}, i64 {index}, i64 0")
+        place = b.integer(f"add {start.name}, {b.integer(f'mul {index}, {axis_stride}')}")
+        value = b.op(f"load {elem}, ptr {b.element(elem, source, place)}, align 1")
+        value = b.op(f"select i1 {inside}, {elem} {value}, {elem} 0")
+        b.do(f"store {elem} {value}, ptr {b.element(elem, target, row)}, align 1")
+        following = k + 1
+        wraps = following.cmp("eq", V(one, "i64", number))
+        return [wraps.where(0, following), wraps.where(start + V(one, "i64", outer_stride), start)]
+
+    loop(b, "%begin", "%end", 1, [V(one, "i64", first), V(one, "i64", base)], element)
 
 
 def emit_transpose(kernel: TransposeKernel, name: str, host: Host | None = None) -> str:

@@ -293,16 +293,17 @@ class GatherKernel:
 
     bufs: src, indices, dst, flag (int64). params: [n, number of indices, size of the axis, src stride of o, src stride
     of the axis]; dst is contiguous. rows: o x number of indices. An index out of range writes zeros and sets flag to
-    1 + the row.
+    1 + the row. `single` is for n = 1: elements are moved without a call.
     """
 
     dtype: str
     index_dtype: Literal["int32", "int64"] = "int64"
+    single: bool = False
 
     @property
     def key(self) -> str:
         """Equal for kernels of equal structure."""
-        return f"gather{itemsize(self.dtype)}{self.index_dtype}"
+        return f"gather{itemsize(self.dtype)}{self.index_dtype}{'one' if self.single else ''}"
 
 
 @dataclass(frozen=True)

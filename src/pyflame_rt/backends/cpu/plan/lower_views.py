@@ -123,7 +123,7 @@ def _gather_rows(low: Lowering, step: Step, axis: int) -> None:
         return
     if view.dtype.itemsize == 16:
         raise NotNative("elements of 16 bytes")
-    kernel = GatherKernel(as_bits(view).dtype.label, index.dtype.label)  # type: ignore[arg-type]
+    kernel = GatherKernel(as_bits(view).dtype.label, index.dtype.label, single=inner == 1 and view.shape[axis] > 0)  # type: ignore[arg-type]
     params = [inner, index.count, view.shape[axis], inner * view.shape[axis], inner]
     low.kernel(
         "Gather", kernel, [view, index, out, low.flag()], params, outer * index.count, ROW_GRAIN // max(inner, 1)
