@@ -158,7 +158,6 @@ _WITHOUT_EFFECT = (
     "enable_mem_pattern",
     "enable_mem_reuse",
     "optimization_timeout_ms",
-    "strict_math_mode",
     "use_deterministic_compute",
     "use_per_session_threads",
     "verify",
@@ -173,6 +172,8 @@ def _without_effect(options: SessionOptions, provider: Provider) -> list[str]:
         "execution_mode": options.execution_mode != "sequential",
         "inter_op_num_threads": options.inter_op_num_threads > 1,
         "cache": options.cache is not None and not native,
+        "strict_math_mode": options.strict_math_mode and not native,
+        "tune": options.tune and not native,
     }
     defaults = SessionOptions()
     settings |= {name: getattr(options, name) != getattr(defaults, name) for name in _WITHOUT_EFFECT}

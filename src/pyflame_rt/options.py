@@ -156,6 +156,7 @@ _SESSION_DEFAULTS: dict[str, Any] = {
     "checked": False,
     "verify": False,
     "plan_cache_size": 16,
+    "tune": False,
     "profile_file_prefix": "pyflame_rt_profile_",
     "inter_op_num_threads": 0,
     "log_verbosity_level": 0,
@@ -195,6 +196,8 @@ class SessionOptions(_ConfigEntries):
         checked: test every address in native code and guard every buffer (slow; to find faults of
             the engine). The environment variable PYFLAME_CHECKED=1 does the same for all sessions.
         verify: compare each optimisation with the graph before it (slow).
+        tune: before the first run with new shapes, time the kernels that can do each product and convolution;
+            the fastest are remembered on disk for this machine and taken from then on, also without this option.
         plan_cache_size: how many prepared forms of the model are kept (shapes, taps).
         optimized_model_filepath: where to write the optimised model, as .onnx or .pfm.
 
@@ -231,6 +234,7 @@ class SessionOptions(_ConfigEntries):
     checked: bool
     verify: bool
     plan_cache_size: int
+    tune: bool
     profile_file_prefix: str
     inter_op_num_threads: int
     log_verbosity_level: int

@@ -20,6 +20,7 @@ from pyflame_rt.inspection import summarize
 from pyflame_rt.loading import load_graph, prepare_graph
 from pyflame_rt.options import SessionOptions
 from pyflame_rt.session import InferenceSession
+from pyflame_rt.tuning import tune_session
 
 if TYPE_CHECKING:
     from pyflame_rt.graph import Graph
@@ -218,6 +219,33 @@ def explain(
         print_json(explanation.to_dict())
     else:
         console.print(explanation)
+
+
+@app.command()
+def tune(
+    model: Model,
+    inputs: Inputs = [],  # noqa: B006
+    seed: Seed = 0,
+    size: Sizes = [],  # noqa: B006
+    threads: Annotated[int, typer.Option(help="Threads of a run; 0 asks the machine.")] = 0,
+    again: Annotated[bool, typer.Option("--again", help="Measure also what was measured before.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Time the kernels that can do each product and convolution; the fastest are remembered for this machine."""
+    graph = _load(model)
+    feed = build_feed(graph, inputs, random=True, seed=seed, sizes=parse_sizes(size))
+    with status("measuring"):
+        rows = [
+            {"case": t.case, "chosen": t.way, "microseconds": {w: round(s * 1e6, 1) for w, s in t.seconds.items()}}
+            for t in tune_session(graph, feed, threads=threads, again=again)
+        ]
+    if json:
+        print_json({"measured": rows})
+        return
+    table = Table("case", "chosen", "microseconds")
+    for row in rows:
+        table.add_row(row["case"], row["chosen"], "  ".join(f"{w} {t:g}" for w, t in row["microseconds"].items()))
+    console.print(table if rows else "nothing to measure: everything was measured before, or has one kernel only")
 
 
 @app.command(name="diff")

@@ -17,6 +17,7 @@ from pyflame_rt.backends.cpu.forks import call_native, forget_after_fork, forked
 from pyflame_rt.backends.cpu.limits import limit_plan, needed, watching
 from pyflame_rt.backends.cpu.peaks import machine_peaks
 from pyflame_rt.backends.cpu.placing import place_nodes
+from pyflame_rt.backends.cpu.plan.choices import choosing
 from pyflame_rt.backends.cpu.plan.concrete import ShapesUnknown
 from pyflame_rt.backends.cpu.plan.fast import short_way
 from pyflame_rt.backends.cpu.plan.lower import NotNative
@@ -24,6 +25,7 @@ from pyflame_rt.backends.cpu.plan.plan import Plan, Retired, make_plan
 from pyflame_rt.backends.cpu.plan.weights import sharing
 from pyflame_rt.backends.cpu.stages import HostNode, Stages, Unplannable, own
 from pyflame_rt.backends.cpu.threads import available_threads, use_threads
+from pyflame_rt.backends.cpu.tuning import Tuned, tune
 from pyflame_rt.cache.store import use_store
 from pyflame_rt.graph import DType, Graph
 from pyflame_rt.graph.errors import InputError
@@ -51,6 +53,8 @@ class CpuBackend:
         plans = getattr(options, "plan_cache_size", MAX_PLANS)
         executable = CpuExecutable(graph, threads, plans, memory_limit=limit, checked=checked)
         executable.cache = getattr(options, "cache", None)
+        executable.strict = bool(getattr(options, "strict_math_mode", False))
+        executable.tune = bool(getattr(options, "tune", False))
         return executable
 
 
@@ -83,6 +87,10 @@ class CpuExecutable:
         self._last: Plan | None = None
         self._why = ""
         self.cache: Any = None  # folder for what is compiled, where not the usual one
+        self.strict = False  # sums are computed as they are written
+        self.tune = False  # time the kernels that can do a step before its first run
+        self.tune_again = False
+        self.tuned: list[Tuned] = []
         self._folded: dict[str, list[Any]] = {}  # what nodes gave that depend on weights alone
         self._recent: _Recent | None = None
         self._stages = self._staging()
@@ -147,7 +155,7 @@ class CpuExecutable:
             self.short = None if plan.parallel and in_child() else short_way(plan, shapes)
 
     def _run_stored(self, feeds: Mapping[str, Any], names: tuple[str, ...], hooks: RunHooks) -> list[Any] | None:
-        with use_store(self.cache):
+        with use_store(self.cache), choosing(strict=self.strict):
             return self._run_native(feeds, names, hooks)
 
     def _run_native(self, feeds: Mapping[str, Any], names: tuple[str, ...], hooks: RunHooks) -> list[Any] | None:
@@ -166,7 +174,7 @@ class CpuExecutable:
     def _run_plan(self, feeds: Mapping[str, Any], names: tuple[str, ...], hooks: RunHooks) -> list[Any] | None:
         """Outputs of the plan for these shapes; None when they cannot be planned."""
         while True:
-            plan = self._plan(feeds, names)
+            plan = self._plan(feeds, names, hooks)
             if plan is None:
                 return None
             try:
@@ -179,7 +187,7 @@ class CpuExecutable:
         """Whether every input is an array of numbers."""
         return all(isinstance(v, np.ndarray) and v.dtype != object for v in feeds.values())
 
-    def _plan(self, feeds: Mapping[str, np.ndarray[Any, Any]], names: tuple[str, ...]) -> Plan | None:
+    def _plan(self, feeds: Mapping[str, np.ndarray[Any, Any]], names: tuple[str, ...], hooks: RunHooks) -> Plan | None:
         key = (names, *((name, array.dtype, array.shape) for name, array in feeds.items()))
         with self._lock:
             if key in self._plans:
@@ -189,17 +197,16 @@ class CpuExecutable:
         try:
             graph = self.graph if set(self.outputs) <= set(names) else self.graph.needed_for(names)
             # Primitives divide their work among threads when they are made.
+            make = partial(self._make, graph, types, names)
             with use_threads(self.threads), sharing(self):
-                plan = make_plan(graph, types, self.threads, names, self._folded, stored=not self.checked)
+                if self.tune:
+                    self.tuned += tune(make, feeds, hooks, self.threads, strict=self.strict, again=self.tune_again)
+                plan = make()
         except ShapesUnknown as error:
             plan, self._why = None, str(error)
         except (LookupError, TypeError, ValueError, AttributeError, AssertionError, NotNative) as error:
             # A fault of the engine, not of the model: it is not planned whole, which staging will find out again.
             plan, self._why = None, f"planning failed: {type(error).__name__}: {error}"
-        if plan is not None:
-            plan.checked = self.checked
-        if plan is not None and self.memory_limit:
-            limit_plan(plan, self.memory_limit, self.graph.name)
         with self._lock:
             self._plans[key] = plan
             self._last = plan or self._last
@@ -209,6 +216,13 @@ class CpuExecutable:
         for old in dropped:
             if old is not None:
                 old.retire()
+        return plan
+
+    def _make(self, graph: Graph, types: Mapping[str, Any], names: tuple[str, ...]) -> Plan:
+        plan = make_plan(graph, types, self.threads, names, self._folded, stored=not self.checked)
+        plan.checked = self.checked
+        if self.memory_limit:
+            limit_plan(plan, self.memory_limit, self.graph.name)
         return plan
 
     def _interpret(self, feeds: Mapping[str, Any], wanted: Sequence[str], hooks: RunHooks) -> list[Any]:

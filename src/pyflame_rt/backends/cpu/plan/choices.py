@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from pyflame_rt.backends.cpu.measured import measured_ways
 
-__all__ = ["Case", "Choices"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["Case", "Choices", "choices_key", "choosing", "current_choices"]
 
 
 @dataclass(slots=True)
@@ -54,3 +58,30 @@ class Choices:
         case = self.cases.setdefault(key, Case(usable, wanted if wanted in usable else usable[0]))
         case.nodes.append(node)
         return case.way
+
+
+_settings: ContextVar[tuple[bool, str, bool]] = ContextVar("choices", default=(False, "", True))
+
+
+@contextmanager
+def choosing(*, strict: bool = False, prefer: str = "", use_measured: bool = True) -> Iterator[None]:
+    """Graphs lowered inside choose so: see :class:`Choices`."""
+    token = _settings.set((strict, prefer, use_measured))
+    try:
+        yield
+    finally:
+        _settings.reset(token)
+
+
+def current_choices(threads: int) -> Choices:
+    """The choices for a graph that is lowered now, for so many threads."""
+    strict, prefer, use_measured = _settings.get()
+    return Choices(measured_ways(threads) if use_measured else {}, prefer, strict)
+
+
+def choices_key(threads: int) -> str | None:
+    """A text equal where graphs are lowered with equal choices; None while ways are measured."""
+    strict, prefer, use_measured = _settings.get()
+    if prefer or not use_measured:
+        return None
+    return f"{strict} {sorted(measured_ways(threads).items())}"

@@ -13,7 +13,7 @@ from pyflame_rt.backends.cpu.llvm.program import Kernel, Map, RowKernel, Store, 
 from pyflame_rt.backends.cpu.onednn.api import OneDnnError
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.onednn.primitives import reorder
-from pyflame_rt.backends.cpu.plan.choices import Choices
+from pyflame_rt.backends.cpu.plan.choices import Case, Choices
 from pyflame_rt.backends.cpu.plan.concrete import Concrete, Step
 from pyflame_rt.backends.cpu.plan.groups import Group, group_steps, single
 from pyflame_rt.backends.cpu.plan.loops import FLAT_GRAIN, Nest, nest_of
@@ -79,6 +79,7 @@ class Lowered:
     inputs: list[str]
     outputs: list[View]
     reorders: int = 0
+    cases: dict[str, Case] = field(default_factory=dict)
 
 
 class Mark(NamedTuple):
@@ -266,7 +267,7 @@ class Lowering:
             self.nodes = tuple(s.node.name for s in group.steps)
             self._group(group)
         outputs = [self._output_view(name, i) for i, name in enumerate(self.concrete.outputs)]
-        return Lowered(self.steps, self.buffers, self.concrete.inputs, outputs, self.reorders)
+        return Lowered(self.steps, self.buffers, self.concrete.inputs, outputs, self.reorders, self.choices.cases)
 
     def _find_readers(self) -> None:
         """The only group that reads a value, or None when several do or it is an output."""

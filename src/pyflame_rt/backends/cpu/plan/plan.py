@@ -20,6 +20,7 @@ from pyflame_rt.backends.cpu.plan import (
     lower_windows,
 )
 from pyflame_rt.backends.cpu.plan.arena import Arena
+from pyflame_rt.backends.cpu.plan.choices import choices_key, current_choices
 from pyflame_rt.backends.cpu.plan.claims import keeps
 from pyflame_rt.backends.cpu.plan.concrete import Before, Concrete, ShapesUnknown, concretize
 from pyflame_rt.backends.cpu.plan.facts import step_facts
@@ -121,6 +122,20 @@ class Plan:
         with self.lock:
             report(clock, facts, timeline)
 
+    def step_times(self, feeds: Mapping[str, Any], hooks: RunHooks) -> list[int]:
+        """Nanoseconds of every step in one run."""
+        inputs = [np.asarray(feeds[name], order="C") for name in self.lowered.inputs]
+        outputs = [fresh(shape, dtype) for shape, dtype in self.outputs]
+        arena = self._take()
+        before = set_threads(self.threads)
+        try:
+            with StepClock(arena) as clock:
+                arena.run(inputs, outputs, hooks.check, urgent=hooks.urgent, clock=clock)
+        finally:
+            set_threads(before)
+            self._give_back(arena)
+        return [end - begin for begin, end in clock.spans()]
+
     def facts(self) -> list[StepFacts]:
         """What each step is and costs; worked out when first asked for."""
         with self.lock:
@@ -215,7 +230,9 @@ def make_plan(
         folded: for :func:`concretize`.
         stored: take the plan from the cache and keep it there.
     """
-    key = plan_key(graph, feeds, threads, wanted) if stored else None
+    chosen = choices_key(threads)
+    key = plan_key(graph, feeds, threads, wanted) if stored and chosen is not None else None
+    key = None if key is None else f"{key} {chosen}"
     found = None if key is None else stored_plan(key)
     if found is not None:
 
@@ -263,7 +280,7 @@ def specialise(
         concrete = concretize(graph, feeds, keeps, wanted, before, folded, _refused)
         if (before is None and concrete.blockers) or (before is not None and not concrete.outputs):
             return concrete, None
-        lowering = Lowering(concrete, threads)
+        lowering = Lowering(concrete, threads, current_choices(threads))
         lowered = lowering.run()
         fresh = lowering.refused - _refused
         if not fresh:

@@ -1,0 +1,76 @@
+"""What was measured on this machine, in a file: for each case the kernel that was fastest.
+
+Nothing in it changes unless a measurement is asked for, so that repeated runs give the same bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from pyflame_rt.backends.cpu.llvm.host import host
+from pyflame_rt.cache.store import current_store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["keep_ways", "measured_ways"]
+
+_read: dict[tuple[str, int], dict[str, Any]] = {}
+
+
+def _file() -> Path | None:
+    store = current_store()
+    return store.folder.parent / "tuning.json" if store.usable else None
+
+
+def _machine(threads: int) -> str:
+    name = f"{host().cpu} {host().features}"
+    return f"{hashlib.sha256(name.encode()).hexdigest()[:16]} {threads}"
+
+
+def _contents(path: Path) -> dict[str, Any]:
+    """The file as it is now; one that is damaged counts as empty."""
+    try:
+        key = (str(path), path.stat().st_mtime_ns)
+    except OSError:
+        return {}
+    if key not in _read:
+        try:
+            found = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError):
+            found = {}
+        _read.clear()
+        _read[key] = found if isinstance(found, dict) else {}
+    return _read[key]
+
+
+def measured_ways(threads: int) -> dict[str, str]:
+    """Case -> way, for this machine and so many threads."""
+    path = _file()
+    found = {} if path is None else _contents(path).get(_machine(threads))
+    if not isinstance(found, dict):
+        return {}
+    return {str(case): way for case, way in found.items() if isinstance(way, str)}
+
+
+def keep_ways(threads: int, ways: Mapping[str, str]) -> bool:
+    """Add measurements to the file, whole or not at all; False when it cannot be written."""
+    path = _file()
+    if path is None:
+        return False
+    known = dict(_contents(path))
+    known[_machine(threads)] = {**measured_ways(threads), **ways}
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        number, name = tempfile.mkstemp(dir=path.parent, prefix=".tuning")
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            json.dump(known, file, indent=0, sort_keys=True)
+        os.replace(name, path)
+        return True
+    return False

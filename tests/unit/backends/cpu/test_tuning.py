@@ -1,0 +1,154 @@
+"""Kernels chosen by measurement: what is kept, what is taken, what never changes by itself."""
+
+import json
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import pyflame_rt
+from pyflame_rt.backends.cpu import measured, tuning
+from pyflame_rt.backends.cpu.onednn import library
+from pyflame_rt.backends.cpu.plan.choices import Choices
+from pyflame_rt.cli import main
+
+pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYFLAME_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("PYFLAME_CACHE", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def model():
+    rng = np.random.default_rng(0)
+    weights = {"w1": rng.standard_normal((16, 16, 3, 3)), "w2": rng.standard_normal((24, 16, 1, 1))}
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], "first", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["r"], "relu"),
+        helper.make_node("Conv", ["r", "w2"], ["y"], "second"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 16, 10, 10])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(a.astype(np.float32) * np.float32(0.1), n) for n, a in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]).SerializeToString()
+
+
+X = np.random.default_rng(1).standard_normal((1, 16, 10, 10)).astype(np.float32)
+
+
+def ways(model, **options):
+    """The result, and node -> kernel."""
+    with pyflame_rt.InferenceSession(model, pyflame_rt.SessionOptions(num_threads=1, **options)) as session:
+        (y,) = session.run(None, {"x": X})
+        cases = session._compile(overrides=False).executable._last.lowered.cases
+        return y, {node: case.way for case in cases.values() for node in case.nodes}, session.explain().notes
+
+
+def stored(folder):
+    (found,) = json.loads((folder / "tuning.json").read_text()).values()
+    return found
+
+
+def test_rules_decide_without_measurements(model, folder):
+    y, taken, _ = ways(model)
+    assert taken == {"first": "winograd4", "second": "product"}
+    assert not (folder / "tuning.json").exists()
+    exact = pyflame_rt.InferenceSession(model, providers=["ReferenceExecutionProvider"]).run(None, {"x": X})[0]
+    np.testing.assert_allclose(y, exact, rtol=1e-4, atol=1e-5)
+
+
+def test_tuning_times_every_way_and_keeps_the_fastest(model, folder, monkeypatch):
+    times = {"winograd4": 3.0, "winograd2": 2.0, "library": 1.0, "product": 0.5}
+
+    def pretend(plan, _feeds, _hooks):
+        return {node: times[case.way] for case in plan.lowered.cases.values() for node in case.nodes}
+
+    monkeypatch.setattr(tuning, "_node_times", pretend)
+    plain = ways(model)[0]
+    y, taken, _ = ways(model, tune=True)
+    assert taken == {"first": "library", "second": "product"}
+    assert sorted(stored(folder).values()) == ["library", "product"]
+    np.testing.assert_allclose(y, plain, rtol=1e-4, atol=1e-5)
+    assert ways(model)[1] == taken  # remembered, without the option
+    times.update(library=9.0)
+    assert ways(model, tune=True)[1] == taken  # and not measured a second time
+    assert ways_with_threads(model, 2)["first"] == "winograd4"  # another number of threads is another case
+
+
+def ways_with_threads(model, threads):
+    with pyflame_rt.InferenceSession(model, pyflame_rt.SessionOptions(num_threads=threads)) as session:
+        session.run(None, {"x": X})
+        cases = session._compile(overrides=False).executable._last.lowered.cases
+        return {node: case.way for case in cases.values() for node in case.nodes}
+
+
+def test_measuring_for_real(model, folder):
+    exact = ways(model)[0]
+    y, taken, notes = ways(model, tune=True)
+    assert set(taken) == {"first", "second"}
+    assert len(stored(folder)) == 2
+    assert not any("tune" in note for note in notes)
+    np.testing.assert_allclose(y, exact, rtol=1e-4, atol=1e-5)
+
+
+def test_strict_mode_sums_as_written(model):
+    y, taken, notes = ways(model, strict_math_mode=True)
+    assert taken == {"first": "library", "second": "product"}
+    assert not any("strict_math_mode" in note for note in notes)
+    x = X.copy()
+    x[0, :, 0, 0] = np.inf
+    with pyflame_rt.InferenceSession(model, pyflame_rt.SessionOptions(strict_math_mode=True)) as session:
+        far = session.run(None, {"x": x})[0][0, :, 4:, 4:]
+    np.testing.assert_allclose(far, y[0, :, 4:, 4:], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": 3}', "null"])
+def test_a_damaged_file_is_ignored_and_replaced(model, folder, text):
+    (folder / "tuning.json").write_text(text)
+    assert ways(model)[1]["first"] == "winograd4"
+    assert measured.keep_ways(1, {"case": "way"})
+    assert measured.measured_ways(1) == {"case": "way"}
+
+
+def test_a_kernel_that_no_longer_exists_is_not_taken(model):
+    ways(model, tune=True)
+    for case in measured.measured_ways(1):
+        measured.keep_ways(1, {case: "vanished"})
+    assert ways(model)[1] == {"first": "winograd4", "second": "product"}
+
+
+def test_nothing_is_kept_when_caching_is_off(model, folder, monkeypatch):
+    monkeypatch.setenv("PYFLAME_CACHE", "0")
+    ways(model, tune=True)
+    assert not (folder / "tuning.json").exists()
+
+
+def test_the_command_line(model, folder, capsys, tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model)
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main(["tune", str(path), "--threads", "1", *arguments])
+        assert not ended.value.code
+        return capsys.readouterr().out
+
+    rows = json.loads(call("--json"))["measured"]
+    assert len(rows) == 2
+    assert all(row["chosen"] in row["microseconds"] for row in rows)
+    assert json.loads(call("--json"))["measured"] == []
+    assert "chosen" in call("--again")
+    assert len(stored(folder)) == 2
+
+
+def test_options_say_what_is_wrong():
+    assert pyflame_rt.SessionOptions(tune=3).validate() == ["tune is 3, not a bool"]
+    assert Choices(strict=True).pick("case", ("winograd4", "winograd2", "library"), "n") == "library"
