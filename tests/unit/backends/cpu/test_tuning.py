@@ -152,3 +152,21 @@ def test_the_command_line(model, folder, capsys, tmp_path):
 def test_options_say_what_is_wrong():
     assert pyflame_rt.SessionOptions(tune=3).validate() == ["tune is 3, not a bool"]
     assert Choices(strict=True).pick("case", ("winograd4", "winograd2", "library"), "n") == "library"
+
+
+def test_plans_kept_on_disk_follow_the_choices(model, tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model)
+    for _ in range(2):
+        assert ways(str(path))[1]["first"] == "winograd4"
+    assert ways(str(path), strict_math_mode=True)[1]["first"] == "library"
+    (case,) = [c for c in stored_cases(str(path)) if "[16,16,3,3]" in c]
+    measured.keep_ways(1, {case: "winograd2"})
+    for _ in range(2):
+        assert ways(str(path))[1]["first"] == "winograd2"
+
+
+def stored_cases(path):
+    with pyflame_rt.InferenceSession(path, pyflame_rt.SessionOptions(num_threads=1)) as session:
+        session.run(None, {"x": X})
+        return list(session._compile(overrides=False).executable._last.lowered.cases)
