@@ -229,7 +229,7 @@ def evaluate(roots: Sequence[Val]) -> None:
 
 def settle(v: Val, result: Any) -> None:
     """Give a value its contents, and let go of what made it unless a gradient needs that."""
-    array = np.asarray(result)
+    array = np.asarray(result, order="C")  # the interpreter may hand out stretched views
     if array.dtype != v.spec.dtype.numpy:
         array = array.astype(v.spec.dtype.numpy)
     v.array = array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,8 @@ __all__ = ["CompiledFunction", "compile_function"]
 
 # Different kinds of call of one function; beyond, the one traced first is forgotten.
 MAX_TRACES = 64
+# References to a value that only its tensor has: the tensor's, the local name's and that of the count itself.
+_SOLE_OWNER = 3
 
 
 class _Trace:
@@ -108,6 +111,9 @@ class _Trace:
             if not isinstance(handle, Handle):
                 continue  # an array that the caller passed is not changed
             old = handle._value
+            if old.spec is self.specs[i] and not spent and getrefcount(old) == _SOLE_OWNER and old.array is not None:
+                old.array = arrays[i]  # no graph and no other tensor can see the value: it is replaced on the spot
+                continue
             made = Val(self.specs[i], array=arrays[i])
             made.needs_grad, made.leaf, made.layout = old.needs_grad or spent, old.leaf, old.layout
             made.spent = spent

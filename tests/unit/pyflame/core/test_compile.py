@@ -46,6 +46,20 @@ def test_state_that_is_written_is_bound_back():
     np.testing.assert_allclose(seen.numpy(), total)
 
 
+def test_pending_graphs_and_other_handles_keep_the_old_value():
+    s = pf.zeros([2])
+
+    @pf.compile
+    def step():
+        s.add_(1)
+
+    step()
+    step()
+    pending, alias = s * 10, s.detach()
+    step()
+    assert (s.tolist(), pending.tolist(), alias.tolist()) == ([3, 3], [20, 20], [2, 2])
+
+
 def test_tensors_changed_from_outside_are_seen():
     w = pf.tensor([1.0])
     f = pf.compile(lambda x: x * w)
@@ -178,3 +192,19 @@ def test_compiled_inside_compiled_and_arrays():
     outer = pf.compile(lambda x: inner(x) * 2)
     assert outer(np.ones(2, np.float32)).tolist() == [4, 4]
     assert inner.trace_count == 0
+
+
+def test_replaying_takes_the_short_way():
+    state = [pf.zeros([4]) for _ in range(5)]
+
+    @pf.compile
+    def step(x):
+        for s in state:
+            s.add_(x)
+
+    for _ in range(3):
+        step(pf.ones([4]))
+    (trace,) = next(iter(step._traces.values()))
+    feeds = dict(zip(trace.plan.inputs, trace.feeds([pf.ones([4]).eval()._value.array]), strict=True))
+    assert trace.plan.executable.short(feeds) is not None
+    assert state[0].tolist() == [3, 3, 3, 3]
