@@ -20,6 +20,7 @@ help: ## Show this list
 
 demo: $(VENV)/.core ## Run a small model end to end
 	$(BIN)/python -m pyflame_rt.demo $(ARGS)
+	$(BIN)/python -m pyflame.demo
 
 test: $(VENV)/.dev ## Run the tests, except the slow ones
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ARGS)

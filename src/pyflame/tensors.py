@@ -398,6 +398,13 @@ class Tensor(Methods):
 
     def detach(self) -> Tensor:
         """The same values, without their history: gradients stop here."""
+        if modes.tracer is not None and modes.tracer.is_outside(self._value):
+            # Recorded, so that each call of a compiled function reads what the tensor holds then.
+            before, modes.grad = modes.grad, False
+            try:
+                return core.call("Identity", self)
+            finally:
+                modes.grad = before
         return wrap(_alias(self._value)) if self._value.needs_grad else wrap(self._value)
 
     def detach_(self) -> Tensor:

@@ -12,6 +12,7 @@ from pyflame.data.dataset import (
     TensorDataset,
     random_split,
 )
+from pyflame.data.digits import Digits, load_digits
 from pyflame.data.loader import DataLoader
 from pyflame.data.sampler import (
     BatchSampler,
@@ -31,6 +32,7 @@ __all__ = [
     "DataLoader",
     "DataLoaderWorkerError",
     "Dataset",
+    "Digits",
     "DistributedSampler",
     "IterableDataset",
     "MapDataset",
@@ -44,6 +46,7 @@ __all__ = [
     "WorkerInfo",
     "default_collate",
     "get_worker_info",
+    "load_digits",
     "random_split",
     "transforms",
 ]

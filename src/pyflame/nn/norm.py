@@ -95,7 +95,7 @@ class _BatchNorm(_Tracked):
         self._check(input)
         momentum: Any = self.momentum
         if self.training and self.track_running_stats:
-            count = self.num_batches_tracked.detach() + 1
+            count = self.num_batches_tracked + 1
             self.num_batches_tracked.data = count
             if momentum is None:  # the plain average of all batches
                 momentum = 1.0 / count.to(self.running_mean.dtype)

@@ -174,17 +174,17 @@ class InferenceEngine:
         return self.model(*args)
 
     def _answer(self, inputs: Any) -> Any:
-        was_training = isinstance(self.model, Module) and self.model.training
-        if was_training:
-            self.model.eval()
+        module = self.model if isinstance(self.model, Module) and self.model.training else None
+        if module is not None:
+            module.eval()
         try:
             with no_grad(), self._threads():
                 answer = self._compiled(inputs)
                 to_arrays(answer)  # evaluated when it leaves
                 return answer
         finally:
-            if was_training:
-                self.model.train()
+            if module is not None:
+                module.train()
 
     def _threads(self) -> AbstractContextManager[Any]:
         if self.config.num_threads is None:

@@ -77,7 +77,7 @@ def _track(running: Tensor, batch: Tensor, momentum: float | None) -> None:
     with no_grad():
         share = 0.1 if momentum is None else momentum
         new = batch.detach().reshape(list(running.shape)).to(running.dtype)
-        running.data = running.detach() * (1 - share) + new * share
+        running.data = running * (1 - share) + new * share
 
 
 def layer_norm(

@@ -212,3 +212,19 @@ def test_batches_may_be_dicts_or_inputs_alone():
     assert run.fit([{"a": ones, "b": ones, "targets": ones}]).epochs == 2
     alone = Trainer(net, pf.optim.SGD(net.parameters(), lr=0.1), lambda y: (y * y).mean(), config)
     assert alone.fit([ones]).epochs == 2
+
+
+def test_compiled_steps_keep_running_statistics():
+    def trained(compiled):
+        pf.manual_seed(0)
+        net = pf.nn.Sequential(pf.nn.Linear(4, 8), pf.nn.BatchNorm1d(8), pf.nn.Linear(8, 2))
+        config = TrainerConfig(max_epochs=2, progress=False, compile=compiled)
+        Trainer(net, pf.optim.SGD(net.parameters(), lr=0.1), pf.nn.CrossEntropyLoss(), config).fit(
+            loader(shuffle=False)
+        )
+        return net[1]
+
+    plain, compiled = trained(False), trained(True)
+    assert plain.num_batches_tracked.item() == compiled.num_batches_tracked.item() == 12
+    np.testing.assert_allclose(compiled.running_mean.numpy(), plain.running_mean.numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(compiled.running_var.numpy(), plain.running_var.numpy(), rtol=1e-5)

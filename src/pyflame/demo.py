@@ -1,0 +1,80 @@
+"""Train, export and serve a model of handwritten digits: ``python -m pyflame.demo``."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+import pyflame as pf
+from pyflame_rt.session import InferenceSession
+
+__all__ = ["digit_model", "main", "train_digits"]
+
+
+def digit_model() -> pf.nn.Module:
+    """Two convolutions and two linear layers.
+
+    Example:
+        >>> import pyflame as pf
+        >>> digit_model()(pf.zeros([2, 1, 8, 8])).shape
+        [2, 10]
+    """
+    nn = pf.nn
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+def train_digits(epochs: int = 12, *, progress: bool = True, folder: Path | None = None) -> pf.training.Trainer:
+    """A trainer that has trained the model on the digits."""
+    pf.manual_seed(0)
+    digits = pf.data.load_digits()
+    train = pf.data.DataLoader(
+        pf.data.TensorDataset(digits.train_images, digits.train_labels), batch_size=64, shuffle=True, drop_last=True
+    )
+    test = pf.data.DataLoader(pf.data.TensorDataset(digits.test_images, digits.test_labels), batch_size=450)
+    model = digit_model()
+    optimizer = pf.optim.Adam(model.parameters(), lr=2e-3)
+    schedule = pf.optim.CosineAnnealingLR(optimizer, epochs)
+    trainer = pf.training.Trainer(
+        model,
+        optimizer,
+        pf.nn.CrossEntropyLoss(),
+        pf.training.TrainerConfig(max_epochs=epochs, progress=progress, checkpoint_dir=folder),
+        callbacks=[pf.training.LearningRateScheduler(schedule)],
+        metrics=[pf.metrics.Accuracy()],
+    )
+    trainer.fit(train, test)
+    return trainer
+
+
+def main() -> None:
+    """Train, measure, export, and run the exported model in the runtime."""
+    console = Console()
+    console.rule("Training on 1,347 handwritten digits")
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory() as name:
+        trainer = train_digits(folder=Path(name))
+        seconds = time.perf_counter() - begun
+        accuracy = trainer.history["val_accuracy"][-1]
+        console.print(f"{seconds:.1f} s; {accuracy:.1%} of the 450 test images are right")
+        curve = (Path(name) / "loss_curve.svg").stat().st_size
+        console.print(f"loss_curve.svg of {curve:,} bytes and checkpoints were written beside it")
+        console.rule("The trained model in the runtime")
+        images = pf.data.load_digits().test_images
+        model = trainer.model.eval()
+        pf.export(model, pf.from_numpy(images), Path(name) / "digits.onnx")
+        with InferenceSession(Path(name) / "digits.onnx") as session:
+            (scores,) = session.run(None, {session.get_inputs()[0].name: images})
+        same = scores.argmax(axis=1) == model(pf.from_numpy(images)).numpy().argmax(axis=1)
+        console.print(f"exported to ONNX, loaded, run: {int(np.sum(same))} of {len(same)} answers are the trainer's")
+
+
+if __name__ == "__main__":
+    main()
