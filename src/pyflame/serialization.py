@@ -200,7 +200,7 @@ class _Pack:
 def _write_native(obj: Any, path: Path) -> None:
     pack = _Pack()
     body = json.dumps({"data": pack.pack(obj), "tensors": pack.table}, separators=(",", ":"))
-    sums = [zlib.crc32(array.reshape(-1).view(np.uint8)) for array in pack.arrays]
+    sums = [zlib.crc32(array.reshape(-1).view(np.uint8).data) for array in pack.arrays]
     header = json.dumps({"body": body, "body_crc": zlib.crc32(body.encode()), "crc": sums}).encode()
     start = len(MAGIC) + 8 + len(header)
     header += b" " * (-start % ALIGN)
@@ -222,7 +222,7 @@ def _read_native(path: Path) -> Any:
     header = _body(path, _json(path, data, 16, length))
     arrays = _table(path, header.get("tensors"), data[16 + length :])
     for number, (array, crc) in enumerate(zip(arrays, header["crc"], strict=False)):
-        if zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8)) != crc:
+        if zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data) != crc:
             raise InvalidModelError(f"{path}: the data of tensor {number} is damaged (its checksum is wrong)")
     try:
         return _unpack(header["data"], arrays, 0)
