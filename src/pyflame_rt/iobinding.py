@@ -223,6 +223,7 @@ class _Session(Protocol):
     """What a binding asks of its session."""
 
     def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> list[Any]: ...
+    def _run_into(self, output_names: Any, input_feed: Any, outputs: list[Any]) -> bool: ...
     def get_inputs(self) -> Sequence[Any]: ...
     def get_outputs(self) -> Sequence[Any]: ...
     def get_overridable_initializers(self) -> Sequence[Any]: ...
@@ -315,6 +316,10 @@ class IOBinding:
             raise InputError("no output is bound: call bind_output first")
         feed = {name: value.value for name, value in self._inputs.items()}
         names = list(self._buffers)
+        bound = [buffer.value for buffer in self._buffers.values() if buffer is not None]
+        if run_options is None and len(bound) == len(names) and self._session._run_into(names, feed, bound):
+            self._results = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
+            return
         for name, result in zip(names, self._session.run(names, feed, run_options), strict=True):
             buffer = self._buffers[name]
             if buffer is not None:

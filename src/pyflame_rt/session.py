@@ -134,7 +134,7 @@ class InferenceSession:
 
     def _use(self, providers: list[tuple[str, dict[str, Any]]]) -> None:
         """Compile for the given providers."""
-        self._plain: Any = None  # what ran last without options, when it knows a short way
+        self._plain: Any = None  # what ran last without options: it may know a short way
         self._provider_options = dict(providers)
         self._compiled: dict[bool, Compiled] = {}
         first = self._compile(overrides=False)
@@ -198,9 +198,8 @@ class InferenceSession:
             ShapeMismatchError: A rank or size the model does not declare.
             BackendError: A node failed; RunTimeoutError when time was up.
         """
-        plain = self._plain
-        if plain is not None and not output_names and run_options is None and not taps:
-            short = plain.short
+        if not output_names and run_options is None and not taps:
+            short = getattr(self._plain, "short", None)
             results = None if short is None else short(input_feed)
             if results is not None:
                 return results
@@ -255,7 +254,7 @@ class InferenceSession:
         if plain and not self._log.enabled(logging.DEBUG):
             hooks.check = self._check_closed
             results = compiled.executable.run(feeds, names, hooks)
-            self._plain = compiled.executable if hasattr(compiled.executable, "short") else None
+            self._plain = compiled.executable
             return results if compiled.executable.fresh_outputs else self._own(results, feeds)
         return self._own(self._execute_watched(compiled, names, feeds, options, hooks, stop), feeds)
 
@@ -370,6 +369,11 @@ class InferenceSession:
         """Run on what is bound."""
         self._open()
         iobinding.run(run_options)
+
+    def _run_into(self, output_names: Sequence[str], input_feed: Mapping[str, Any], outputs: list[Any]) -> bool:
+        """Run straight into arrays; False when that is not possible, and nothing was done."""
+        short = None if list(output_names) != self._output_names else getattr(self._plain, "short", None)
+        return short is not None and short(input_feed, outputs) is not None
 
     def run_with_ort_values(
         self,

@@ -182,3 +182,33 @@ def test_memory_kept_is_bounded(monkeypatch):
     del arrays
     assert outputs.held_bytes() == 3 << 20
     outputs.release_outputs()
+
+
+def test_bound_outputs_are_written_directly():
+    s, x = neg((None, 4)), np.arange(8, dtype=np.float32).reshape(2, 4)
+    y = np.zeros_like(x)
+    binding = s.io_binding()
+    binding.bind_cpu_input("x", x)
+    binding.bind_output("y", "cpu", 0, np.float32, [2, 4], y.ctypes.data)
+    for k in range(3):
+        x += 1
+        s.run_with_iobinding(binding)
+        assert np.array_equal(y, -x), k
+        assert np.array_equal(binding.copy_outputs_to_cpu()[0], -x)
+    assert s._run_into(["y"], {"x": x}, [y])
+
+
+def test_outputs_that_do_not_fit_take_the_long_way():
+    s, x = neg((None, 4)), np.arange(8, dtype=np.float32).reshape(2, 4)
+    s.run(None, {"x": x})
+    fixed = np.zeros_like(x)
+    fixed.flags.writeable = False
+    odd = [x, x[:1], np.zeros((3, 4), np.float32), np.zeros((2, 4)), np.zeros((4, 2), np.float32).T, fixed]
+    assert not any(s._run_into(["y"], {"x": x}, [out]) for out in odd)
+    assert not s._run_into([], {"x": x}, [])
+    binding = s.io_binding()
+    binding.bind_cpu_input("x", x)
+    binding.bind_output("y", "cpu", 0, np.float32, [2, 4], x.ctypes.data)  # in place
+    want = -x
+    s.run_with_iobinding(binding)
+    assert np.array_equal(x, want)

@@ -28,6 +28,8 @@ __all__ = ["short_way"]
 def short_way(plan: Plan, types: Sequence[tuple[str, np.dtype[Any], tuple[int, ...]]]) -> Any:
     """A function from a feed to outputs, or to None when the feed needs the long way; None where there is no short one.
 
+    It may be given arrays to write the outputs into.
+
     Args:
         plan: what to run.
         types: name, element type and sizes of each input, in any order.
@@ -57,12 +59,16 @@ def _runner(plan: Plan, pick: Callable[[Any], tuple[Any, ...]], expected: Sequen
     makers = [_maker(shape, dtype) for shape, dtype in plan.outputs]
     call = enter()
 
-    def short(feed: Mapping[str, Any]) -> list[np.ndarray[Any, Any]] | None:
+    def short(
+        feed: Mapping[str, Any], into: list[np.ndarray[Any, Any]] | None = None
+    ) -> list[np.ndarray[Any, Any]] | None:
         try:
             if len(feed) != count:
                 return None
             inputs = pick(feed)
         except (LookupError, TypeError):
+            return None
+        if into is not None and not _takes(into, plan.outputs, inputs):
             return None
         active.append(1)  # from here on, giving the plan up waits for this run
         try:
@@ -73,7 +79,7 @@ def _runner(plan: Plan, pick: Callable[[Any], tuple[Any, ...]], expected: Sequen
             except IndexError:
                 return None
             try:
-                outputs = [make() for make in makers]
+                outputs = [make() for make in makers] if into is None else into
                 status = call(arena.entry or _entry(plan, arena, expected), id(inputs), id(outputs))
             finally:
                 give(arena)
@@ -84,6 +90,21 @@ def _runner(plan: Plan, pick: Callable[[Any], tuple[Any, ...]], expected: Sequen
         return None if status else outputs  # the long way says what is wrong
 
     return short
+
+
+def _takes(arrays: Sequence[Any], types: Sequence[tuple[Any, Any]], inputs: Sequence[Any]) -> bool:
+    """Whether results can be written straight into the caller's arrays; they must not be read at the same time."""
+    if len(arrays) != len(types):
+        return False
+    for i, (array, (shape, dtype)) in enumerate(zip(arrays, types, strict=True)):
+        if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
+            return False
+        if not array.flags.c_contiguous or not array.flags.writeable or not array.flags.aligned:
+            return False
+        others = [*inputs, *arrays[:i]]
+        if any(isinstance(other, np.ndarray) and np.may_share_memory(array, other) for other in others):
+            return False
+    return True
 
 
 def _maker(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], np.ndarray[Any, Any]]:

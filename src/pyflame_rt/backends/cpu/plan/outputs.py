@@ -12,7 +12,7 @@ from pyflame_rt.graph.errors import BackendError
 
 __all__ = ["LARGE", "fresh", "held_bytes", "release_outputs"]
 
-LARGE = 1 << 20  # smaller ones the C library keeps warm itself
+LARGE = 1 << 18  # smaller ones the C library keeps warm itself
 KEPT = 128 << 20  # bytes of given-back memory to keep at most
 
 # By size. Nothing here takes a lock: results may be given back while any lock is held.
