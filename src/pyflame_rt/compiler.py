@@ -169,8 +169,9 @@ def _without_effect(options: SessionOptions, provider: Provider) -> list[str]:
     native = provider.name == DEFAULT_PROVIDER and not native_engine_missing()
     settings = {
         "num_threads": options.num_threads != 0 and not native,
-        "execution_mode": options.execution_mode != "sequential",
-        "inter_op_num_threads": options.inter_op_num_threads > 1,
+        "execution_mode": options.execution_mode != "sequential" and not native,
+        "inter_op_num_threads": options.inter_op_num_threads > 1
+        and not (native and options.execution_mode == "parallel"),
         "cache": options.cache is not None and not native,
         "strict_math_mode": options.strict_math_mode and not native,
         "tune": options.tune and not native,

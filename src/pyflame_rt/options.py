@@ -182,7 +182,8 @@ class SessionOptions(_ConfigEntries):
         num_threads: threads of one run; 0 asks the machine. ONNX Runtime's
             ``intra_op_num_threads`` is the same setting.
         enable_profiling: record every node; ``session.end_profiling()`` writes the file.
-        execution_mode: "sequential" or "parallel".
+        execution_mode: "sequential", or "parallel": independent branches of the graph run at the
+            same time where that is estimated to pay, ``inter_op_num_threads`` of them at most.
         optimization_level: see OptLevel; ONNX Runtime's ``graph_optimization_level`` too.
         verbose_optimization: log what each pass did.
         log_level: "verbose", "debug", "info", "warning", "error" or "fatal".

@@ -165,7 +165,7 @@ class RunProfile:
             output_type_shape=[_shape(a) for a in outputs],
         )
 
-    def step(self, facts: StepCost, begin_ns: int, end_ns: int) -> None:
+    def step(self, facts: StepCost, begin_ns: int, end_ns: int, lane: int = 0) -> None:
         """A compiled step, which may do several nodes at once, has run."""
         seconds = max(end_ns - begin_ns, 1) / 1e9
         self._profiler.record(
@@ -173,6 +173,7 @@ class RunProfile:
             "Node",
             begin_ns,
             end_ns,
+            thread=threading.get_ident() + lane,
             op_name=facts.label,
             provider=self._profiler.provider,
             tag=self._tag,

@@ -17,8 +17,11 @@ __all__ = ["Backend", "BackendAdapter", "Compiler", "Executable", "Placement", "
 class Timeline(Protocol):
     """Who wants to know what each step of a run took, by ``time.perf_counter_ns``."""
 
-    def step(self, facts: Any, begin_ns: int, end_ns: int) -> None:
-        """A step that was compiled has run; ``facts`` names it, its nodes and what it costs."""
+    def step(self, facts: Any, begin_ns: int, end_ns: int, lane: int = 0) -> None:
+        """A step that was compiled has run; ``facts`` names it, its nodes and what it costs.
+
+        Steps of different lanes may have run at the same time.
+        """
         ...
 
     def check(self) -> None:

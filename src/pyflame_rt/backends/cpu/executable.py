@@ -17,6 +17,7 @@ from pyflame_rt.backends.cpu.forks import call_native, forget_after_fork, forked
 from pyflame_rt.backends.cpu.limits import limit_plan, needed, watching
 from pyflame_rt.backends.cpu.peaks import machine_peaks
 from pyflame_rt.backends.cpu.placing import place_nodes
+from pyflame_rt.backends.cpu.plan.branches import branch_out
 from pyflame_rt.backends.cpu.plan.choices import choosing
 from pyflame_rt.backends.cpu.plan.concrete import ShapesUnknown
 from pyflame_rt.backends.cpu.plan.fast import short_way
@@ -55,6 +56,8 @@ class CpuBackend:
         executable.cache = getattr(options, "cache", None)
         executable.strict = bool(getattr(options, "strict_math_mode", False))
         executable.tune = bool(getattr(options, "tune", False))
+        if getattr(options, "execution_mode", "sequential") == "parallel":
+            executable.branches = min(threads, int(getattr(options, "inter_op_num_threads", 0) or threads))
         return executable
 
 
@@ -79,6 +82,7 @@ class CpuExecutable:
         self.threads = threads
         self.memory_limit = memory_limit
         self.checked = checked
+        self.branches = 1  # of the graph that may run at the same time
         if graph.origin is None or not graph.origin.checked:
             _ = self.reference  # says what is wrong with attributes
         self._required = [info.name for info in graph.required_inputs]
@@ -221,6 +225,8 @@ class CpuExecutable:
     def _make(self, graph: Graph, types: Mapping[str, Any], names: tuple[str, ...]) -> Plan:
         plan = make_plan(graph, types, self.threads, names, self._folded, stored=not self.checked)
         plan.checked = self.checked
+        if self.branches > 1 and not self.checked:
+            branch_out(plan, self.branches)
         if self.memory_limit:
             limit_plan(plan, self.memory_limit, self.graph.name)
         return plan

@@ -54,6 +54,7 @@ class StepKind(IntEnum):
     KERNEL = 1  # fn(args, params, begin, end) over rows, by chunks of at least grain rows
     COPY = 2  # memcpy(args[0], args[1], rows bytes)
     CHECK = 3  # stop with the status at args[0] (int64) unless it is 0
+    BRANCHES = 4  # the nargs plans at args (Plan*), each on one thread; the first status that is not 0
 
 
 class PatchKind(IntEnum):
@@ -159,6 +160,7 @@ def driver_ir() -> str:
     """The driver's module: `pyflame_run` and what the threads of a team execute."""
     b = Builder(host())
     _emit_worker(b)
+    _emit_branches(b)
     _emit_body(b)
     _emit_run(b)
     return b.text()
@@ -185,14 +187,45 @@ class _Fields:
 
 
 def _emit_worker(b: Builder) -> None:
-    """A thread takes the chunk of its own number, then any nobody has taken: the team may be smaller than asked for."""
+    """What the threads of a step do: each chunk is a part of the rows."""
     b.begin()
     team = _Fields(b, _Team, "%team")
     fn, args, params, rows, chunks = (team.load(name) for name in ("fn", "args", "params", "rows", "chunks"))
-    number = b.op(f"call i32 {team.load('thread_num')}()")
-    own = b.op(f"zext i32 {number} to i64")
     aligned = b.op(f"icmp sge i64 {rows}, {b.integer(f'mul {chunks}, {_ALIGNED_ROWS}')}")
     rounding = b.op(f"select i1 {aligned}, i64 -64, i64 -1")
+    for chunk in _claimed(b, team, chunks):
+        bounds = [
+            b.integer(f"udiv {b.integer(f'mul {rows}, {c}')}, {chunks}") for c in (chunk, b.integer(f"add {chunk}, 1"))
+        ]
+        begin, end = (b.integer(f"and {bound}, {rounding}") for bound in bounds)
+        end = b.op(f"select i1 {b.op(f'icmp eq i64 {bounds[1]}, {rows}')}, i64 {rows}, i64 {end}")
+        b.do(f"call void {fn}(ptr {args}, ptr {params}, i64 {begin}, i64 {end})")
+    b.do("ret void")
+    b.end("internal void @pyflame_team(ptr %team)")
+
+
+def _emit_branches(b: Builder) -> None:
+    """What the threads of a window do: each chunk is a plan; a status that is not 0 is left in `rows`."""
+    b.begin()
+    team = _Fields(b, _Team, "%team")
+    args, chunks = team.load("args"), team.load("chunks")
+    for chunk in _claimed(b, team, chunks):
+        plan = b.op(f"load ptr, ptr {b.element('ptr', args, chunk)}")
+        status = b.op(f"call i64 @pyflame_steps(ptr {plan}, ptr null)")
+        bad, good = b.label("bad"), b.label("good")
+        b.branch(b.op(f"icmp eq i64 {status}, 0"), good, bad)
+        b.place(bad)
+        b.do(f"store atomic i64 {status}, ptr {team.address('rows')} monotonic, align 8")
+        b.jump(good)
+        b.place(good)
+    b.do("ret void")
+    b.end("internal void @pyflame_branches(ptr %team)")
+
+
+def _claimed(b: Builder, team: _Fields, chunks: str) -> Iterator[str]:
+    """A thread takes the chunk of its own number, then any nobody has taken: the team may be smaller than asked for."""
+    number = b.op(f"call i32 {team.load('thread_num')}()")
+    own = b.op(f"zext i32 {number} to i64")
     loop, mine, following, done = (b.label(hint) for hint in ("try", "mine", "following", "done"))
     origin = b.block
     b.jump(loop)
@@ -204,20 +237,13 @@ def _emit_worker(b: Builder) -> None:
     free = b.op(f"icmp eq i64 {b.integer(f'and {before}, {bit}')}, 0")
     b.branch(free, mine, following)
     b.place(mine)
-    bounds = [
-        b.integer(f"udiv {b.integer(f'mul {rows}, {c}')}, {chunks}") for c in (chunk, b.integer(f"add {chunk}, 1"))
-    ]
-    begin, end = (b.integer(f"and {bound}, {rounding}") for bound in bounds)
-    end = b.op(f"select i1 {b.op(f'icmp eq i64 {bounds[1]}, {rows}')}, i64 {rows}, i64 {end}")
-    b.do(f"call void {fn}(ptr {args}, ptr {params}, i64 {begin}, i64 {end})")
+    yield chunk
     b.jump(following)
     b.place(following)
     after = b.integer(f"add {k}, 1")
     b.add_incoming(k, after, following)
     b.branch(b.op(f"icmp ult i64 {after}, {chunks}"), loop, done)
     b.place(done)
-    b.do("ret void")
-    b.end("internal void @pyflame_team(ptr %team)")
 
 
 def _emit_run(b: Builder) -> None:
@@ -351,7 +377,30 @@ def _emit_step(b: Builder, plan: _Fields, step: _Fields, team: str, judge: str) 
     b.place(labels[StepKind.CHECK])
     results.append((b.load_i64(b.op(f"load ptr, ptr {args}"), 0), b.block))
     b.jump(judge)
+    b.place(labels[StepKind.BRANCHES])
+    results.append(_emit_window(b, plan, step, team, args))
+    b.jump(judge)
     return results
+
+
+def _emit_window(b: Builder, plan: _Fields, step: _Fields, team: str, args: str) -> tuple[str, str]:
+    count, parallel = step.load("nargs"), plan.load("parallel")
+    threads = _least(b, count, _emit_share(b, plan))
+    shared = _Fields(b, _Team, team)
+    for name, value in {"args": args, "rows": "0", "chunks": count, "claimed": "0"}.items():
+        shared.store(name, value)
+    shared.store("thread_num", plan.load("thread_num"))
+    split, single, done = b.label("side"), b.label("turn"), b.label("window")
+    many = b.op(f"icmp sgt i64 {threads}, 1")
+    b.branch(b.op(f"and i1 {many}, {b.op(f'icmp ne ptr {parallel}, null')}"), split, single)
+    b.place(split)
+    b.do(f"call void {parallel}(ptr @pyflame_branches, ptr {team}, i32 {b.op(f'trunc i64 {threads} to i32')}, i32 0)")
+    b.jump(done)
+    b.place(single)
+    b.do(f"call void @pyflame_branches(ptr {team})")
+    b.jump(done)
+    b.place(done)
+    return shared.load("rows"), b.block
 
 
 def _emit_kernel(

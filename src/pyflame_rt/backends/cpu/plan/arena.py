@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from itertools import takewhile
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,12 +23,22 @@ from pyflame_rt.graph.errors import BackendError, InputError
 from pyflame_rt.ops.evaluate import Context, run_node, where
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyflame_rt.backends.cpu.llvm.program import Kernel
+    from pyflame_rt.backends.cpu.plan.branches import Window
     from pyflame_rt.backends.cpu.plan.timing import StepClock
 
-__all__ = ["Arena"]
+__all__ = ["Arena", "Track"]
+
+
+@dataclass(slots=True)
+class Track:
+    """Which steps a native plan does: numbers in the order it does them, None where it branches."""
+
+    plan: Plan
+    numbers: list[int | None]
+    lane: int = 0
 
 
 class Arena:
@@ -47,37 +57,64 @@ class Arena:
         self.keep: list[Any] = []
         count = len(lowered.inputs) + len(lowered.outputs)
         self.io = (ctypes.c_void_p * max(count, 1))()
+        self.tracks: list[Track] = []
+        self.streams = [self.stream]
         self.segments = self._segments(threads)
 
     # ------------------------------------------------------------------ building
 
     def _segments(self, threads: int) -> list[Plan | HostStep]:
         segments: list[Plan | HostStep] = []
-        pending: list[KernelStep | DnnStep] = []
-        for step in self.lowered.steps:
+        pending: list[int | Window] = []
+        windows = {window.begin: window for window in self.lowered.windows}
+        at = 0
+        while at < len(self.lowered.steps):
+            step, window = self.lowered.steps[at], windows.get(at)
             if isinstance(step, HostStep):
                 segments += [self._native(pending, threads)] if pending else []
                 segments.append(step)
                 pending = []
             else:
-                pending.append(step)
+                pending.append(at if window is None else window)
+            at = at + 1 if window is None else window.end
         return segments + ([self._native(pending, threads)] if pending else [])
 
-    def _native(self, steps: Sequence[KernelStep | DnnStep], threads: int) -> Plan:
-        kernels = [s.kernel for s in steps if isinstance(s, KernelStep)]
-        addresses = iter(self._compiled(kernels))
-        native, patches = [], []
-        for step in steps:
-            if isinstance(step, KernelStep):
-                native.append(self._kernel(step, next(addresses), patches))
-            else:
-                native.append(self._primitive(step, patches))
-        return self._plan(native, patches, threads)
+    def _native(self, items: Sequence[int | Window], threads: int) -> Plan:
+        """Steps by number, and windows of steps, as one native call."""
+        steps = self.lowered.steps
+        spans = [(i, i + 1) if isinstance(i, int) else (i.begin, i.end) for i in items]
+        numbers = [k for begin, end in spans for k in range(begin, end)]
+        made = {k: step.kernel for k in numbers if isinstance(step := steps[k], KernelStep)}
+        addresses = dict(zip(made, self._compiled(list(made.values())), strict=True))
+        patches: list[Patch] = []
+        bound = {k: self._bound(k, addresses.get(k, 0), patches) for k in numbers}
+        native = [bound[i] if isinstance(i, int) else self._window(i, bound) for i in items]
+        plan = self._plan(native, patches, threads, self.stream)
+        self.tracks.append(Track(plan, [i if isinstance(i, int) else None for i in items]))
+        return plan
+
+    def _bound(self, number: int, address: int, patches: list[Patch]) -> Step:
+        step = self.lowered.steps[number]
+        if isinstance(step, KernelStep):
+            return self._kernel(step, address, patches)
+        assert isinstance(step, DnnStep)
+        return self._primitive(step, patches)
+
+    def _window(self, window: Window, bound: Mapping[int, Step]) -> Step:
+        """One step for all lists of a window; each list is a plan for one thread, with a stream of its own."""
+        plans = []
+        for lane, numbers in enumerate(window.lists):
+            self.streams.append(Stream())
+            plans.append(self._plan([bound[k] for k in numbers], [], 1, self.streams[-1]))
+            self.tracks.append(Track(plans[-1], list(numbers), lane))
+        pointers = (ctypes.c_void_p * len(plans))(*map(ctypes.addressof, plans))
+        self.keep += [pointers, *plans]
+        return Step(StepKind.BRANCHES, None, ctypes.addressof(pointers), len(plans), None, 0, 0)
 
     def _compiled(self, kernels: Sequence[Kernel]) -> list[int]:
         return compile_kernels(kernels)
 
-    def _plan(self, steps: list[Step], patches: list[Patch], threads: int) -> Plan:
+    def _plan(self, steps: list[Step], patches: list[Patch], threads: int, stream: Stream) -> Plan:
         step_array, patch_array = (Step * len(steps))(*steps), (Patch * max(len(patches), 1))(*patches)
         self.keep += [step_array, patch_array]
         dnnl, threading_calls = library.load(), openmp()
@@ -87,7 +124,7 @@ class Arena:
             ctypes.addressof(patch_array),
             len(patches),
             self.cancel.ctypes.data,
-            self.stream.handle,
+            stream.handle,
             ctypes.cast(dnnl.dnnl_primitive_execute, ctypes.c_void_p).value,
             ctypes.cast(dnnl.dnnl_memory_set_data_handle, ctypes.c_void_p).value,
             threading_calls.parallel if threads > 1 else None,
@@ -180,13 +217,13 @@ class Arena:
             self._run_segments(check, clock)
 
     def _run_segments(self, check: Callable[[], None] | None, clock: StepClock | None) -> None:
-        for i, segment in enumerate(self.segments):
+        for segment in self.segments:
             if check is not None:
                 check()
             begin = 0 if clock is None else time.perf_counter_ns()
             self._run_segment(segment, check)
-            if clock is not None:
-                clock.around(i, begin)
+            if clock is not None and isinstance(segment, HostStep):
+                clock.host(begin)
 
     def _run_segment(self, segment: Plan | HostStep, check: Callable[[], None] | None) -> None:
         if isinstance(segment, HostStep):
@@ -216,19 +253,31 @@ class Arena:
     def _raise(self, plan: Plan, status: int, check: Callable[[], None] | None) -> None:
         if check is not None:
             check()
-        before = sum(
-            1 if isinstance(s, HostStep) else s.nsteps for s in takewhile(lambda s: s is not plan, self.segments)
-        )
-        step = self.lowered.steps[before + plan.failed] if plan.failed >= 0 else None
-        what = "binding inputs" if step is None else f"{step.label} (nodes {', '.join(step.nodes) or '-'})"
-        raise BackendError(f"native step {before + plan.failed}, {what}, failed with status {status}")
+        number = self._failed(plan)
+        if number is None:
+            raise BackendError(f"a native run failed with status {status}")
+        step = self.lowered.steps[number]
+        nodes = ", ".join(step.nodes) or "-"
+        raise BackendError(f"native step {number}, {step.label} (nodes {nodes}), failed with status {status}")
+
+    def _failed(self, plan: Plan) -> int | None:
+        """The step at which a plan stopped, as far as it can be told."""
+        track = next(track for track in self.tracks if track.plan is plan)
+        if plan.failed < 0:
+            return None
+        number = track.numbers[plan.failed]
+        if number is not None:
+            return number
+        stopped = [t.numbers[t.plan.failed] for t in self.tracks if t.plan is not plan and t.plan.failed > 0]
+        return stopped[0] if stopped else None
 
     def close(self) -> None:
         """Free native objects."""
         for memory in self.memories:
             memory.close()
         self.memories = []
-        self.stream.close()
+        for stream in self.streams:
+            stream.close()
 
 
 def _allocated(size: int) -> np.ndarray[Any, Any]:

@@ -64,7 +64,8 @@ class CheckedArena(Arena):
     # ------------------------------------------------------------------ building
 
     def _segments(self, threads: int) -> list[Plan | HostStep]:
-        return [step if isinstance(step, HostStep) else self._native([step], threads) for step in self.lowered.steps]
+        steps = enumerate(self.lowered.steps)
+        return [step if isinstance(step, HostStep) else self._native([i], threads) for i, step in steps]
 
     def _compiled(self, kernels: Sequence[Kernel]) -> list[int]:
         return [checked_address(kernel) for kernel in kernels]

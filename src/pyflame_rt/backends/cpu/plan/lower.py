@@ -23,6 +23,7 @@ from pyflame_rt.graph import DType
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.onednn.primitive import Primitive
     from pyflame_rt.backends.cpu.plan.attention import Attention
+    from pyflame_rt.backends.cpu.plan.branches import Window
 
 __all__ = ["DnnStep", "HostStep", "KernelStep", "Lowered", "Lowering", "NotNative", "lowers"]
 
@@ -80,6 +81,7 @@ class Lowered:
     outputs: list[View]
     reorders: int = 0
     cases: dict[str, Case] = field(default_factory=dict)
+    windows: list[Window] = field(default_factory=list)
 
 
 class Mark(NamedTuple):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyflame_rt.backends.cpu.llvm.driver import Plan as Segment
 from pyflame_rt.backends.cpu.llvm.driver import clock
+from pyflame_rt.backends.cpu.plan.lower import HostStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,53 +16,49 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.base import Timeline
     from pyflame_rt.backends.cpu.plan.arena import Arena
     from pyflame_rt.backends.cpu.plan.facts import StepFacts
-    from pyflame_rt.backends.cpu.plan.lower import HostStep
 
 __all__ = ["StepClock", "report"]
 
 
 class StepClock:
-    """Times of one run of an arena's segments; a context manager, because segments point at its memory."""
+    """Times of one run of an arena's steps; a context manager, because native plans point at its memory."""
 
     def __init__(self, arena: Arena) -> None:
-        self.segments: Sequence[Segment | HostStep] = arena.segments
-        self._stamps: dict[int, np.ndarray] = {}
-        self._hosts: dict[int, tuple[int, int]] = {}
+        self._tracks = arena.tracks
+        self._stamps: list[np.ndarray] = []
+        self._hosts: list[tuple[int, int]] = []
+        self._host_numbers = [i for i, step in enumerate(arena.lowered.steps) if isinstance(step, HostStep)]
 
     def __enter__(self) -> StepClock:
-        for i, segment in enumerate(self.segments):
-            if isinstance(segment, Segment) and clock():
-                stamps = self._stamps[i] = np.zeros((segment.nsteps + 1, 2), np.int64)
-                segment.clock, segment.times = clock(), stamps.ctypes.data
+        for track in self._tracks if clock() else ():
+            stamps = np.zeros((track.plan.nsteps + 1, 2), np.int64)
+            self._stamps.append(stamps)
+            track.plan.clock, track.plan.times = clock(), stamps.ctypes.data
         return self
 
     def __exit__(self, *_: object) -> None:
-        for segment in self.segments:
-            if isinstance(segment, Segment):
-                segment.times = None
+        for track in self._tracks:
+            track.plan.times = None
 
-    def around(self, index: int, begin: int) -> None:
-        """A host step, or a segment without a clock of its own, began at ``begin`` and ends now."""
-        self._hosts[index] = (begin, time.perf_counter_ns())
+    def host(self, begin: int) -> None:
+        """A host step began at ``begin`` and ends now."""
+        self._hosts.append((begin, time.perf_counter_ns()))
 
-    def spans(self) -> Iterator[tuple[int, int]]:
-        """Begin and end of every step, in order, by ``time.perf_counter_ns``."""
-        for i, segment in enumerate(self.segments):
-            stamps = self._stamps.get(i)
-            if stamps is not None:
-                times = stamps[:, 0] * 1_000_000_000 + stamps[:, 1]
-                yield from zip(times[:-1].tolist(), times[1:].tolist(), strict=True)
-            elif isinstance(segment, Segment):
-                begin, end = self._hosts[i]
-                each = (end - begin) // max(segment.nsteps, 1)  # no clock: the segment's time in equal parts
-                yield from ((begin + k * each, begin + (k + 1) * each) for k in range(segment.nsteps))
-            else:
-                yield self._hosts[i]
+    def spans(self) -> Iterator[tuple[int, int, int, int]]:
+        """Number of every step, the lane it ran in, its begin and its end by ``time.perf_counter_ns``."""
+        for track, stamps in zip(self._tracks, self._stamps, strict=False):
+            times = (stamps[:, 0] * 1_000_000_000 + stamps[:, 1]).tolist()
+            for k, number in enumerate(track.numbers):
+                if number is not None:
+                    yield number, track.lane, times[k], times[k + 1]
+        for number, (begin, end) in zip(self._host_numbers, self._hosts, strict=True):
+            yield number, 0, begin, end
 
 
 def report(clock: StepClock, facts: Sequence[StepFacts], timeline: Timeline) -> None:
     """Tell the timeline what every step took, and add it to the facts."""
-    for fact, (begin, end) in zip(facts, clock.spans(), strict=True):
+    for number, lane, begin, end in sorted(clock.spans()):
+        fact = facts[number]
         fact.ns += end - begin
         fact.runs += 1
-        timeline.step(fact, begin, end)
+        timeline.step(fact, begin, end, lane)
