@@ -367,6 +367,16 @@ def test_integer_convolutions_are_exact(seed, dtype, groups):
     check("ConvInteger", [x, w, *zeros], constants=(1, 3) if seed % 2 else (), pads=[1, 1, 0, 1], group=groups)
 
 
+@pytest.mark.parametrize("channels", [16, 64])
+def test_integer_convolutions_do_not_go_through_fractions(channels):
+    """Winograd's filtering is right within rounding only, which is not enough for integers."""
+    rng = np.random.default_rng(channels)
+    x = rng.integers(0, 256, (1, channels, 20, 24)).astype(np.uint8)
+    w = rng.integers(-40, 40, (32, channels, 3, 3)).astype(np.int8)
+    zeros = [np.array(100, np.uint8), np.array(0, np.int8)]
+    check("ConvInteger", [x, w, *zeros], constants=(1, 3), pads=[1, 1, 1, 1])
+
+
 @few
 @given(st.integers(0, 2**32 - 1))
 def test_dynamic_quantization(seed):

@@ -84,6 +84,7 @@ class Concrete:
         blockers: what keeps the deferred nodes waiting.
         same: values that are others under a second name.
         count: how many names were made up.
+        exact: values that must be the sums as they are written, because they stand for integers.
     """
 
     inputs: list[str]
@@ -95,6 +96,7 @@ class Concrete:
     blockers: list[Blocker] = field(default_factory=list)
     same: dict[str, str] = field(default_factory=dict)
     count: int = 0
+    exact: set[str] = field(default_factory=set)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Sizes of a value."""
@@ -186,7 +188,6 @@ class _Worker:
         self.staged = before.staged
         self.waiting: set[str] = set()
         self.refused: Collection[Any] = ()
-        self.exact: set[str] = set()
         self.integers: dict[str, str] = {}
         self.defaults: dict[Op, Mapping[str, Any]] = {}
         self.inferred: dict[Any, list[Value]] = {}
@@ -311,7 +312,7 @@ class _Worker:
             if form is not None:
                 if form.weights is not None:
                     self._constant(*form.weights)
-                self.exact.add(form.exact)
+                self.out.exact.add(form.exact)
                 return form.nodes
         if op.composite and (
             not self.keeps(op, attributes) or (self.refused and self.out.form(node, op, attributes) in self.refused)
@@ -323,7 +324,7 @@ class _Worker:
     def _is_exact_cast(self, node: Node, to: int) -> bool:
         """Whole numbers that were float32 all along go back to it without a step."""
         source, result = node.inputs[0], node.outputs[0]
-        if to == DType.Int32.onnx and source in self.exact:
+        if to == DType.Int32.onnx and source in self.out.exact:
             self.integers[result] = source
         if to == DType.Float32.onnx and source in self.integers:
             self.same[result] = self.integers[source]

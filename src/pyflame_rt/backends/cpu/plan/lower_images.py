@@ -67,6 +67,8 @@ def convolution(low: Lowering, step: Step, group: Group | None = None) -> View:
     ways = _ways(step.attributes["group"], weights, at, shape)
     label = label_of(step, group)
     form = f"s{at.strides} p{at.padding} d{at.dilations} g{step.attributes['group']}"
+    if step.node.outputs[0] in low.concrete.exact:
+        ways, form = tuple(way for way in ways if not way.startswith("winograd")), f"{form} exact"
     case = f"{label} {list(source)} {list(weights.shape)} {form}".replace(", ", ",")
     way = low.choices.pick(case, ways, step.node.name)
     if way == "library":
