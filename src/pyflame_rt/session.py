@@ -498,7 +498,7 @@ class InferenceSession:
     def memory_stats(self) -> dict[str, int]:
         """Bytes of the weights, how many are mapped from files, and what compiled forms hold."""
         self._open()
-        arrays = [t.raw() for t in self._graph.initializers.values()]
+        arrays = [t.stored() for t in self._graph.initializers.values()]
         mapped = sum(a.nbytes for a in arrays if not a.flags.owndata and not a.flags.writeable)
         held: dict[str, int] = {}
         for compiled in list(self._compiled.values()):

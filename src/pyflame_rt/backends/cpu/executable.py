@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["CpuBackend", "CpuExecutable"]
 
 MAX_PLANS = 16
+# Plans of so many shapes are kept on disk: with ever new lengths, writing them would cost more than it saves.
+MAX_STORED = 8
 log = logging.getLogger("pyflame_rt")
 
 
@@ -223,7 +225,8 @@ class CpuExecutable:
         return plan
 
     def _make(self, graph: Graph, types: Mapping[str, Any], names: tuple[str, ...]) -> Plan:
-        plan = make_plan(graph, types, self.threads, names, self._folded, stored=not self.checked)
+        few = len(self._plans) < MAX_STORED
+        plan = make_plan(graph, types, self.threads, names, self._folded, stored=not self.checked, keep=few)
         plan.checked = self.checked
         if self.branches > 1 and not self.checked:
             branch_out(plan, self.branches)

@@ -370,11 +370,14 @@ class _Worker:
         return self.defaults[op]
 
     def _infer(self, op: Op, values: Sequence[Value | None], attributes: Mapping[str, Any]) -> list[Value]:
-        """Types of the outputs, worked out once for equal input types where only those matter."""
+        """Types of the outputs, worked out once for equal inputs: models repeat their layers."""
         contents = op.shape_math and all(v is None or v.known is not None for v in values)
-        if op.infer not in _TYPE_RULES or contents:
+        if op.infer in _TYPE_RULES and not contents:
+            key: Any = (op, *(None if v is None else v.type for v in values))
+        else:
+            key = _inference_key(op, values, attributes)
+        if key is None:
             return infer_outputs(op, values, dict(attributes))
-        key = (op, *(None if v is None else v.type for v in values))
         if key not in self.inferred:
             self.inferred[key] = infer_outputs(op, values, dict(attributes))
         return self.inferred[key]
@@ -452,3 +455,22 @@ class _Worker:
 def _cheap_to_keep(array: Any) -> bool:
     """Whether an array costs little memory: a view of another, or a small one."""
     return not isinstance(array, np.ndarray) or array.base is not None or array.nbytes <= MAX_KEPT
+
+
+def _inference_key(op: Op, values: Sequence[Value | None], attributes: Mapping[str, Any]) -> Any:
+    """Everything the types of outputs can depend on; None where that is not easily compared."""
+    parts: list[Any] = [op, "contents"]
+    for value in values:
+        if value is None or value.known is None:
+            parts.append(None if value is None else value.type)
+        elif value.known.dtype == object:
+            return None
+        else:
+            parts += [value.type, value.known.tobytes()]
+    for name, given in attributes.items():
+        parts += [name, type(given), tuple(given) if isinstance(given, list) else given]
+    try:
+        hash(key := tuple(parts))
+    except TypeError:  # graphs, arrays, lists of lists
+        return None
+    return key

@@ -219,6 +219,7 @@ def make_plan(
     folded: dict[str, list[Any]] | None = None,
     *,
     stored: bool = True,
+    keep: bool = True,
 ) -> Plan:
     """Plan a graph for given input types.
 
@@ -228,7 +229,8 @@ def make_plan(
         threads: how many each step may use.
         wanted: values to hand out.
         folded: for :func:`concretize`.
-        stored: take the plan from the cache and keep it there.
+        stored: take the plan from the cache if it is there.
+        keep: put it there if it is not.
     """
     chosen = choices_key(threads)
     key = plan_key(graph, feeds, threads, wanted) if stored and chosen is not None else None
@@ -249,7 +251,7 @@ def make_plan(
     if plan is None:
         blocker = concrete.blockers[0]
         raise ShapesUnknown(f"{where(blocker.step.node)}: {blocker.reason}")
-    if key is not None:
+    if key is not None and keep:
         plan.kept = keep_plan(key, StoredPlan(plan.lowered, plan.arena_bytes))
     return plan
 
