@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[4]
 SCRIPT = """
-import tests.hidden_onednn
+from tests.hidden_onednn import hide
+hide()
 import numpy as np
 import pyflame_rt
 from pyflame_rt.graph import DType
