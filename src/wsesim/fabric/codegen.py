@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from wsesim.csl import tree as T
 from wsesim.csl.types import DsdType, FloatType, SimpleType
-from wsesim.fabric import values
+from wsesim.fabric import native, values
 from wsesim.fabric.codegen_expr import Expressions, op_may_stall
+from wsesim.fabric.dsd import Mem
 from wsesim.fabric.ops import OPS
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Code:
     functions: dict[str, Compiled] = field(default_factory=dict)
     source: str = ""
     positions: list[T.Position] = field(default_factory=list)
+    native: list[native.NativeRun] = field(default_factory=list)
 
 
 def _walk(node: Any) -> Iterable[Any]:
@@ -85,14 +87,18 @@ def stalling(program: PeProgram) -> set[str]:
     return direct
 
 
-def compile_program(program: PeProgram, timing: Timing, title: str) -> Code:
-    """Python functions for a PE program."""
+def compile_program(program: PeProgram, timing: Timing, title: str, arch: int = 1) -> Code:
+    """Python functions for a PE program, with native code for their hot pure parts; ``arch`` is 0 for WSE-2."""
     code = Code()
     names = {symbol: f"f{i}" for i, symbol in enumerate(program.functions)}
     stalls = stalling(program)
     space: dict[str, Any] = dict(values.NAMESPACE)
     space["OPS"] = OPS
+    space["NO_MEM"], space["Mem"] = Mem(0, 0, 0), Mem
     writer = _Writer(program, timing, names, stalls, space, code)
+    writer.arch = arch
+    if native.enabled():
+        writer.planner = native.Planner(program)
     for symbol, fn in program.functions.items():
         writer.function(symbol, fn)
     code.source = "\n".join(writer.lines) + "\n"
@@ -107,6 +113,11 @@ def compile_program(program: PeProgram, timing: Timing, title: str) -> Code:
 class _Writer(Expressions):
     """Writes the functions of one program."""
 
+    planner: native.Planner | None = None
+    function_now: Function | None = None
+    plain = False
+    arch = 1
+
     # --- text ----------------------------------------------------------------------------------------------------
 
     def emit(self, line: str) -> None:
@@ -117,6 +128,7 @@ class _Writer(Expressions):
         """One function."""
         self.pos = fn.pos
         self.frame = fn.frame_size
+        self.function_now = fn
         params = ", ".join(["pe", *(self.local(p) for p in fn.params)])
         self.emit(f"def {self.names[symbol]}({params}):  # {fn.symbol}")
         self.depth += 1
@@ -149,14 +161,35 @@ class _Writer(Expressions):
         """Statements, preceded by the cycles of the straight-line part."""
         at = len(self.lines)
         saved, self.cost = self.cost, 0
-        for stmt in body:
-            self.statement(stmt)
+        for part in self.planner.runs(body) if self.planner is not None and not self.plain else body:
+            if isinstance(part, tuple):
+                self.native_run(part)
+            else:
+                self.statement(part)
         if self.cost:
             self.lines.insert(at, "    " * self.depth + f"pe.t += {self.cost}")
             self.code.positions.insert(at, self.pos)
         if len(self.lines) == at:
             self.emit("pass")
         self.cost = saved
+
+    def native_run(self, body: tuple[T.Stmt, ...]) -> None:
+        """Statements that become native code when hot, beside their Python."""
+        assert self.planner is not None
+        assert self.function_now is not None
+        region = self.planner.region(body, self.function_now)
+        run = native.NativeRun(region, self.program, self.timing, self.arch)
+        self.code.native.append(run)
+        name = self.constant(run)
+        self.emit(f"if {name}.ready or {name}.touch():")
+        self.depth += 1
+        for line in native.lines(run, name):
+            self.emit(line)
+        self.depth -= 1
+        self.emit("else:")
+        self.plain = True  # no runs inside a run
+        self.nested(body)
+        self.plain = False
 
     def statement(self, stmt: T.Stmt) -> None:
         """One statement."""
@@ -232,6 +265,8 @@ class _Writer(Expressions):
         """A value about to be rounded by memory itself."""
         text = self.expr(value)
         kind = value.type
+        if isinstance(kind, SimpleType) and kind.name == "bool":
+            return f"(1 if {text} else 0)"  # NumPy's own bool does not fit a byte of memory
         if (
             isinstance(kind, FloatType)
             and kind.name == "f32"
@@ -299,10 +334,11 @@ class _Writer(Expressions):
         pad = "    " * (self.depth + 1)
         self.emit("try:")
         self.nested(body)
-        self.emit(f"except Break as _b:\n{pad}if _b.label != {label!r}: raise\n{pad}break")
-        self.code.positions.extend([self.pos] * 2)
+        # Continue is a kind of Break, so it comes first.
         self.emit(f"except Continue as _b:\n{pad}if _b.label != {label!r}: raise")
         self.code.positions.append(self.pos)
+        self.emit(f"except Break as _b:\n{pad}if _b.label != {label!r}: raise\n{pad}break")
+        self.code.positions.extend([self.pos] * 2)
         self.loops.pop()
 
     def jump(self, what: str, label: str) -> None:

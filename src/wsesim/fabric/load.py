@@ -48,7 +48,7 @@ def load(
         if unit.memory.total > MEMORY_BYTES or len(unit.memory_image) > MEMORY_BYTES:
             need = max(unit.memory.total, len(unit.memory_image))
             raise MemoryOverflow(f"{unit.file} needs {need} bytes of memory, a PE has {MEMORY_BYTES}")
-        codes.append(compile_program(unit, timing, f"{number} {unit.file}"))
+        codes.append(compile_program(unit, timing, f"{number} {unit.file}", machine.arch_index))
     rows = _memories(program)
     for (x, y), number in sorted(program.tiles.items(), key=lambda item: (item[0][1], item[0][0])):
         unit = program.programs[number]

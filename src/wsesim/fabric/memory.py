@@ -39,6 +39,7 @@ class Memory:
     def __init__(self, row: NDArray[np.uint8], where: str = "") -> None:
         self.where = where
         self.mem = row
+        self.base = row.ctypes.data  # for native code
         self.views: dict[np.dtype[Any], NDArray[Any]] = {np.dtype(c): row.view(c) for c in _CODES}
         self.f16: NDArray[np.float16] = row.view(np.float16)
         raw = row.data.cast("B")
