@@ -180,6 +180,28 @@ def test_object_code_that_is_damaged_or_gone_is_compiled_anew(path, how):
     assert sorted(entries("object")) == sorted(kept)
 
 
+def test_weights_in_large_pages_stay_out_of_the_plan(tmp_path, monkeypatch):
+    """One row times large weights: these are copied from their file, and the plan names that file."""
+    monkeypatch.setenv("PYFLAME_CACHE_DIR", str(tmp_path / "cache"))
+    g = pyflame_rt.Graph("row")
+    g.add_input("x", [1, 2048])
+    g.add_initializer("w", weight(2048, 1024))
+    g.add_node("mm", "MatMul", ["x", "w"], ["y"])
+    g.add_output("y", [1, 1024])
+    file = tmp_path / "row.onnx"
+    export_onnx(g, file)
+    age = file.stat().st_mtime_ns - 60 * 10**9
+    os.utime(file, ns=(age, age))
+    x = RNG.standard_normal((1, 2048)).astype(np.float32)
+    for _ in range(2):
+        with pyflame_rt.InferenceSession(file) as session:
+            got = session.run(None, {"x": x})[0]
+        np.testing.assert_allclose(got, x @ g.initializers["w"].raw(), rtol=1e-3, atol=1e-3)
+        current_store().flush()
+    (plan,) = entries("plan")
+    assert plan.stat().st_size < 50_000
+
+
 def test_another_version_of_the_code_plans_anew(path, planned, monkeypatch):
     first = run(path)
     monkeypatch.setattr(stored, "_build", lambda: "another build")

@@ -24,6 +24,7 @@ from pyflame_rt.backends.cpu.onednn.primitive import Primitive
 from pyflame_rt.backends.cpu.onednn.recipes import Recipe, make_again
 from pyflame_rt.backends.cpu.plan.lower import DnnStep, KernelStep, Lowered
 from pyflame_rt.backends.cpu.plan.views import View
+from pyflame_rt.backends.cpu.plan.weights import Resident, resident
 from pyflame_rt.backends.cpu.threads import use_threads
 from pyflame_rt.cache.pickles import StaleError, freeze, place_of, thaw
 from pyflame_rt.cache.signature import code_signature
@@ -39,6 +40,8 @@ __all__ = ["StoredPlan", "keep_plan", "plan_key", "stored_plan"]
 
 # Larger constants are files of their own, which are mapped.
 MAX_INLINE = 1 << 14
+# Reading a larger plan takes longer than making it.
+MAX_PLAN = 16 << 20
 _FAULTS = (StaleError, OneDnnError, pickle.UnpicklingError, AttributeError, ImportError)
 _FAULTS += (LookupError, TypeError, ValueError, AssertionError, EOFError)
 
@@ -92,7 +95,8 @@ def keep_plan(key: str, plan: StoredPlan) -> Callable[[], None] | None:
             data = freeze(plan, reducers)
         except (pickle.PicklingError, OneDnnError):
             return  # an opaque layout
-        store.put("plan", key, data)
+        if len(data) <= MAX_PLAN:
+            store.put("plan", key, data)
 
     store.writer.submit(write)
     return store.flush
@@ -147,6 +151,7 @@ _REDUCERS: dict[type, Any] = {
     Primitive: _reduce_primitive,
     MemDesc: _reduce_desc,
     Op: lambda op: (get_op, (op.name, op.domain)),
+    Resident: lambda array: (resident, (array.source,)),
     View: lambda v: (View, (v.buffer, v.dtype, v.shape, v.strides, v.offset, v.desc)),
 }
 

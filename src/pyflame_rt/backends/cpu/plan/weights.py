@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 
     from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 
-__all__ = ["derived", "pack", "resident", "sharing"]
+__all__ = ["Resident", "derived", "pack", "resident", "sharing"]
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 # What is smaller is packed faster than a file is opened.
 MIN_FILE = 1 << 16
 
 _made: weakref.WeakValueDictionary[tuple[Any, ...], np.ndarray[Any, Any]] = weakref.WeakValueDictionary()
+_spots: dict[tuple[Any, ...], slice] = {}  # where in the array of `_made` a result lies
 _guarded: set[int] = set()  # owners of memory whose end is watched
 _lock = new_rlock()
 _scope: ContextVar[object | None] = ContextVar("weights", default=None)
@@ -73,15 +74,18 @@ def derived(
     key = (source.ctypes.data, source.shape, source.strides, source.dtype.str, form, None if mapped else id(scope))
     with _lock:
         found = _made.get(key)
-    if found is not None:
-        return found
+        if found is not None:
+            return found[_spots[key]]
     result = _on_disk(source, form, size, fill) if mapped and size >= MIN_FILE else None
     if result is None:
         result = _filled(weights_empty(size), fill)
     forget_pages(source)
     with _lock:
         if _watch(owner):
-            result = _made.setdefault(key, result)
+            # A view of the result keeps the memory's owner, not the result itself: the owner is what must be known.
+            anchor = result.base if isinstance(result.base, np.ndarray) else result
+            start = result.ctypes.data - anchor.ctypes.data
+            _made[key], _spots[key] = anchor, slice(start, start + size)
     return result
 
 
@@ -143,17 +147,18 @@ def _forget(number: int, extent: tuple[int, int]) -> None:
     # Collected inside `derived`, on the thread that holds the lock, this must not wait for it.
     _guarded.discard(number)
     low, high = extent
-    for key in [k for k in list(_made.keys()) if low <= k[0] < high]:
+    for key in [k for k in list(_spots) if low <= k[0] < high]:
         _made.pop(key, None)
+        _spots.pop(key, None)
 
 
-class _Resident(np.ndarray[Any, Any]):
+class Resident(np.ndarray[Any, Any]):
     """A copy of mapped memory; ``source`` keeps the address it is known by from being used again."""
 
     source: Any = None
 
 
-_residents: weakref.WeakValueDictionary[tuple[Any, ...], _Resident] = weakref.WeakValueDictionary()
+_residents: weakref.WeakValueDictionary[tuple[Any, ...], Resident] = weakref.WeakValueDictionary()
 
 
 def resident(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -164,7 +169,7 @@ def resident(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     with _lock:
         found = _residents.get(key)
         if found is None:
-            found = weights_empty(array.nbytes).view(array.dtype).reshape(array.shape).view(_Resident)
+            found = weights_empty(array.nbytes).view(array.dtype).reshape(array.shape).view(Resident)
             np.copyto(found, array)
             found.source = array
             forget_pages(array)
