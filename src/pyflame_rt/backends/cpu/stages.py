@@ -23,6 +23,7 @@ from pyflame_rt.backends.cpu.plan.lower import NotNative
 from pyflame_rt.backends.cpu.plan.plan import Plan, Retired, specialise
 from pyflame_rt.backends.cpu.threads import use_threads
 from pyflame_rt.graph import DType, Graph, Tensor
+from pyflame_rt.graph.errors import DTypeMismatchError, InputError, ShapeMismatchError
 from pyflame_rt.graph.graph import node_subgraphs
 from pyflame_rt.ops.evaluate import Context, run_node
 
@@ -194,6 +195,9 @@ class Stages:
                 concrete, plan = specialise(graph, types, self.threads, names, here)
         except (LookupError, TypeError, ValueError, AttributeError, AssertionError, NotNative) as error:
             raise Unplannable(f"planning failed: {type(error).__name__}: {error}") from error
+        except (ShapeMismatchError, DTypeMismatchError, InputError) as error:
+            # A fault of the model or its inputs: the interpreter meets it too, and names the node.
+            raise Unplannable(str(error)) from error
         if plan is not None:
             plan.checked = self.checked
         if plan is not None and self.memory_limit:

@@ -1,5 +1,6 @@
 """Independent branches at the same time: which steps go together, right answers, profiles, failures."""
 
+import gc
 import json
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def plan_of(session):
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_towers_run_side_by_side_with_the_same_answers(count):
+    gc.collect()  # what other tests left behind is not counted
     before = live_handles()
     data, x = towers(count), RNG.standard_normal((1, 192)).astype(np.float32)
     with parallel(data) as session, InferenceSession(data, SessionOptions(num_threads=2)) as plain:
@@ -56,7 +58,8 @@ def test_towers_run_side_by_side_with_the_same_answers(count):
         assert sorted(k for part in window.lists for k in part) == list(range(window.begin, window.end))
         check_offsets(plan_of(session).lowered.buffers)
         assert not plan_of(plain).lowered.windows
-    assert live_handles() == before
+    gc.collect()
+    assert live_handles() <= before
 
 
 def test_lists_of_a_window_share_nothing_they_write():
