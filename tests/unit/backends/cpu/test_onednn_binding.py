@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(not available(), reason="oneDNN is not installed
 
 @pytest.fixture(autouse=True)
 def no_leaks():
-    gc.collect()
+    gc.collect()  # what other tests left behind is not counted
     before = live_handles()
     yield
     gc.collect()
@@ -231,6 +231,7 @@ def test_memory_points_where_told():
 
 
 def test_handles_are_counted_and_freed():
+    gc.collect()  # what other tests left behind is not counted
     before = live_handles()
     desc = MemDesc((4, 4), "f32")
     assert live_handles() == before + 1

@@ -29,7 +29,7 @@ NUMPY = {"s8": np.int8, "u8": np.uint8, "f32": np.float32, "s32": np.int32}
 
 @pytest.fixture(autouse=True)
 def no_leaks():
-    gc.collect()
+    gc.collect()  # what other tests left behind is not counted
     before = live_handles()
     yield
     gc.collect()

@@ -31,7 +31,7 @@ SAME = {"rtol": 2e-5, "atol": 2e-5}
 
 @pytest.fixture(autouse=True)
 def no_leaks():
-    gc.collect()
+    gc.collect()  # what other tests left behind is not counted
     before = live_handles()
     yield
     gc.collect()

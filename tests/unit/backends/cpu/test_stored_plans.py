@@ -237,7 +237,7 @@ def test_stored_plans_are_explained_and_profiled(path, planned, tmp_path):
 
 def test_stored_plans_free_what_they_hold(path):
     run(path)
-    gc.collect()
+    gc.collect()  # what other tests left behind is not counted
     before = live_handles()
     run(path)
     gc.collect()
