@@ -1,0 +1,90 @@
+"""What the host does with a program. ``run.py`` of a generated directory contains these functions as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["evaluate", "gather", "run_program", "scatter"]
+
+
+def cuts_of(axes: str, rows: int, cols: int) -> int:
+    """Into how many pieces a dimension along these axes is cut."""
+    return (rows if "y" in axes else 1) * (cols if "x" in axes else 1)
+
+
+def parts_of(buffer: dict[str, Any], row: int, col: int, rows: int, cols: int) -> tuple[slice, ...]:
+    """The part of a tensor that a PE holds."""
+    parts = []
+    for size, axes in zip(buffer["shape"], buffer["axes"], strict=True):
+        piece = -(-size // cuts_of(axes, rows, cols))
+        number = row * cols + col if axes == "yx" else row if axes == "y" else col if axes == "x" else 0
+        parts.append(slice(min(number * piece, size), min((number + 1) * piece, size)))
+    return tuple(parts)
+
+
+def scatter(array: Any, buffer: dict[str, Any], rows: int, cols: int) -> Any:
+    """Tiles of a tensor as ``[rows, cols, elements]``; what lies beyond the tensor is zero."""
+    tile = [-(-n // cuts_of(a, rows, cols)) for n, a in zip(buffer["shape"], buffer["axes"], strict=True)]
+    out = np.zeros([rows, cols, *tile], np.dtype(buffer["dtype"]))
+    for row in range(rows):
+        for col in range(cols):
+            part = array[parts_of(buffer, row, col, rows, cols)]
+            out[(row, col, *[slice(0, n) for n in part.shape])] = part
+    return out.reshape(rows, cols, -1)
+
+
+def gather(tiles: Any, buffer: dict[str, Any], rows: int, cols: int) -> Any:
+    """The tensor of ``[rows, cols, elements]``; where PEs have copies, that of the first one."""
+    tile = [-(-n // cuts_of(a, rows, cols)) for n, a in zip(buffer["shape"], buffer["axes"], strict=True)]
+    used = "".join(buffer["axes"])
+    out = np.zeros(buffer["shape"], np.dtype(buffer["dtype"]))
+    for row in range(rows if "y" in used else 1):
+        for col in range(cols if "x" in used else 1):
+            parts = parts_of(buffer, row, col, rows, cols)
+            inside = tuple(slice(0, p.stop - p.start) for p in parts)
+            out[parts] = tiles[row, col].reshape(tile)[inside]
+    return out
+
+
+def evaluate(expr: list[Any], arrays: dict[str, Any], read: Any) -> Any:
+    """What the host computes between phases: only how data lies changes."""
+    kind = expr[0]
+    if kind == "input":
+        return arrays[expr[1]]
+    if kind == "read":
+        return read(expr[1])
+    if kind == "concat":
+        return np.concatenate([evaluate(e, arrays, read) for e in expr[2:]], axis=expr[1])
+    inner = evaluate(expr[1], arrays, read)
+    if kind == "transpose":
+        return np.transpose(inner, expr[2])
+    if kind == "reshape":
+        return np.reshape(inner, expr[2])
+    if kind == "slice":
+        return inner[tuple(slice(*part) for part in expr[2])]
+    raise ValueError(f"unknown host step {kind!r}")
+
+
+def run_program(manifest: dict[str, Any], arrays: dict[str, Any], device: Any) -> dict[str, Any]:
+    """Run all phases; ``device`` has ``write(symbol, data)``, ``read(symbol, count, dtype)`` and ``launch(name)``."""
+    rows, cols = manifest["grid"]["rows"], manifest["grid"]["cols"]
+    buffers = manifest["buffers"]
+
+    def read(name: str) -> Any:
+        buffer = buffers[name]
+        tiles = device.read(buffer["symbol"], buffer["elements"], buffer["dtype"])
+        return gather(tiles, buffer, rows, cols)
+
+    for number, phase in enumerate(manifest["phases"]):
+        for move in phase["moves"]:
+            buffer = buffers[move["target"]]
+            value = np.asarray(evaluate(move["source"], arrays, read))
+            device.write(buffer["symbol"], scatter(value, buffer, rows, cols))
+        device.launch(f"phase{number}")
+    results = {}
+    for output in manifest["outputs"]:
+        value = np.asarray(evaluate(output["source"], arrays, read))
+        results[output["name"]] = value.reshape(output["shape"]).astype(output["dtype"])
+    return results

@@ -1,0 +1,225 @@
+"""What the PEs do, as data: kernels on buffers, in phases between which the host moves data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from pyflame_rt.backends.wse.tiling import Grid, Tiling
+
+__all__ = [
+    "App",
+    "Buffer",
+    "Expr",
+    "HostExpr",
+    "Kernel",
+    "Lit",
+    "Map",
+    "MatMul",
+    "Move",
+    "Output",
+    "Phase",
+    "Plan",
+    "Ref",
+    "Reduce",
+]
+
+# A host expression is what run.py evaluates, as JSON: ["input", name], ["read", buffer], ["transpose", e, perm],
+# ["reshape", e, shape], ["slice", e, [[start, stop, step], ...]], ["concat", axis, e...], ["expand", e, shape].
+HostExpr: TypeAlias = list[Any]
+BYTES = {"f32": 4, "f16": 2, "u16": 2}
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """A tile's place on every PE. ``slot`` is the array in memory that it uses, set by memory planning.
+
+    Attributes:
+        name: unique.
+        dtype: ``f32``, ``f16`` or ``u16`` (truth values).
+        tiling: of the tensor in it.
+        value: name of the value in the graph.
+        pinned: filled or read by the host, so that its memory is its own.
+        shares: the buffer whose memory it looks at under another shape.
+    """
+
+    name: str
+    dtype: str
+    tiling: Tiling
+    value: str
+    pinned: bool = False
+    shares: Buffer | None = None
+    slot: str = ""
+
+    @property
+    def root(self) -> Buffer:
+        """The buffer that owns the memory."""
+        return self if self.shares is None else self.shares.root
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on one PE, in whole words."""
+        return -(-self.tiling.elements * BYTES[self.dtype] // 4) * 4
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """An operand's element."""
+
+    index: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lit:
+    """A number."""
+
+    value: float
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """A primitive applied to scalars."""
+
+    op: str
+    args: tuple[Expr, ...]
+    dtype: str
+    attributes: tuple[tuple[str, Any], ...] = ()
+
+
+Expr: TypeAlias = Ref | Lit | App
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """``out[i] = expr(operands[i])``, with broadcasting; nothing is sent."""
+
+    label: str
+    out: Buffer
+    operands: tuple[Buffer, ...]
+    expr: Expr
+
+    def reads(self) -> tuple[Buffer, ...]:
+        """What it reads."""
+        return self.operands
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Sum, maximum, minimum or product over dimensions; along cut ones the PEs combine their parts.
+
+    ``out`` has the reduced dimensions with size 1. The result is divided by ``divide``.
+    """
+
+    label: str
+    out: Buffer
+    source: Buffer
+    kind: Literal["sum", "max", "min", "prod"]
+    dims: tuple[int, ...]
+    divide: int = 1
+
+    @property
+    def axes(self) -> str:
+        """The axes along which PEs combine."""
+        used = "".join(self.source.tiling.axes[d] for d in self.dims)
+        grid = self.source.tiling.grid
+        return "".join(a for a in "xy" if a in used and grid.cuts(a) > 1)
+
+    def reads(self) -> tuple[Buffer, ...]:
+        """What it reads."""
+        return (self.source,)
+
+
+@dataclass(frozen=True, slots=True)
+class MatMul:
+    """Matrix product of ``[..., M, K]`` and ``[..., K, N]``.
+
+    Attributes:
+        how: ``summa`` sends blocks of both operands along rows and columns; ``reduce`` multiplies what each PE has and
+            adds up along the axis that cuts K.
+        repeat: how many matrices there are.
+        a_step: 1 when each has its own left operand, 0 when all share one.
+        b_step: likewise for the right one.
+    """
+
+    label: str
+    out: Buffer
+    a: Buffer
+    b: Buffer
+    how: Literal["summa", "reduce"]
+    repeat: int = 1
+    a_step: int = 1
+    b_step: int = 1
+
+    @property
+    def k_axis(self) -> str:
+        """The axis along which PEs add up; empty when there is only one of them."""
+        axis = self.a.tiling.axes[-1]
+        return axis if self.how == "reduce" and self.a.tiling.grid.cuts(axis) > 1 else ""
+
+    def reads(self) -> tuple[Buffer, ...]:
+        """What it reads."""
+        return (self.a, self.b)
+
+
+Kernel: TypeAlias = Map | Reduce | MatMul
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The host fills a buffer."""
+
+    target: Buffer
+    source: HostExpr
+    reads: tuple[Buffer, ...] = ()
+
+
+@dataclass(slots=True)
+class Phase:
+    """What happens from one call of the host to the next."""
+
+    moves: list[Move] = field(default_factory=list)
+    kernels: list[Kernel] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A result: what the host computes from buffers."""
+
+    name: str
+    source: HostExpr
+    dtype: str
+    shape: tuple[int, ...]
+    reads: tuple[Buffer, ...] = ()
+
+
+@dataclass(slots=True)
+class Plan:
+    """A program before it is written down.
+
+    Attributes:
+        slots: arrays on each PE: element type and number of elements.
+        scratch: arrays that kernels use while they run.
+        constants: weights by name, for the host.
+    """
+
+    grid: Grid
+    phases: list[Phase]
+    outputs: list[Output]
+    buffers: list[Buffer]
+    inputs: dict[str, tuple[str, tuple[int, ...]]]
+    constants: dict[str, Any]
+    slots: dict[str, tuple[str, int]] = field(default_factory=dict)
+    scratch: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """All kernels in order."""
+        return [k for phase in self.phases for k in phase.kernels]
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of data on one PE."""
+        arrays = [*self.slots.values(), *self.scratch.values()]
+        return sum(-(-count * BYTES[dtype] // 4) * 4 for dtype, count in arrays)

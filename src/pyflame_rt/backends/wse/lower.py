@@ -1,0 +1,371 @@
+"""From primitives to kernels: where each value lies, what is fused, what the host has to move."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from pyflame_rt.backends.wse.kernels import App, Buffer, Lit, Map, MatMul, Move, Output, Phase, Plan, Reduce, Ref
+from pyflame_rt.backends.wse.scalar import RULES
+from pyflame_rt.backends.wse.tiling import Grid, Tiling
+from pyflame_rt.backends.wse.views import VIEWS, host_view, reshaped
+from pyflame_rt.graph import DType
+from pyflame_rt.graph.errors import DTypeMismatchError, InputError, UnsupportedOperatorError
+
+if TYPE_CHECKING:
+    from pyflame_rt.backends.wse.flatten import Flat, Step
+    from pyflame_rt.backends.wse.kernels import Expr, HostExpr
+
+__all__ = ["KNOWN", "lower"]
+
+_REDUCTIONS = {"ReduceSum": "sum", "ReduceMean": "sum", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "prod"}
+KNOWN = frozenset({*RULES, *VIEWS, *_REDUCTIONS, "Expand", "MatMul", "pyflame::SumTo"})
+_DTYPES = {DType.Float32: "f32", DType.Float16: "f16", DType.Bool: "u16"}
+_MAX_OPERANDS, _MAX_NODES = 6, 24
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A value inside an expression that is not a kernel yet."""
+
+    value: str
+    dtype: str
+
+
+Tree: TypeAlias = "Use | Lit | App"
+
+
+def lower(flat: Flat, grid: Grid, *, optimize: bool = True) -> Plan:
+    """Kernels, phases and outputs for a grid; memory is planned afterwards."""
+    return _Lowering(flat, grid, optimize).run()
+
+
+class _Lowering:
+    def __init__(self, flat: Flat, grid: Grid, optimize: bool) -> None:
+        self.flat = flat
+        self.grid = grid
+        self.optimize = optimize
+        self.flat_mesh = _is_flat(flat)
+        self.uses = Counter(n for s in flat.steps for n in s.inputs)
+        self.uses.update(value for _, value in flat.outputs)
+        self.pending: dict[str, tuple[Tree, str]] = {}
+        self.places: dict[str, list[Buffer]] = {}
+        self.views: dict[str, Step] = {}
+        self.phases = [Phase()]
+        self.made_in: dict[Buffer, int] = {}
+        self.buffers: list[Buffer] = []
+        self.used_inputs: dict[str, None] = {}
+        self.numbers = itertools.count()
+
+    def run(self) -> Plan:
+        for step in self.flat.steps:
+            self._check_type(step)
+            if step.op in RULES or step.op == "Expand":
+                self._elementwise(step)
+            elif step.op in _REDUCTIONS:
+                self._reduce(step)
+            elif step.op == "pyflame::SumTo":
+                self._sum_to(step)
+            elif step.op == "MatMul":
+                self._matmul(step)
+            else:
+                self._view(step)
+        outputs = [self._output(name, value) for name, value in self.flat.outputs]
+        constants = {n: self.flat.constants[n] for n in self.used_inputs if n in self.flat.constants}
+        inputs = {n: (self.flat.dtype(n).label, self.flat.shape(n)) for n in self.flat.inputs}
+        phases = [p for p in self.phases if p.moves or p.kernels] or [Phase()]
+        return Plan(self.grid, phases, outputs, self.buffers, inputs, constants)
+
+    def _check_type(self, step: Step) -> None:
+        dtype, shape = self.flat.types[step.output]
+        if dtype not in _DTYPES:
+            raise DTypeMismatchError(
+                f"node {step.origin!r}: {step.op} gives {dtype.label}; the wafer's programs hold float32, float16 and bool"
+            )
+        if math.prod(shape) == 0:
+            raise InputError(f"node {step.origin!r}: a tensor of shape {list(shape)} has no elements to place")
+
+    def _output(self, name: str, value: str) -> Output:
+        if value in self.pending:
+            self._materialise(value)
+        expr, reads = self._host(value)
+        dtype, shape = self.flat.types[value]
+        return Output(name, expr, dtype.label, shape, tuple(reads))
+
+    # --- places ----------------------------------------------------------------------------------------------------
+
+    def _dtype(self, name: str) -> str:
+        dtype = self.flat.dtype(name)
+        if dtype not in _DTYPES:
+            raise DTypeMismatchError(f"{name!r} is {dtype.label}; the wafer's programs hold float32, float16 and bool")
+        return _DTYPES[dtype]
+
+    def _usual(self, shape: tuple[int, ...]) -> tuple[str, ...]:
+        """The axes of a value nobody has placed: the last dimension along x, the one before along y."""
+        axes = [""] * len(shape)
+        if self.flat_mesh and shape and shape[-1] != 1:
+            axes[-1] = "yx"
+        elif not self.flat_mesh:
+            for dim, axis in ((-1, "x"), (-2, "y")):
+                if len(shape) >= -dim and shape[dim] != 1:
+                    axes[dim] = axis
+        return tuple(axes)
+
+    def _new(self, name: str, axes: tuple[str, ...], *, shape: tuple[int, ...] | None = None, dtype: str = "") -> Buffer:
+        tiling = Tiling(self.flat.shape(name) if shape is None else shape, axes, self.grid)
+        made = Buffer(f"b{next(self.numbers)}", dtype or self._dtype(name), tiling, name)
+        self.buffers.append(made)
+        return made
+
+    def _placed(self, name: str) -> Buffer | None:
+        """Where a value lies, once it is computed; None for what only the host has."""
+        if name in self.pending:
+            self._materialise(name)
+        found = self.places.get(name)
+        return found[0] if found else None
+
+    def _require(self, name: str, axes: tuple[str, ...]) -> Buffer:
+        """The value's tiles with these axes; the host brings them when they lie otherwise."""
+        self._placed(name)
+        shape = self.flat.shape(name)
+        wanted = Tiling(shape, tuple("" if s == 1 else a for s, a in zip(shape, axes, strict=True)), self.grid)
+        for buffer in self.places.get(name, ()):
+            if buffer.tiling.same_tiles(wanted):
+                return buffer
+        expr, reads = self._host(name)
+        if any(self.made_in.get(b.root, -1) == len(self.phases) - 1 for b in reads):
+            self.phases.append(Phase())
+        made = self._new(name, wanted.axes)
+        made.pinned = True
+        self.phases[-1].moves.append(Move(made, expr, tuple(reads)))
+        self.places.setdefault(name, []).append(made)
+        return made
+
+    def _host(self, name: str) -> tuple[HostExpr, list[Buffer]]:
+        """How the host gets at a value."""
+        if (buffer := self._placed(name)) is not None and name not in self.flat.inputs and name not in self.flat.constants:
+            if name not in self.views:
+                buffer.root.pinned = True
+                return ["read", buffer.name], [buffer]
+        if name in self.views:
+            step = self.views[name]
+            count = len(step.inputs) if step.op == "Concat" else 1
+            found = [self._host(n) for n in step.inputs[:count]]
+            return host_view(step, self.flat, [e for e, _ in found]), [b for _, reads in found for b in reads]
+        self.used_inputs[name] = None
+        return ["input", name], []
+
+    def _emit(self, name: str, kernel: Map | Reduce | MatMul) -> None:
+        self.phases[-1].kernels.append(kernel)
+        self.made_in[kernel.out.root] = len(self.phases) - 1
+        self.places.setdefault(name, []).insert(0, kernel.out)
+
+    def _share(self, name: str, of: Buffer, tiling: Tiling) -> Buffer:
+        """The same memory under another name and shape."""
+        made = Buffer(f"b{next(self.numbers)}", of.dtype, tiling, name, shares=of)
+        self.buffers.append(made)
+        self.places.setdefault(name, []).insert(0, made)
+        return made
+
+    # --- elementwise -----------------------------------------------------------------------------------------------
+
+    def _elementwise(self, step: Step) -> None:
+        out = step.output
+        names = step.inputs[:1] if step.op == "Expand" else step.inputs
+        args = tuple(self._tree(n, self.flat.shape(out)) for n in names)
+        attributes = tuple(sorted((k, v) for k, v in step.attributes.items() if isinstance(v, (int, float, str))))
+        tree: Tree = args[0] if step.op == "Expand" else App(step.op, args, self._dtype(out), attributes)  # type: ignore[arg-type]
+        used, size = _measure(tree)
+        if len(used) > _MAX_OPERANDS or size > _MAX_NODES:
+            tree = App(step.op, tuple(self._plain(n) for n in names), self._dtype(out), attributes)  # type: ignore[arg-type]
+        self.pending[out] = (tree, step.origin)
+        if not self.optimize:
+            self._materialise(out)
+
+    def _tree(self, name: str, shape: tuple[int, ...]) -> Tree:
+        """An operand: opened when nobody else reads it and it has the result's shape."""
+        inner = self.pending.get(name)
+        if inner is not None and self.uses[name] == 1 and self.flat.shape(name) == shape:
+            return inner[0]
+        return self._plain(name)
+
+    def _plain(self, name: str) -> Tree:
+        known = self.flat.constants.get(name)
+        if known is not None and known.size == 1:
+            return Lit(known.item(), self._dtype(name) if known.dtype.kind in "fb" else "f32")
+        return Use(name, self._dtype(name))
+
+    def _materialise(self, name: str) -> None:
+        """Make a kernel of a pending expression."""
+        tree, origin = self.pending.pop(name)
+        shape = self.flat.shape(name)
+        used, _ = _measure(tree)
+        axes = self._agree(list(used), shape)
+        operands = tuple(self._require(n, _aligned(axes, len(self.flat.shape(n)))) for n in used)
+        expr = _indexed(tree, {n: i for i, n in enumerate(used)})
+        self._emit(name, Map(origin, self._new(name, axes), operands, expr))
+
+    def _agree(self, names: list[str], shape: tuple[int, ...]) -> tuple[str, ...]:
+        """The axes of a result: those of its operands on the wafer, the largest first, else the usual ones."""
+        placed = [b for n in names if (b := self._placed(n)) is not None]
+        axes: list[str | None] = [None] * len(shape)
+        for buffer in sorted(placed, key=lambda b: -math.prod(b.tiling.shape)):
+            shift = len(shape) - len(buffer.tiling.shape)
+            for d, (size, axis) in enumerate(zip(buffer.tiling.shape, buffer.tiling.axes, strict=True)):
+                if axes[d + shift] is None and size != 1 and not _taken(axes, axis):
+                    axes[d + shift] = axis
+        for d, axis in enumerate(self._usual(shape)):
+            if axes[d] is None:
+                axes[d] = "" if shape[d] == 1 or _taken(axes, axis) else axis
+        return tuple(a or "" for a in axes)
+
+    # --- reductions ------------------------------------------------------------------------------------------------
+
+    def _reduce(self, step: Step) -> None:
+        source, out = step.inputs[0], step.output
+        shape = self.flat.shape(source)
+        named = step.inputs[1] if len(step.inputs) > 1 else ""
+        if named and named not in self.flat.constants:
+            raise UnsupportedOperatorError(f"node {step.origin!r}: {step.op} needs axes known when compiling")
+        given = [] if not named else [int(a) % len(shape) for a in np.ravel(self.flat.constants[named])]
+        if not given and step.attributes.get("noop_with_empty_axes"):
+            self.pending[out] = (self._plain(source), step.origin)
+            return
+        dims = tuple(sorted(set(given))) or tuple(range(len(shape)))
+        mean = math.prod(shape[d] for d in dims) if step.op == "ReduceMean" else 1
+        self._reduction(step, _REDUCTIONS[step.op], dims, mean)
+
+    def _sum_to(self, step: Step) -> None:
+        shape, want = self.flat.shape(step.inputs[0]), self.flat.shape(step.output)
+        full = (1,) * (len(shape) - len(want)) + want
+        dims = tuple(d for d, (a, b) in enumerate(zip(shape, full, strict=True)) if a != b)
+        if dims:
+            self._reduction(step, "sum", dims, 1)
+        else:
+            self._view(step)
+
+    def _reduction(self, step: Step, kind: str, dims: tuple[int, ...], divide: int) -> None:
+        source, out = step.inputs[0], step.output
+        shape = self.flat.shape(source)
+        placed = self._placed(source)
+        axes = placed.tiling.axes if placed is not None else self._usual(shape)
+        if kind == "prod":  # PEs can add and compare what they send, not multiply
+            axes = tuple("" if d in dims else a for d, a in enumerate(axes))
+        kept = tuple(1 if d in dims else s for d, s in enumerate(shape))
+        buffer = self._require(source, axes)
+        made = self._new(out, tuple("" if s == 1 else a for s, a in zip(kept, axes, strict=True)), shape=kept)
+        self._emit(out, Reduce(step.origin, made, buffer, kind, dims, divide))  # type: ignore[arg-type]
+        if kept != self.flat.shape(out):
+            tiling = reshaped(made.tiling, self.flat.shape(out))
+            assert tiling is not None
+            self._share(out, made, tiling)
+
+    # --- products --------------------------------------------------------------------------------------------------
+
+    def _matmul(self, step: Step) -> None:
+        left, right = step.inputs
+        a = self._matrix(left, (1, *self.flat.shape(left)))
+        b = self._matrix(right, (*self.flat.shape(right), 1))
+        sa, sb = self.flat.shape(a), self.flat.shape(b)
+        batch = np.broadcast_shapes(sa[:-2], sb[:-2])
+        for shape in (sa, sb):
+            if math.prod(shape[:-2]) not in (1, math.prod(batch)):
+                raise UnsupportedOperatorError(
+                    f"node {step.origin!r}: MatMul of {list(sa)} and {list(sb)} broadcasts part of its leading dimensions; "
+                    "expand the smaller operand first"
+                )
+        if self._dtype(left) == "u16" or self._dtype(left) != self._dtype(right):
+            raise DTypeMismatchError(f"node {step.origin!r}: MatMul needs two operands of one float type")
+        shape = (*batch, sa[-2], sb[-1])
+        how, axes_a, axes_b, axes = self._product_axes(a, b, shape)
+        one, two = self._require(a, axes_a), self._require(b, axes_b)
+        made = self._new(step.output, axes, shape=shape)
+        repeat = math.prod(batch)
+        steps = [int(math.prod(s[:-2]) == repeat and repeat > 1) for s in (sa, sb)]
+        self._emit(step.output, MatMul(step.origin, made, one, two, how, repeat, *steps))  # type: ignore[arg-type]
+        if shape != self.flat.shape(step.output):
+            tiling = reshaped(made.tiling, self.flat.shape(step.output))
+            assert tiling is not None
+            self._share(step.output, made, tiling)
+
+    def _matrix(self, name: str, shape: tuple[int, ...]) -> str:
+        """The operand as a matrix: vectors become a row or a column."""
+        if len(self.flat.shape(name)) > 1:
+            return name
+        made = f"{name}.{'row' if shape[0] == 1 else 'column'}"
+        if made not in self.flat.types:
+            from pyflame_rt.backends.wse.flatten import Step as Made
+
+            self.flat.types[made] = (self.flat.dtype(name), shape)
+            self._view(Made("Reshape", (name,), made, {}, name))
+        return made
+
+    def _product_axes(
+        self, a: str, b: str, shape: tuple[int, ...]
+    ) -> tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """How to multiply, and the axes of both operands and the result."""
+        m, n = shape[-2:]
+        front_a, front_b, front = [("",) * (len(s) - 2) for s in (self.flat.shape(a), self.flat.shape(b), shape)]
+        if m != 1 and n != 1:
+            return "summa", (*front_a, "y", "x"), (*front_b, "y", "x"), (*front, "y", "x")
+        placed = [buffer.tiling.axes[d] for name, d in ((a, -1), (b, -2)) if (buffer := self._placed(name)) is not None]
+        inner = next((axis for axis in placed if axis in ("x", "y")), "y" if m == 1 else "x")
+        outer = "x" if inner == "y" else "y"
+        rows, cols = ("" if m == 1 else outer), ("" if n == 1 else outer)
+        return "reduce", (*front_a, rows, inner), (*front_b, inner, cols), (*front, rows, cols)
+
+    # --- views -----------------------------------------------------------------------------------------------------
+
+    def _view(self, step: Step) -> None:
+        source = step.inputs[0]
+        placed = self._placed(source)
+        if placed is not None and step.op in ("Reshape", "Squeeze", "Unsqueeze", "pyflame::SumTo"):
+            tiling = reshaped(placed.tiling, self.flat.shape(step.output))
+            if tiling is not None:
+                self._share(step.output, placed, tiling)
+                if source in self.views or source in self.flat.inputs:
+                    self.views[step.output] = step
+                return
+        self.views[step.output] = step
+
+
+def _is_flat(flat: Flat) -> bool:
+    """Whether there are only vectors, which then go over all PEs row by row."""
+    ranks = [len(flat.shape(n)) for s in flat.steps for n in (*s.inputs[:1], s.output) if n]
+    return max(ranks, default=0) <= 1 and not any(s.op == "MatMul" for s in flat.steps)
+
+
+def _aligned(axes: tuple[str, ...], rank: int) -> tuple[str, ...]:
+    return axes[len(axes) - rank :]
+
+
+def _taken(axes: list[str | None], axis: str) -> bool:
+    return any(a and set(a) & set(axis) for a in axes)
+
+
+def _measure(tree: Tree) -> tuple[dict[str, None], int]:
+    """The values an expression reads, and its number of operators."""
+    if isinstance(tree, Use):
+        return {tree.value: None}, 0
+    if isinstance(tree, Lit):
+        return {}, 0
+    used: dict[str, None] = {}
+    size = 1
+    for arg in tree.args:
+        inner, count = _measure(arg)  # type: ignore[arg-type]
+        used |= inner
+        size += count
+    return used, size
+
+
+def _indexed(tree: Tree, index: dict[str, int]) -> Expr:
+    if isinstance(tree, Use):
+        return Ref(index[tree.value], tree.dtype)
+    if isinstance(tree, Lit):
+        return tree
+    return App(tree.op, tuple(_indexed(a, index) for a in tree.args), tree.dtype, tree.attributes)  # type: ignore[arg-type]

@@ -1,0 +1,96 @@
+"""Memory of a PE: which buffers share an array, what kernels need besides, and which grid is large enough."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyflame_rt.backends.wse.kernels import Map, MatMul
+
+if TYPE_CHECKING:
+    from pyflame_rt.backends.wse.kernels import Buffer, Kernel, Plan
+
+__all__ = ["plan_memory"]
+
+
+def plan_memory(plan: Plan, *, share: bool = True) -> Plan:
+    """Give every buffer an array; with ``share``, buffers whose times do not meet use the same one."""
+    _Slots(plan, share).run()
+    for kernel in plan.kernels:
+        for name, count in _scratch(kernel).items():
+            have = plan.scratch.get(name, ("f32", 0))[1]
+            plan.scratch[name] = ("f32", max(have, count))
+    return plan
+
+
+def _scratch(kernel: Kernel) -> dict[str, int]:
+    """Arrays of f32 that a kernel uses while it runs."""
+    wide = kernel.out.dtype != "f32"
+    found = {"wide": kernel.out.tiling.elements} if wide and not isinstance(kernel, Map) else {}
+    if isinstance(kernel, MatMul) and kernel.how == "summa":
+        grid = kernel.out.tiling.grid
+        rows, inner = kernel.a.tiling.tile[-2:]
+        deep, cols = kernel.b.tiling.tile[-2:]
+        block = min(inner, deep)
+        if grid.cols > 1 or wide:
+            found["block_a"] = rows * block
+        if grid.rows > 1 or wide:
+            found["block_b"] = block * cols
+    elif isinstance(kernel, MatMul) and wide:
+        found["block_b"] = kernel.b.tiling.tile[-1]
+    return found
+
+
+class _Slots:
+    def __init__(self, plan: Plan, share: bool) -> None:
+        self.plan = plan
+        self.share = share
+        self.last: dict[Buffer, int] = {}
+        self.free: list[str] = []
+        for i, kernel in enumerate(plan.kernels):
+            for buffer in (kernel.out, *kernel.reads()):
+                self.last[buffer.root] = i
+
+    def run(self) -> None:
+        plan = self.plan
+        for buffer in plan.buffers:
+            if buffer.shares is None and (buffer.pinned or not self.share):
+                self._own(buffer)
+        for i, kernel in enumerate(plan.kernels):
+            out = kernel.out.root
+            if not out.slot:
+                self._place(out, kernel, i)
+            for buffer in dict.fromkeys(b.root for b in (kernel.out, *kernel.reads())):
+                held = any(b.slot == buffer.slot and self.last[b] > i for b in self.last)
+                if self.last[buffer] == i and not self._fixed(buffer) and not held and buffer.slot not in self.free:
+                    self.free.append(buffer.slot)
+        for buffer in plan.buffers:
+            buffer.slot = buffer.root.slot
+
+    def _fixed(self, buffer: Buffer) -> bool:
+        return buffer.pinned or not self.share
+
+    def _own(self, buffer: Buffer) -> None:
+        buffer.slot = f"m{len(self.plan.slots)}"
+        self.plan.slots[buffer.slot] = (buffer.dtype, buffer.tiling.elements)
+
+    def _place(self, out: Buffer, kernel: Kernel, now: int) -> None:
+        """In place where an operand ends here, else in a free array, else in a new one."""
+        if isinstance(kernel, Map):
+            for operand in kernel.operands:
+                root = operand.root
+                ends = self.last[root] == now and not self._fixed(root)
+                if ends and root.dtype == out.dtype and operand.tiling.same_tiles(kernel.out.tiling):
+                    out.slot = root.slot
+                    return
+        need = out.tiling.elements
+        fitting = [s for s in self.free if self.plan.slots[s][0] == out.dtype]
+        if not fitting:
+            self._own(out)
+            return
+        enough = [s for s in fitting if self.plan.slots[s][1] >= need]
+        slot = min(enough, key=lambda s: self.plan.slots[s][1]) if enough else fitting[-1]
+        self.free.remove(slot)
+        out.slot = slot
+        self.plan.slots[slot] = (out.dtype, max(need, self.plan.slots[slot][1]))
+
+
