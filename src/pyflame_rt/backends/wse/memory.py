@@ -46,6 +46,7 @@ class _Slots:
         self.share = share
         self.last: dict[Buffer, int] = {}
         self.free: list[str] = []
+        self.ahead: dict[Buffer, Buffer] = {}
         for i, kernel in enumerate(plan.kernels):
             for buffer in (kernel.out, *kernel.reads()):
                 self.last[buffer.root] = i
@@ -55,32 +56,50 @@ class _Slots:
         for buffer in plan.buffers:
             if buffer.shares is None and (buffer.pinned or not self.share):
                 self._own(buffer)
+        if self.share:
+            self._look_ahead()
         for i, kernel in enumerate(plan.kernels):
             out = kernel.out.root
             if not out.slot:
                 self._place(out, kernel, i)
             for buffer in dict.fromkeys(b.root for b in (kernel.out, *kernel.reads())):
-                held = any(b.slot == buffer.slot and self.last[b] > i for b in self.last)
-                if self.last[buffer] == i and not self._fixed(buffer) and not held and buffer.slot not in self.free:
+                held = any(b.slot == buffer.slot and (b.pinned or self.last[b] > i) for b in self.last)
+                if self.last[buffer] == i and self.share and not held and buffer.slot not in self.free:
                     self.free.append(buffer.slot)
         for buffer in plan.buffers:
             buffer.slot = buffer.root.slot
 
-    def _fixed(self, buffer: Buffer) -> bool:
-        return buffer.pinned or not self.share
+    def _look_ahead(self) -> None:
+        """An operand that ends where a result of the host's begins is made in that result's memory."""
+        filled = {move.target for phase in self.plan.phases for move in phase.moves}
+        for i, kernel in reversed(list(enumerate(self.plan.kernels))):
+            out = kernel.out.root
+            if not isinstance(kernel, Map) or not (out.pinned or out in self.ahead) or out in filled:
+                continue
+            for operand in kernel.operands:
+                root = operand.root
+                if not root.pinned and self._in_place(operand, kernel, i) and root not in self.ahead:
+                    self.ahead[root] = self.ahead.get(out, out)
+                    break
+
+    def _in_place(self, operand: Buffer, kernel: Map, now: int) -> bool:
+        """Whether a kernel may write its result over an operand."""
+        same = operand.root.dtype == kernel.out.dtype and operand.tiling.same_tiles(kernel.out.tiling)
+        return same and self.last[operand.root] == now
 
     def _own(self, buffer: Buffer) -> None:
         buffer.slot = f"m{len(self.plan.slots)}"
         self.plan.slots[buffer.slot] = (buffer.dtype, buffer.tiling.elements)
 
     def _place(self, out: Buffer, kernel: Kernel, now: int) -> None:
-        """In place where an operand ends here, else in a free array, else in a new one."""
+        """In memory waiting for it, or over an operand that ends here, or in a free array, or in a new one."""
+        if out in self.ahead:
+            out.slot = self.ahead[out].slot
+            return
         if isinstance(kernel, Map):
             for operand in kernel.operands:
-                root = operand.root
-                ends = self.last[root] == now and not self._fixed(root)
-                if ends and root.dtype == out.dtype and operand.tiling.same_tiles(kernel.out.tiling):
-                    out.slot = root.slot
+                if not operand.root.pinned and self._in_place(operand, kernel, now):
+                    out.slot = operand.root.slot
                     return
         need = out.tiling.elements
         fitting = [s for s in self.free if self.plan.slots[s][0] == out.dtype]
