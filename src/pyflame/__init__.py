@@ -129,7 +129,8 @@ from pyflame.toplevel import (
 )
 
 __all__ = [
-    "CompiledFunction", "DType", "Device", "Generator", "Graph", "LazyEvaluationWarning", "MemoryReport",
+    "CSLCodeGenerator", "CodeGenOptions", "CodeGenResult", "CompiledFunction", "DType", "Device", "Generator",
+    "Graph", "LazyEvaluationWarning", "MemoryReport",
     "MeshLayout", "Node", "PECoord", "Tensor", "TensorSpec", "TraceError", "absolute", "acos", "acosh", "add",
     "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "allclose", "amax", "amin", "aminmax", "arange",
     "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "argmax", "argmin", "argsort",
@@ -137,7 +138,8 @@ __all__ = [
     "backward", "baddbmm", "bernoulli", "bfloat16", "bincount", "bitcast", "bitwise_and", "bitwise_not",
     "bitwise_or", "bitwise_xor", "bmm", "bool_", "broadcast_shapes", "broadcast_tensors", "broadcast_to",
     "bucketize", "cache_info", "can_cast", "cat", "ceil", "celu", "chunk", "clamp", "clamp_max", "clamp_min",
-    "clear_cache", "clip", "clone", "column_stack", "concat", "concatenate", "copysign", "cos", "cosh",
+    "clear_cache", "clip", "clone", "column_stack", "compile_to_csl", "concat", "concatenate", "copysign", "cos",
+    "cosh",
     "cosine_similarity", "count_nonzero", "cross", "cumprod", "cumsum", "default_generator", "deg2rad", "det",
     "diag", "diag_embed", "diagflat", "diagonal", "div", "divide", "dot", "double", "dropout", "dstack",
     "dtype_name", "dtype_size", "einsum", "elu", "embedding", "empty", "empty_like", "enable_grad", "eq", "equal",
@@ -194,9 +196,13 @@ _PARTS = frozenset(
         "optim", "serving", "tools", "training",
     }
 )
+# Names of pyflame.csl, likewise.
+_CSL = frozenset({"CSLCodeGenerator", "CodeGenOptions", "CodeGenResult", "compile_to_csl"})
 
 
 def __getattr__(name: str) -> _Any:
+    if name in _CSL:
+        return getattr(_importlib.import_module("pyflame.csl"), name)
     if name in _PARTS:
         try:
             return _importlib.import_module(f"pyflame.{name}")
@@ -208,3 +214,4 @@ def __getattr__(name: str) -> _Any:
 
 if _TYPE_CHECKING:
     from pyflame import autograd as autograd
+    from pyflame.csl import CodeGenOptions, CodeGenResult, CSLCodeGenerator, compile_to_csl

@@ -29,11 +29,13 @@ def print_file(file: s.File) -> str:
     }
     """
     parts: list[str] = []
-    for decl in file.decls:
-        text = _decl(decl)
-        if parts and "\n" in text and not isinstance(decl, s.Comment):
+    explained = False  # a comment stays with what it explains
+    for decl, text in [(decl, _decl(decl)) for decl in file.decls]:
+        is_comment = isinstance(decl, s.Comment)
+        if parts and not explained and ("\n" in text or is_comment):
             parts.append("")
         parts.append(text)
+        explained = is_comment
     return "\n".join(parts) + "\n" if parts else ""
 
 

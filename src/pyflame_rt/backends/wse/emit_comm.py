@@ -247,7 +247,11 @@ def _summa_block(name: str, kernel: MatMul) -> str:
     if grid.cols == 1 and not half:
         a = f"{kernel.a.slot}[{offset_text(['batch', 'i'], [kernel.a_step * rows * inner, inner])} + block_a_first + k]"
     packed = grid.rows > 1 or half
-    line = f"k * {cols}" if packed else f"{offset_text(['batch'], [kernel.b_step * deep * cols])} + (block_b_first + k) * {cols}"
+    line = (
+        f"k * {cols}"
+        if packed
+        else f"{offset_text(['batch'], [kernel.b_step * deep * cols])} + (block_b_first + k) * {cols}"
+    )
     heads = [
         _row_dsd("sum", "wide" if half else kernel.out.slot, cols),
         _row_dsd("line", "block_b" if packed else kernel.b.slot, cols),

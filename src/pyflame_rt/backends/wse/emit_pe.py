@@ -80,7 +80,7 @@ class _Emitter:
         self._arrays()
         self._kernels()
         stages = self._stages(axes)
-        self._exports(axes)
+        self._exports()
         files = {"layout.csl": self._layout(axes), "pe_program.csl": print_file(build(self.items))}
         if axes:
             files["lib/collectives.csl"] = library("collectives.csl")
@@ -107,7 +107,7 @@ class _Emitter:
         if special:
             self.items.append('const special = @import_module("lib/special.csl");')
         for number, axis in enumerate(axes, 1):
-            q0, q1 = IDS["queues"][axis]  # type: ignore[index]
+            q0, q1 = IDS["queues"][axis]
             self.items.append(
                 f'const mpi_{axis} = @import_module("lib/collectives.csl", .{{ .dim_params = {axis}_params, '
                 f".queues = [2]u16{{ {q0}, {q1} }}, .dest_dsr_ids = [1]u16{{ {number} }}, "
@@ -148,7 +148,9 @@ class _Emitter:
             )
         if summas:
             self.note("Products go through K block by block.")
-            self.items += [f"var {n}: i16 = 0;" for n in ("k_done", "k_length", "batch", "block_a_first", "block_b_first")]
+            self.items += [
+                f"var {n}: i16 = 0;" for n in ("k_done", "k_length", "batch", "block_a_first", "block_b_first")
+            ]
             self.items.append("var joining: u16 = 0;")
             self.items += [f"const k{i}_number: u16 = {n};" for n, i in enumerate(summas)]
             self.items.append("fn least(a: i16, b: i16) i16 {\nreturn if (a < b) a else b;\n}")
@@ -156,7 +158,9 @@ class _Emitter:
         for i, (kernel, code) in enumerate(zip(self.plan.kernels, self.codes, strict=True)):
             self.note(describe(i, kernel))
             if self.options.generate_debug_info:
-                self.items.append(s.Comment(f"from node {kernel.label!r}: {kernel.out.value} {list(kernel.out.tiling.shape)}"))
+                self.items.append(
+                    s.Comment(f"from node {kernel.label!r}: {kernel.out.value} {list(kernel.out.tiling.shape)}")
+                )
             self.items += code.decls
 
     def _tasks(self) -> list[str]:
@@ -212,7 +216,7 @@ class _Emitter:
             self.items.append("task y_done() void {\n@unblock(join_id);\n}")
             self.items.append(f"task join() void {{\n@block(join_id);\n{chain}\n}}")
 
-    def _exports(self, axes: str) -> None:
+    def _exports(self) -> None:
         tasks = self._tasks()
         lines = [f"@bind_local_task({n}, {n}_id);" for n in tasks]
         lines += ["@block(join_id);"] if "join" in tasks else []
@@ -231,18 +235,19 @@ class _Emitter:
         items.append(f'const memcpy = @import_module("<memcpy/get_params>", {size});')
         fields = [".memcpy_params = memcpy.get_params(x)"]
         for axis in axes:
-            colors = ", ".join(f"@get_color({c})" for c in IDS["colors"][axis])  # type: ignore[index]
-            tasks = ", ".join(f"@get_local_task_id({t})" for t in IDS["tasks"][axis])  # type: ignore[index]
+            colors = ", ".join(f"@get_color({c})" for c in IDS["colors"][axis])
+            tasks = ", ".join(f"@get_local_task_id({t})" for t in IDS["tasks"][axis])
             vertical = "true" if axis == "y" else "false"
-            fields.append(
-                f".{axis}_params = .{{ .vertical = {vertical}, .colors = .{{ {colors} }}, .entrypoints = .{{ {tasks} }} }}"
-            )
+            ids = f".colors = .{{ {colors} }}, .entrypoints = .{{ {tasks} }}"
+            fields.append(f".{axis}_params = .{{ .vertical = {vertical}, {ids} }}")
         exports = [f'@export_name("{name}", [*]{dtype}, true);' for name, dtype in self.exports]
         exports += [f'@export_name("phase{i}", fn()void);' for i in range(len(self.plan.phases))]
         items.append(
             f"layout {{\n@set_rectangle({grid.cols}, {grid.rows});\n"
             f"for (@range(i16, {grid.cols})) |x| {{\nfor (@range(i16, {grid.rows})) |y| {{\n"
-            f'@set_tile_code(x, y, "pe_program.csl", .{{ {", ".join(fields)} }});\n}}\n}}\n' + "\n".join(exports) + "\n}"
+            f'@set_tile_code(x, y, "pe_program.csl", .{{ {", ".join(fields)} }});\n}}\n}}\n'
+            + "\n".join(exports)
+            + "\n}"
         )
         return print_file(build(items))
 
@@ -260,9 +265,14 @@ def describe(index: int, kernel: Kernel) -> str:
             return f"Kernel {index}: {_names(kernel.expr) or 'copy'}, a tile of {tile}."
         case Reduce():
             sent = f", combined along {' and '.join(kernel.axes)}" if kernel.axes else ""
-            return f"Kernel {index}: {'mean' if kernel.divide != 1 else kernel.kind} over dimensions {list(kernel.dims)}{sent}."
+            what = "mean" if kernel.divide != 1 else kernel.kind
+            return f"Kernel {index}: {what} over dimensions {list(kernel.dims)}{sent}."
         case MatMul():
-            how = "blocks sent along rows and columns" if kernel.how == "summa" else "each PE its part of K, then added up"
+            how = (
+                "blocks sent along rows and columns"
+                if kernel.how == "summa"
+                else "each PE its part of K, then added up"
+            )
             return f"Kernel {index}: product, a tile of {tile}; {how}."
 
 

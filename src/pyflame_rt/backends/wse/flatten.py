@@ -148,7 +148,9 @@ class _Flattener:
     def _value(self, name: str, value: Value) -> None:
         kind = value.type
         if not isinstance(kind, TensorType) or kind.shape is None or not kind.shape.is_static:
-            raise InputError(f"{name!r} has type {kind}: the wafer's program needs every size; give shapes for the inputs")
+            raise InputError(
+                f"{name!r} has type {kind}: the wafer's program needs every size; give shapes for the inputs"
+            )
         self.values[name] = value
         self.flat.types[name] = (kind.dtype, tuple(int(d) for d in kind.shape))  # type: ignore[arg-type]
 
@@ -167,5 +169,7 @@ def _sized(info: Any, given: Sequence[int] | None) -> Any:
     if given is None or not isinstance(kind, TensorType):
         return kind
     if kind.shape is not None and len(kind.shape) != len(given):
-        raise InputError(f"input {info.name!r} has {len(kind.shape)} dimensions, the given shape {list(given)} has another number")
+        raise InputError(
+            f"input {info.name!r} has {len(kind.shape)} dimensions, the given shape {list(given)} has another number"
+        )
     return TensorType(kind.dtype, Shape(given))

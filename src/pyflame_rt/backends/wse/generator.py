@@ -136,7 +136,11 @@ def make_plan(flat: Flat, options: CodeGenOptions, grid: tuple[int, int] | None 
         if plan.data_bytes <= options.memory_budget:
             return plan
         fitting = _smallest(flat, options)
-        where = f"the smallest square grid that fits is {fitting.grid}" if fitting else "no grid of the target is large enough"
+        where = (
+            f"the smallest square grid that fits is {fitting.grid}"
+            if fitting
+            else "no grid of the target is large enough"
+        )
         raise MemoryLimitError(
             f"the program needs {plan.data_bytes} bytes on each of {asked} PEs, the budget for data is "
             f"{options.memory_budget} bytes; {where}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from pyflame_rt.backends.wse.tiling import Grid, Tiling
+if TYPE_CHECKING:
+    from pyflame_rt.backends.wse.tiling import Grid, Tiling
 
 __all__ = [
     "App",
@@ -20,8 +21,8 @@ __all__ = [
     "Output",
     "Phase",
     "Plan",
-    "Ref",
     "Reduce",
+    "Ref",
 ]
 
 # A host expression is what run.py evaluates, as JSON: ["input", name], ["read", buffer], ["transpose", e, perm],

@@ -85,7 +85,8 @@ class _Lowering:
         dtype, shape = self.flat.types[step.output]
         if dtype not in _DTYPES:
             raise DTypeMismatchError(
-                f"node {step.origin!r}: {step.op} gives {dtype.label}; the wafer's programs hold float32, float16 and bool"
+                f"node {step.origin!r}: {step.op} gives {dtype.label}; "
+                "the wafer's programs hold float32, float16 and bool"
             )
         if math.prod(shape) == 0:
             raise InputError(f"node {step.origin!r}: a tensor of shape {list(shape)} has no elements to place")
@@ -116,7 +117,9 @@ class _Lowering:
                     axes[dim] = axis
         return tuple(axes)
 
-    def _new(self, name: str, axes: tuple[str, ...], *, shape: tuple[int, ...] | None = None, dtype: str = "") -> Buffer:
+    def _new(
+        self, name: str, axes: tuple[str, ...], *, shape: tuple[int, ...] | None = None, dtype: str = ""
+    ) -> Buffer:
         tiling = Tiling(self.flat.shape(name) if shape is None else shape, axes, self.grid)
         made = Buffer(f"b{next(self.numbers)}", dtype or self._dtype(name), tiling, name)
         self.buffers.append(made)
@@ -148,10 +151,11 @@ class _Lowering:
 
     def _host(self, name: str) -> tuple[HostExpr, list[Buffer]]:
         """How the host gets at a value."""
-        if (buffer := self._placed(name)) is not None and name not in self.flat.inputs and name not in self.flat.constants:
-            if name not in self.views:
-                buffer.root.pinned = True
-                return ["read", buffer.name], [buffer]
+        buffer = self._placed(name)
+        given = name in self.flat.inputs or name in self.flat.constants or name in self.views
+        if buffer is not None and not given:
+            buffer.root.pinned = True
+            return ["read", buffer.name], [buffer]
         if name in self.views:
             step = self.views[name]
             count = len(step.inputs) if step.op == "Concat" else 1
@@ -276,8 +280,8 @@ class _Lowering:
         for shape in (sa, sb):
             if math.prod(shape[:-2]) not in (1, math.prod(batch)):
                 raise UnsupportedOperatorError(
-                    f"node {step.origin!r}: MatMul of {list(sa)} and {list(sb)} broadcasts part of its leading dimensions; "
-                    "expand the smaller operand first"
+                    f"node {step.origin!r}: MatMul of {list(sa)} and {list(sb)} broadcasts part of its leading "
+                    "dimensions; expand the smaller operand first"
                 )
         if self._dtype(left) == "u16" or self._dtype(left) != self._dtype(right):
             raise DTypeMismatchError(f"node {step.origin!r}: MatMul needs two operands of one float type")

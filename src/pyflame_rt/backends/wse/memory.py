@@ -111,5 +111,3 @@ class _Slots:
         self.free.remove(slot)
         out.slot = slot
         self.plan.slots[slot] = (out.dtype, max(need, self.plan.slots[slot][1]))
-
-

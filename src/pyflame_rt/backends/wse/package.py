@@ -37,12 +37,7 @@ def package(plan: Plan, options: CodeGenOptions) -> tuple[dict[str, str], dict[s
 
 def manifest_of(plan: Plan, program: Program, options: CodeGenOptions) -> dict[str, Any]:
     """What host and reader need to know about a program."""
-    used = dict.fromkeys(
-        b
-        for phase in plan.phases
-        for move in phase.moves
-        for b in (move.target, *move.reads)
-    )
+    used = dict.fromkeys(b for phase in plan.phases for move in phase.moves for b in (move.target, *move.reads))
     used.update(dict.fromkeys(b for output in plan.outputs for b in output.reads))
     tasks: dict[str, Any] = IDS["tasks"]
     return {
@@ -62,8 +57,8 @@ def manifest_of(plan: Plan, program: Program, options: CodeGenOptions) -> dict[s
             "budget_bytes": options.memory_budget,
             "arrays": {n: {"dtype": d, "elements": c} for n, (d, c) in {**plan.slots, **plan.scratch}.items()},
         },
-        "colors": {a: IDS["colors"][a] for a in program.axes},  # type: ignore[index]
-        "queues": {a: IDS["queues"][a] for a in program.axes},  # type: ignore[index]
+        "colors": {a: IDS["colors"][a] for a in program.axes},
+        "queues": {a: IDS["queues"][a] for a in program.axes},
         "tasks": {name: ids for name, ids in tasks.items() if name in program.axes or len(name) > 1},
         "symbols": [{"name": name, "type": f"[*]{dtype}"} for name, dtype in program.exports],
         "stages": program.stages,
@@ -199,12 +194,12 @@ def _readme(plan: Plan, manifest: dict[str, Any]) -> str:
         f"- Data on each PE: {memory['data_bytes']} of {memory['budget_bytes']} bytes.",
         f"- Kernels: {len(plan.kernels)} in {len(plan.phases)} phases; between phases the host moves data.",
         "",
-        "Run `commands_wse2.sh` or `commands_wse3.sh` with the tools of the SDK, or those of `wsesim` (`wsesim env` prints",
-        "the folder to put on PATH). `run.py` reads `inputs.npz` and `weights.npz`, writes `outputs.npz` and compares with",
-        "`expected.npz`. On a real system `--fabric-dims` must be those of the system.",
+        "Run `commands_wse2.sh` or `commands_wse3.sh` with the tools of the SDK, or with those of `wsesim` (`wsesim env`",
+        "prints the folder to put on PATH). `run.py` reads `inputs.npz` and `weights.npz`, writes `outputs.npz` and",
+        "compares with `expected.npz`. On a real system `--fabric-dims` must be those of the system.",
         "",
-        "The program was never compiled with Cerebras' `cslc`; it was written to the public documentation and is executed by",
-        "the open simulator `wsesim`, whose cycle counts are approximate and uncalibrated.",
+        "The program was never compiled with Cerebras' `cslc`: it follows the public documentation and is executed by the",
+        "open simulator `wsesim`, whose cycle counts are approximate and uncalibrated.",
         "",
         "| kernel | node |",
         "| --- | --- |",

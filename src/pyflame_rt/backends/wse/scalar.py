@@ -56,11 +56,11 @@ def emits(*names: str) -> Callable[[Callable[..., str]], Callable[..., str]]:
 
 
 def _infix(symbol: str) -> Callable[..., str]:
-    return lambda c, a, b: f"{a} {symbol} {b}"
+    return lambda _, a, b: f"{a} {symbol} {b}"
 
 
 def _math(name: str) -> Callable[..., str]:
-    return lambda c, a: f"math.{name}({a})"
+    return lambda _, a: f"math.{name}({a})"
 
 
 def _special(name: str) -> Callable[..., str]:
@@ -69,7 +69,10 @@ def _special(name: str) -> Callable[..., str]:
 
 RULES.update({name: _infix(sign) for name, sign in {"Add": "+", "Sub": "-", "Mul": "*", "Div": "/"}.items()})
 RULES.update(
-    {name: _infix(sign) for name, sign in {"Less": "<", "LessOrEqual": "<=", "Greater": ">", "GreaterOrEqual": ">="}.items()}
+    {
+        name: _infix(sign)
+        for name, sign in {"Less": "<", "LessOrEqual": "<=", "Greater": ">", "GreaterOrEqual": ">="}.items()
+    }
 )
 RULES.update({name: _infix(word) for name, word in {"And": "and", "Or": "or", "Xor": "!="}.items()})
 RULES.update(
@@ -96,22 +99,22 @@ RULES.update({name: _special(name.lower()) for name in _SPECIALS})
 
 
 @emits("Equal")
-def _equal(c: Context, a: str, b: str) -> str:
+def _equal(_: Context, a: str, b: str) -> str:
     return f"{a} == {b}"
 
 
 @emits("Not")
-def _not(c: Context, a: str) -> str:
+def _not(_: Context, a: str) -> str:
     return f"!{a}"
 
 
 @emits("Neg")
-def _neg(c: Context, a: str) -> str:
+def _neg(_: Context, a: str) -> str:
     return f"-{a}"
 
 
 @emits("Tan")
-def _tan(c: Context, a: str) -> str:
+def _tan(_: Context, a: str) -> str:
     return f"math.sin({a}) / math.cos({a})"
 
 
@@ -133,7 +136,7 @@ def _extreme(c: Context, name: str, args: tuple[str, ...]) -> str:
 
 
 @emits("Pow")
-def _pow(c: Context, a: str, b: str) -> str:
+def _pow(_: Context, a: str, b: str) -> str:
     return f"math.pow({a}, {b})"
 
 
@@ -144,7 +147,7 @@ def _mod(c: Context, a: str, b: str) -> str:
 
 
 @emits("Where")
-def _where(c: Context, condition: str, a: str, b: str) -> str:
+def _where(_: Context, condition: str, a: str, b: str) -> str:
     return f"if ({condition}) {a} else {b}"
 
 
@@ -246,7 +249,7 @@ def scalar_function(name: str, kernel: Map) -> str:
     return f"fn {name}({params}) {kernel.out.dtype} {{\n{body}\n}}"
 
 
-# --- a kernel's expression as vector instructions ----------------------------------------------------------------------
+# --- a kernel's expression as vector instructions ---------------------------------------------------------------------
 
 VECTOR = {"Add": "fadd", "Sub": "fsub", "Mul": "fmul", "Max": "fmax", "Neg": "fneg", "Abs": "fabs"}
 

@@ -14,19 +14,26 @@ from wsesim.host import HostSession
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from wsesim.csl.compile import Arch
     from wsesim.csl.program import Program
 
 __all__ = ["SimulatedDevice", "compile_sources", "simulate"]
 
 
-def compile_sources(sources: Mapping[str, str], manifest: Mapping[str, Any], arch: str) -> Program:
+def compile_sources(sources: Mapping[str, str], manifest: Mapping[str, Any], arch: Arch) -> Program:
     """The program of a generated directory, compiled in strict mode."""
     texts = {"layout.csl": sources["layout.csl"]}
     texts.update({name: text for name, text in sources.items() if name.endswith(".csl")})
     grid = manifest["grid"]
     dims = (grid["cols"] + 7, grid["rows"] + 2)
     return compile_texts(
-        texts, arch=arch, memcpy=True, channels=1, strict=True, fabric_dims=dims, fabric_offsets=(4, 1)  # type: ignore[arg-type]
+        texts,
+        arch=arch,
+        memcpy=True,
+        channels=1,
+        strict=True,
+        fabric_dims=dims,
+        fabric_offsets=(4, 1),
     )
 
 
@@ -66,7 +73,7 @@ class SimulatedDevice:
 
 
 def simulate(
-    sources: Mapping[str, str], manifest: dict[str, Any], arrays: Mapping[str, Any], arch: str = "wse3"
+    sources: Mapping[str, str], manifest: dict[str, Any], arrays: Mapping[str, Any], arch: Arch = "wse3"
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Outputs of a program by name; ``arrays`` holds inputs and weights."""
     device = SimulatedDevice(compile_sources(sources, manifest, arch))

@@ -13,8 +13,29 @@ UNARY = {
     "Round": BOTH, "Sigmoid": BOTH, "Sign": BOTH, "Sin": BOTH, "Sinh": BOTH, "Softplus": BOTH, "Sqrt": (0, 9),
     "Tan": (-1, 1), "Tanh": BOTH,
 }  # fmt: skip
-COMPOSED = ["Relu", "LeakyRelu", "Elu", "Selu", "Gelu", "HardSwish", "HardSigmoid", "Mish", "Softsign", "Celu", "Reciprocal"]
-BINARY = {"Add": BOTH, "Sub": BOTH, "Mul": BOTH, "Div": (0.5, 4), "Max": BOTH, "Min": BOTH, "Pow": (0.5, 2), "Mod": (0.5, 9)}
+COMPOSED = [
+    "Relu",
+    "LeakyRelu",
+    "Elu",
+    "Selu",
+    "Gelu",
+    "HardSwish",
+    "HardSigmoid",
+    "Mish",
+    "Softsign",
+    "Celu",
+    "Reciprocal",
+]
+BINARY = {
+    "Add": BOTH,
+    "Sub": BOTH,
+    "Mul": BOTH,
+    "Div": (0.5, 4),
+    "Max": BOTH,
+    "Min": BOTH,
+    "Pow": (0.5, 2),
+    "Mod": (0.5, 9),
+}
 
 
 def grid_for(name):
@@ -45,7 +66,9 @@ def test_binary(op, dtype):
 
 @pytest.mark.parametrize("grid", [*GRIDS, (2, 2), (4, 5)])
 @pytest.mark.parametrize("optimize", [True, False])
-@pytest.mark.parametrize("shapes", [[(5, 7), (7,)], [(5, 7), (5, 1)], [(2, 5, 7), (5, 1)], [(1, 7), (5, 1)], [(5, 7), ()]])
+@pytest.mark.parametrize(
+    "shapes", [[(5, 7), (7,)], [(5, 7), (5, 1)], [(2, 5, 7), (5, 1)], [(1, 7), (5, 1)], [(5, 7), ()]]
+)
 def test_broadcasting(shapes, optimize, grid):
     check(graph_of("Sub", shapes), grid, optimize=optimize)
 

@@ -1,5 +1,7 @@
 """Products: block by block over rows and columns, or by adding up parts of K."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,9 @@ from tests.unit.backends.wse.running import GRIDS, check, feeds_for, graph_of
 
 
 def linear(rows, inner, cols, dtype=np.float32, *, trans=False):
-    graph = graph_of("Gemm", [(rows, inner), (cols, inner) if trans else (inner, cols), (cols,)], dtype, transB=int(trans))
+    graph = graph_of(
+        "Gemm", [(rows, inner), (cols, inner) if trans else (inner, cols), (cols,)], dtype, transB=int(trans)
+    )
     graph.outputs.clear()
     graph.add_node("act", "Relu", ["y"], ["z"])
     graph.add_output("z", None, graph.inputs[0].type.dtype)
@@ -58,7 +62,7 @@ def test_layers_of_a_row_follow_each_other_without_the_host():
     sizes = [12, 9, 7, 4]
     rng = np.random.default_rng(0)
     name = "x"
-    for i, (a, b) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for i, (a, b) in enumerate(itertools.pairwise(sizes)):
         graph.add_initializer(f"w{i}", rng.standard_normal((a, b)).astype(np.float32))
         graph.add_initializer(f"b{i}", rng.standard_normal(b).astype(np.float32))
         graph.add_node(f"fc{i}", "Gemm", [name, f"w{i}", f"b{i}"], [f"s{i}"])

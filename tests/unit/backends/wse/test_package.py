@@ -1,0 +1,119 @@
+"""The generated directory: its files, its memory plan, its refusals, and that its own scripts run."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from pyflame_rt.backends.wse import CodeGenOptions, CSLCodeGenerator
+from pyflame_rt.graph import DType, Graph
+from pyflame_rt.graph.errors import InputError, MemoryLimitError, UnsupportedOperatorError
+from tests.unit.backends.wse.running import check, feeds_for, graph_of, planned
+from wsesim.csl.parser import parse_text
+from wsesim.csl.printer import print_file
+
+FILES = {
+    "README.md", "commands_wse2.sh", "commands_wse3.sh", "layout.csl", "lib/collectives.csl", "manifest.json",
+    "pe_program.csl", "run.py",
+}  # fmt: skip
+
+
+def test_the_directory_runs_with_its_own_commands(tmp_path):
+    graph = graph_of("Gemm", [(6, 5), (5, 4), (4,)], np.float16)
+    options = CodeGenOptions(output_dir=tmp_path, fabric_width=2, fabric_height=2)
+    result = CSLCodeGenerator().generate(graph, options, feeds=feeds_for(graph))
+    assert result.success, result.error_message
+    assert {os.path.relpath(f, tmp_path) for f in result.generated_files} == FILES | {"inputs.npz", "expected.npz"}
+    folder = subprocess.run(
+        [sys.executable, "-m", "wsesim", "env"], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.strip()
+    path = f"{_folder(folder)}{os.pathsep}{os.environ['PATH']}"
+    ran = subprocess.run(
+        ["bash", "commands_wse3.sh"],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "SUCCESS" in ran.stdout
+    assert np.load(tmp_path / "outputs.npz")["y"].shape == (6, 4)
+
+
+def _folder(text):
+    """The folder in what ``wsesim env`` prints, a path or an assignment to PATH."""
+    return text.split("=")[-1].strip("'\"").split(os.pathsep)[0]
+
+
+def test_text_prints_back_to_itself():
+    sources, _, _ = planned(graph_of("Softmax", [(5, 7)]), (2, 2), emit_comments=False)
+    for name in ("layout.csl", "pe_program.csl"):
+        assert print_file(parse_text(sources[name])) == sources[name]
+
+
+def test_the_manifest_tells_memory_symbols_and_ids():
+    sources, manifest, plan = planned(graph_of("MatMul", [(8, 8), (8, 8)]), (2, 2))
+    assert json.loads(sources["manifest.json"]) == manifest
+    assert manifest["memory"]["data_bytes"] == plan.data_bytes == 5 * 16 * 4
+    assert manifest["colors"] == {"x": [0, 1], "y": [4, 5]}
+    assert {s["name"] for s in manifest["symbols"]} == {"m0", "m1", "m2"}
+
+
+def test_five_tiles_of_44_by_44_fit_and_no_more():
+    _, _, plan = planned(graph_of("MatMul", [(88, 88), (88, 88)]), (2, 2))
+    assert plan.data_bytes == 5 * 44 * 44 * 4 <= 38 * 1024
+    with pytest.raises(MemoryLimitError, match=r"needs 40500 bytes on each of 2 x 2 PEs, .*38912.*smallest.*is 3 x 3"):
+        planned(graph_of("MatMul", [(90, 90), (90, 90)]), (2, 2))
+
+
+def test_the_smallest_square_that_fits_is_found():
+    _, manifest, plan = planned(graph_of("Relu", [(300, 300)]))
+    side = manifest["grid"]["rows"]
+    assert manifest["grid"] == {"rows": side, "cols": side}
+    assert plan.data_bytes <= 38 * 1024 < 2 * 4 * (-(-300 // (side - 1))) ** 2
+
+
+def test_a_graph_too_large_for_the_wafer_is_refused():
+    result = CSLCodeGenerator().generate(graph_of("Relu", [(10**6, 10**6)]))
+    assert not result.success
+    assert "even on 750 x 750 PEs" in result.error_message
+
+
+def test_what_has_no_rule_is_named():
+    with pytest.raises(UnsupportedOperatorError, match="TopK has no rule"):
+        planned(graph_of("TopK", [(4, 4)], constants=[np.array([2])]), (1, 1))
+
+
+def test_open_sizes_are_refused_unless_given():
+    graph = Graph("open")
+    graph.add_input("x", ["N", 4], DType.Float32)
+    graph.add_node("n", "Relu", ["x"], ["y"])
+    graph.add_output("y", ["N", 4], DType.Float32)
+    with pytest.raises(InputError, match="needs every size"):
+        CSLCodeGenerator().generate_source(graph)
+    assert "layout.csl" in CSLCodeGenerator().generate_source(graph, shapes={"x": [3, 4]})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("target", "wse9"), ("fabric_width", -1), ("fabric_height", 10**6), ("memory_budget", 1)]
+)
+def test_options_are_checked(name, value):
+    with pytest.raises(InputError, match=name.replace("_", ".")):
+        CSLCodeGenerator().generate_source(graph_of("Relu", [(4,)]), CodeGenOptions(**{name: value}))
+
+
+def test_buffers_share_memory_over_a_long_chain():
+    graph = Graph("long")
+    graph.add_input("x", [16, 16])
+    name = "x"
+    for i in range(6):
+        graph.add_node(f"s{i}", "Softmax", [name], [f"p{i}"])
+        name = f"p{i}"
+    graph.add_output(name, [16, 16])
+    plan = check(graph, (2, 2))
+    assert plan.data_bytes < 5 * 8 * 8 * 4
