@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame.evaluation import Work, to_graph
+from pyflame.evaluation import Work, evaluate, to_graph
 from pyflame.inspection import Graph
+from pyflame.lazy import Expr, ancestors
 from pyflame.ops.core import Handle
 from pyflame_rt.backends.wse import CodeGenOptions, CodeGenResult
 from pyflame_rt.backends.wse import CSLCodeGenerator as RuntimeGenerator
@@ -66,6 +67,8 @@ def compile_to_csl(
     smallest square grid with enough memory. Memory is planned for each processing element: a program that does not fit
     is not written, and the result says how many bytes it needs and which grid would do.
 
+    What the tensor takes from random numbers or integers alone is evaluated first and given to the program as data.
+
     Args:
         tensor: a tensor that is not evaluated yet, or several.
         options: how; or the directory to write to.
@@ -98,12 +101,31 @@ def compile_to_csl(
     return RuntimeGenerator().generate(runtime, settings, grid=grid, feeds=feeds)
 
 
+def _drawn(roots: list[Val]) -> list[Val]:
+    """Values that come from seeds, counters and other integers alone: the host makes them, the wafer gets the data."""
+    made: set[Expr] = set()
+    found: dict[int, Val] = {}
+    for expr in ancestors(roots):
+        given = [v for v in expr.inputs if v is not None]
+        if given and all(_is_number(v) and (v.array is not None or v.expr in made) for v in given):
+            made.add(expr)
+        else:
+            found.update({id(v): v for v in given if v.array is None and v.expr in made})
+    return list(found.values())
+
+
+def _is_number(v: Val) -> bool:
+    """Whether a value is part of the structure, or holds integers."""
+    return v.spec.known is not None or not v.spec.dtype.is_floating_point
+
+
 def _prepared(roots: list[Val]) -> tuple[RtGraph, dict[str, Any], tuple[int, int] | None]:
     """The runtime's graph, the contents of its inputs, and the grid that layouts ask for."""
     if any(v.array is not None for v in roots):
         raise InputError(
             "the tensor is evaluated: there is nothing left to compute on the wafer. Compile it before pf.eval"
         )
+    evaluate(_drawn(roots))
     work = Work(roots, exact=True)
     graph = to_graph(work.exprs, work.leaves, work.outputs)
     feeds = {info.name: np.asarray(v.array) for info, v in zip(graph.inputs, work.leaves, strict=True)}

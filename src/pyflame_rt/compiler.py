@@ -20,7 +20,7 @@ from pyflame_rt.options import OptLevel, SessionOptions
 from pyflame_rt.providers import DEFAULT_PROVIDER, Provider, find_provider, native_engine_missing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyflame_rt.backends.base import Executable
     from pyflame_rt.graph import Graph, Node
@@ -48,7 +48,10 @@ class Compiled:
 
 
 def compile(  # noqa: A001 - the word the design uses
-    graph: Graph, providers: str | Sequence[str], options: SessionOptions | None = None
+    graph: Graph,
+    providers: str | Sequence[str],
+    options: SessionOptions | None = None,
+    provider_options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Compiled:
     """Optimise a graph and compile it with the first provider that can run all of it.
 
@@ -57,6 +60,7 @@ def compile(  # noqa: A001 - the word the design uses
         providers: one name, or several in order of preference. All must be available; a later
             one is used only when an earlier one lacks an operator, and a note says so.
         options: how; the defaults of SessionOptions when None.
+        provider_options: options of providers by name; of the built-in ones only some take any.
 
     Example:
         >>> from pyflame_rt.graph import Graph
@@ -71,7 +75,7 @@ def compile(  # noqa: A001 - the word the design uses
     skipped: list[str] = []
     for i, provider in enumerate(candidates):
         try:
-            return _compile_one(graph, provider, chosen, skipped)
+            return _compile_one(graph, provider, chosen, skipped, (provider_options or {}).get(provider.name, {}))
         except UnsupportedOperatorError as error:
             if i == len(candidates) - 1:
                 raise
@@ -79,7 +83,9 @@ def compile(  # noqa: A001 - the word the design uses
     raise InputError("no provider was given")
 
 
-def _compile_one(graph: Graph, provider: Provider, options: SessionOptions, skipped: list[str]) -> Compiled:
+def _compile_one(
+    graph: Graph, provider: Provider, options: SessionOptions, skipped: list[str], settings: Mapping[str, Any]
+) -> Compiled:
     log = SessionLog(options.log_level, options.logid)
     started = time.perf_counter()
     if provider.builtin:
@@ -88,7 +94,10 @@ def _compile_one(graph: Graph, provider: Provider, options: SessionOptions, skip
     optimised = _optimise(graph, options, notes, log) if provider.optimizes else graph
     middle = time.perf_counter()
     try:
-        executable = provider.make().compile(optimised, options)
+        compiler: Any = provider.make()
+        if settings and provider.settings:
+            compiler.configure(settings)
+        executable = compiler.compile(optimised, options)
     except InputError as error:
         raise InvalidModelError(f"model {graph.name!r}: {error}") from error
     done = time.perf_counter()

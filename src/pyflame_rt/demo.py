@@ -15,6 +15,7 @@ import pyflame_rt
 from pyflame_rt.cli.render import summary_tables
 from pyflame_rt.graph.errors import PyFlameRTError
 from pyflame_rt.inspection import summarize
+from pyflame_rt.providers import find_provider
 from pyflame_rt.session import InferenceSession
 
 if TYPE_CHECKING:
@@ -77,13 +78,18 @@ def _picture(session: InferenceSession, image: np.ndarray[Any, Any], label: int)
 
 def _accuracy(images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> Table:
     table = Table("provider", "correct", "accuracy", "one image", f"{len(images)} images")
-    for name in pyflame_rt.get_available_providers():
+    for name in _general():
         session = InferenceSession(model_path(), providers=[name])
         found = session.run(["digit"], {"image": images})[0]
         correct = int((found == labels).sum())
         times = [f"{_best(session, batch) * 1e3:.2f} ms" for batch in (images[:1], images)]
         table.add_row(name, f"{correct}/{len(labels)}", f"{correct / len(labels):.2%}", *times)
     return table
+
+
+def _general() -> list[str]:
+    """The providers that run any model at the speed of the machine."""
+    return [name for name in pyflame_rt.get_available_providers() if find_provider(name).general]
 
 
 def _best(session: InferenceSession, batch: np.ndarray[Any, Any], repeats: int = 3) -> float:
@@ -101,7 +107,7 @@ def _inside(session: InferenceSession, images: np.ndarray[Any, Any]) -> Iterator
     explanation = session.explain()
     yield f"explain: {explanation.summary()[0]}"
     yield f"explain: {explanation.summary()[1]}"
-    others = [n for n in pyflame_rt.get_available_providers() if n != "ReferenceExecutionProvider"]
+    others = [n for n in _general() if n != "ReferenceExecutionProvider"]
     for name in others:
         result = pyflame_rt.diff(model_path(), "ReferenceExecutionProvider", name, {"image": images[:8]})
         yield f"diff with {name}: {result.verdict()}"

@@ -40,6 +40,8 @@ class Provider:
         about: what it is.
         describe: the same where it depends on the machine.
         optimizes: False where the graph runs exactly as loaded.
+        general: False where only some operators run, or far from the speed of the machine.
+        settings: names of the options it takes.
     """
 
     name: str
@@ -49,6 +51,8 @@ class Provider:
     optimizes: bool = False
     builtin: bool = True
     describe: Callable[[], str] | None = None
+    general: bool = True
+    settings: tuple[str, ...] = ()
 
     @property
     def note(self) -> str:
@@ -105,6 +109,12 @@ def _cpu_note() -> str:
     return "native code: oneDNN primitives and generated loops, one call for the whole graph"
 
 
+def _wse() -> Compiler:
+    from pyflame_rt.backends.wse.executable import WseBackend
+
+    return WseBackend()
+
+
 _providers: dict[str, Provider] = {
     provider.name: provider
     for provider in (
@@ -117,6 +127,13 @@ _providers: dict[str, Provider] = {
             optimizes=True,
         ),
         Provider("ReferenceExecutionProvider", _reference("numpy"), about="the reference interpreter on NumPy"),
+        Provider(
+            "WSEExecutionProvider",
+            _wse,
+            about="generated CSL in a simulator of the wafer",
+            general=False,
+            settings=("cols", "memory_budget", "optimize", "rows", "target"),
+        ),
     )
 }
 

@@ -52,7 +52,8 @@ class InferenceSession:
         options: a SessionOptions; ``sess_options`` is the same under ONNX Runtime's name.
         providers: names in order of preference; the default is CPUExecutionProvider. A name that
             is unknown or not available is an error.
-        provider_options: one dict for each provider; the built-in ones have no options.
+        provider_options: one dict for each provider; of the built-in ones only WSEExecutionProvider has options:
+            ``target`` ("wse2" or "wse3"), ``rows`` and ``cols`` of its grid, ``memory_budget`` and ``optimize``.
         kwargs: ONNX Runtime's ``enable_fallback`` (there is none here) and
             ``disabled_optimizers`` (must be empty).
 
@@ -128,8 +129,11 @@ class InferenceSession:
         if not wanted:
             return [(device or DEFAULT_PROVIDER, {})]
         for name, settings in wanted:
-            if settings and find_provider(name).builtin:
-                raise InputError(f"{name} takes no options, got {settings}")
+            provider = find_provider(name)
+            unknown = sorted(set(settings) - set(provider.settings))
+            if unknown and provider.builtin:
+                only = f"only the options {', '.join(provider.settings)}" if provider.settings else "no options"
+                raise InputError(f"{name} takes {only}, got {settings}")
         return wanted
 
     def _use(self, providers: list[tuple[str, dict[str, Any]]]) -> None:
@@ -161,7 +165,7 @@ class InferenceSession:
                     origin, graph = graph.origin, graph.copy()
                     graph.inputs = graph.required_inputs
                     graph.origin = None if origin is None else Origin(f"{origin.key} frozen", origin.checked)
-                found = compile(graph, list(self._provider_options), self._options)
+                found = compile(graph, list(self._provider_options), self._options, self._provider_options)
                 self._compiled[overrides] = found
             return found
 

@@ -118,6 +118,7 @@ def test_demo(capsys):
 
     demo.main()
     out = capsys.readouterr().out
-    for name in pyflame_rt.get_available_providers():
+    general = [name for name in pyflame_rt.get_available_providers() if name != "WSEExecutionProvider"]
+    for name in general:
         assert name in out
-    assert out.count("99.33%") == len(pyflame_rt.get_available_providers())
+    assert out.count("99.33%") == len(general)

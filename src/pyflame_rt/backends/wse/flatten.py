@@ -64,15 +64,22 @@ class Flat:
         return self.types[name][0]
 
 
-def flatten(graph: Graph, known: Collection[str], shapes: Mapping[str, Sequence[int]] | None = None) -> Flat:
+def flatten(
+    graph: Graph,
+    known: Collection[str],
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    wanted: Sequence[str] | None = None,
+) -> Flat:
     """Open compositions until only ``known`` primitives are left, and compute what does not depend on inputs.
 
     Args:
         graph: left as it is.
         known: names of the primitives that have a rule.
         shapes: sizes of inputs whose shape the graph leaves open.
+        wanted: values to compute; the graph's outputs when None.
     """
-    return _Flattener(graph, known, shapes or {}).run()
+    names = [info.name for info in graph.outputs] if wanted is None else list(wanted)
+    return _Flattener(graph, known, shapes or {}).run(names)
 
 
 class _Flattener:
@@ -89,13 +96,16 @@ class _Flattener:
         for info in graph.required_inputs:
             self._value(info.name, Value(info.name, _sized(info, shapes.get(info.name))))
 
-    def run(self) -> Flat:
+    def run(self, wanted: Sequence[str]) -> Flat:
         pending = deque((node, node.name or node.outputs[0]) for node in self.graph.topological_sort())
         while pending:
             node, origin = pending.popleft()
             node = node.replace(inputs=[self.same.get(n, n) for n in node.inputs])
             pending.extendleft((inner, origin) for inner in reversed(self._node(node, origin)))
-        self.flat.outputs = [(info.name, self.same.get(info.name, info.name)) for info in self.graph.outputs]
+        self.flat.outputs = [(name, self.same.get(name, name)) for name in wanted]
+        for name, value in self.flat.outputs:
+            if value not in self.flat.types:
+                raise InputError(f"graph {self.graph.name!r} has no value {name!r}")
         self._drop_dead()
         return self.flat
 
