@@ -187,16 +187,20 @@ def _map_length(inputs: list[Any], out: Any) -> int:
     return min(lengths) if lengths else 1
 
 
-def _write_result(pe: PE, out: Any, kind: str, i: int, value: Any) -> None:
+def _writer(pe: PE, out: Any, kind: str) -> Callable[[int, Any], None]:
+    """Stores element ``i`` of the result."""
     dtype = _DTYPES[kind]
+    if isinstance(out, D.Mem):
+        return pe.vector(dtype, out, 0, out.length).__setitem__
     if isinstance(out, int):
-        pe.scatter(dtype, np.array([out]), np.array([value], dtype))
-    elif out is not None:
-        pe.scatter(dtype, pe.addresses(dtype, out, i, 1), np.array([value], dtype))
+        return lambda _i, value: pe.scatter(dtype, np.array([out]), np.array([value], dtype))
+    return lambda i, value: pe.scatter(dtype, pe.addresses(dtype, out, i, 1), np.array([value], dtype))
 
 
 def _reader(pe: PE, operand: Any, kind: str) -> Callable[[int], Any]:
-    if isinstance(operand, D.Mem | D.Mem4 | D.Circ):
+    if isinstance(operand, D.Mem):
+        return pe.vector(_DTYPES[kind], operand, 0, operand.length).item
+    if isinstance(operand, D.Mem4 | D.Circ):
         dtype = _DTYPES[kind]
         at = pe.addresses(dtype, operand, 0, operand.length)
         return lambda i: pe.gather(dtype, at[i : i + 1])[0].item()
@@ -208,10 +212,11 @@ def map_memory(pe: PE, fn: Any, inputs: tuple[Any, ...], out: Any, kinds: tuple[
     operands = [_vector(pe, i) for i in inputs]
     target = _vector(pe, out)
     readers = [_reader(pe, o, k) for o, k in zip(operands, kinds, strict=False)]
+    write = None if target is None else _writer(pe, target, ret)
     for i in range(_map_length(operands, target)):
-        value = fn(pe, *(read(i) for read in readers))
-        if target is not None:
-            _write_result(pe, target, ret, i, value)
+        value = fn(pe, *[read(i) for read in readers])
+        if write is not None:
+            write(i, value)
 
 
 def map_stream(
@@ -230,13 +235,14 @@ def map_stream(
         else:
             readers.append(_reader(pe, operand, kind))
     results: list[Any] = []
+    write = None if target is None or isinstance(target, D.FabOut) else _writer(pe, target, ret)
     for i in range(count):
         args = [read(i) for read in readers]
         value = (yield from fn(pe, *args)) if stalls else fn(pe, *args)
         if isinstance(target, D.FabOut):
             results.append(value)
-        elif target is not None:
-            _write_result(pe, target, ret, i, value)
+        elif write is not None:
+            write(i, value)
     if isinstance(target, D.FabOut):
         yield from _emit(pe, replace(target, length=count), ret, results)
 
