@@ -18,6 +18,7 @@ from pyflame_rt.backends.wse.package import package
 from pyflame_rt.backends.wse.simulate import SimulatedDevice, compile_sources
 from pyflame_rt.graph.errors import BackendError, InputError
 from pyflame_rt.graph.locks import new_lock
+from wsesim.csl.diagnostics import CslError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,7 +102,11 @@ class WseExecutable:
         plan = make_plan(flatten(self._graph, KNOWN, shapes, wanted), self._options)
         sources, manifest = package(plan, self._options)
         arch = "wse2" if self._options.target == "wse2" else "wse3"
-        made = Prepared(plan, manifest, compile_sources(sources, manifest, arch))
+        try:
+            program = compile_sources(sources, manifest, arch)
+        except CslError as problem:  # code and data together may be too much for a PE
+            raise BackendError(f"the generated program for {plan.grid} PEs is refused: {problem}") from problem
+        made = Prepared(plan, manifest, program)
         with self._lock:
             self._plans[key] = made
             while len(self._plans) > self._limit:

@@ -124,10 +124,8 @@ class _Flattener:
         if op.full_name in self.known:
             return self._take(node, op, inputs, origin)
         if not op.composite:
-            raise UnsupportedOperatorError(
-                f"node {origin!r}: operator {op.full_name} has no rule for the wafer. "
-                f"Rules exist for {', '.join(sorted(self.known))} and every operator composed of them"
-            )
+            self._refuse(node, op, inputs, origin)
+            return []
         body = instantiate(node, op, inputs, lambda hint: f"{hint}.{next(self.numbers)}")
         for name, tensor in body.constants.items():
             self._constant(name, tensor.raw())
@@ -141,11 +139,32 @@ class _Flattener:
                 self._constant(name, value.known)
             else:
                 self._value(name, Value(name, value.type))
+        if op.name == "Split":
+            self._split(node, attributes["axis"], origin)
+            return []
         if len(node.outputs) == 1 and node.outputs[0] not in self.flat.constants:
             self.flat.steps.append(Step(op.full_name, node.inputs, node.outputs[0], attributes, origin))
         elif len(node.outputs) != 1:
             raise UnsupportedOperatorError(f"node {origin!r}: {op.full_name} with several outputs has no rule")
         return []
+
+    def _refuse(self, node: Node, op: Op, inputs: Sequence[Value | None], origin: str) -> None:
+        """An operator without a rule, which is an error only where somebody needs its result."""
+        for name, value in zip(node.outputs, infer_outputs(op, inputs, bind_attributes(node, op)), strict=False):
+            self._value(name, Value(name, value.type))
+            self.flat.steps.append(Step(op.full_name, node.inputs, name, {}, origin))
+
+    def _split(self, node: Node, axis: int, origin: str) -> None:
+        """Parts along an axis as slices."""
+        first = 0
+        for name in node.outputs:
+            size = self.flat.shape(name)[axis]
+            bounds = {"start": first, "end": first + size, "axis": axis % len(self.flat.shape(name))}
+            for word, number in bounds.items():
+                self._constant(f"{name}.{word}", np.array([number]))
+            given = tuple(f"{name}.{word}" for word in bounds)
+            self.flat.steps.append(Step("Slice", (node.inputs[0], *given), name, {}, origin))
+            first += size
 
     def _constant(self, name: str, array: np.ndarray[Any, Any]) -> None:
         if not name:
@@ -172,6 +191,12 @@ class _Flattener:
                 live.update(step.inputs)
                 kept.append(step)
         self.flat.steps = kept[::-1]
+        for step in self.flat.steps:
+            if step.op not in self.known:
+                raise UnsupportedOperatorError(
+                    f"node {step.origin!r}: operator {step.op} has no rule for the wafer. "
+                    f"Rules exist for {', '.join(sorted(self.known))} and every operator composed of them"
+                )
 
 
 def _sized(info: Any, given: Sequence[int] | None) -> Any:

@@ -48,6 +48,17 @@ def gather(tiles: Any, buffer: dict[str, Any], rows: int, cols: int) -> Any:
     return out
 
 
+def windows_of(array: Any, window: Any, strides: Any, dilations: Any, pads: Any, out: Any, fill: str) -> Any:
+    """The windows that slide over an array, as ``[*out, *window]``; what lies outside has the value ``fill``."""
+    spans = [(n - 1) * d + 1 for n, d in zip(window, dilations, strict=True)]
+    ends = [(n - 1) * s + w for n, s, w in zip(out, strides, spans, strict=True)]
+    beyond = [max(q, e - n - p) for n, (p, q), e in zip(array.shape, pads, ends, strict=True)]
+    wide = np.pad(array, [(p, q) for (p, _), q in zip(pads, beyond, strict=True)], constant_values=float(fill))
+    views = np.lib.stride_tricks.sliding_window_view(wide, spans)
+    steps = [slice(0, (n - 1) * s + 1, s) for n, s in zip(out, strides, strict=True)]
+    return views[(*steps, *[slice(None, None, d) for d in dilations])]
+
+
 def evaluate(expr: list[Any], arrays: dict[str, Any], read: Any) -> Any:
     """What the host computes between phases: only how data lies changes."""
     kind = expr[0]
@@ -64,6 +75,8 @@ def evaluate(expr: list[Any], arrays: dict[str, Any], read: Any) -> Any:
         return np.reshape(inner, expr[2])
     if kind == "slice":
         return inner[tuple(slice(*part) for part in expr[2])]
+    if kind == "windows":
+        return windows_of(inner, *expr[2:])
     raise ValueError(f"unknown host step {kind!r}")
 
 

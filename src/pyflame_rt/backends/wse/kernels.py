@@ -26,7 +26,8 @@ __all__ = [
 ]
 
 # A host expression is what run.py evaluates, as JSON: ["input", name], ["read", buffer], ["transpose", e, perm],
-# ["reshape", e, shape], ["slice", e, [[start, stop, step], ...]], ["concat", axis, e...], ["expand", e, shape].
+# ["reshape", e, shape], ["slice", e, [[start, stop, step], ...]], ["concat", axis, e...],
+# ["windows", e, window, strides, dilations, pads, out, fill].
 HostExpr: TypeAlias = list[Any]
 BYTES = {"f32": 4, "f16": 2, "u16": 2}
 

@@ -14,6 +14,7 @@ from pyflame_rt.backends.wse.kernels import App, Buffer, Lit, Map, MatMul, Move,
 from pyflame_rt.backends.wse.scalar import RULES
 from pyflame_rt.backends.wse.tiling import Grid, Tiling
 from pyflame_rt.backends.wse.views import VIEWS, host_view, reshaped
+from pyflame_rt.backends.wse.windows import WINDOWED, open_windows
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, UnsupportedOperatorError
 
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["KNOWN", "lower"]
 
 _REDUCTIONS = {"ReduceSum": "sum", "ReduceMean": "sum", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "prod"}
-KNOWN = frozenset({*RULES, *VIEWS, *_REDUCTIONS, "Expand", "MatMul", "pyflame::SumTo"})
+KNOWN = frozenset({*RULES, *VIEWS, *_REDUCTIONS, "Expand", "MatMul", "Split", "pyflame::SumTo", *WINDOWED}) - {
+    "Windows"
+}
 _DTYPES = {DType.Float32: "f32", DType.Float16: "f16", DType.Bool: "u16"}
 _MAX_OPERANDS, _MAX_NODES = 6, 24
 
@@ -42,7 +45,7 @@ Tree: TypeAlias = "Use | Lit | App"
 
 def lower(flat: Flat, grid: Grid, *, optimize: bool = True) -> Plan:
     """Kernels, phases and outputs for a grid; memory is planned afterwards."""
-    return _Lowering(flat, grid, optimize).run()
+    return _Lowering(open_windows(flat), grid, optimize).run()
 
 
 class _Lowering:
@@ -111,6 +114,9 @@ class _Lowering:
         axes = [""] * len(shape)
         if self.flat_mesh and shape and shape[-1] != 1:
             axes[-1] = "yx"
+        elif not self.flat_mesh and len(shape) > 2:
+            down, across = self._widest(shape)
+            axes[down], axes[across] = "y" if shape[down] != 1 else "", "x" if shape[across] != 1 else ""
         elif not self.flat_mesh:
             for dim, axis in ((-1, "x"), (-2, "y")):
                 if len(shape) >= -dim and shape[dim] != 1:
@@ -124,6 +130,16 @@ class _Lowering:
         made = Buffer(f"b{next(self.numbers)}", dtype or self._dtype(name), tiling, name)
         self.buffers.append(made)
         return made
+
+    def _widest(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        """The two dimensions to cut that leave the smallest tile; the last ones where that is the same."""
+        rows, cols = self.grid.rows, self.grid.cols
+
+        def gain(pair: tuple[int, int]) -> tuple[float, int]:
+            tall, wide = shape[pair[0]], shape[pair[1]]
+            return tall / -(-tall // rows) * (wide / -(-wide // cols)), sum(pair)
+
+        return max(itertools.combinations(range(len(shape)), 2), key=gain)
 
     def _placed(self, name: str) -> Buffer | None:
         """Where a value lies, once it is computed; None for what only the host has."""
@@ -258,6 +274,8 @@ class _Lowering:
         shape = self.flat.shape(source)
         placed = self._placed(source)
         axes = placed.tiling.axes if placed is not None else self._usual(shape)
+        if step.attributes.get("rows_only"):
+            axes = ("yx", "")
         if kind == "prod":  # PEs can add and compare what they send, not multiply
             axes = tuple("" if d in dims else a for d, a in enumerate(axes))
         kept = tuple(1 if d in dims else s for d, s in enumerate(shape))

@@ -53,11 +53,13 @@ class _Slots:
 
     def run(self) -> None:
         plan = self.plan
-        for buffer in plan.buffers:
-            if buffer.shares is None and (buffer.pinned or not self.share):
-                self._own(buffer)
         if self.share:
             self._look_ahead()
+            self._hosted()
+        else:
+            for buffer in plan.buffers:
+                if buffer.shares is None:
+                    self._own(buffer)
         for i, kernel in enumerate(plan.kernels):
             out = kernel.out.root
             if not out.slot:
@@ -81,6 +83,36 @@ class _Slots:
                 if not root.pinned and self._in_place(operand, kernel, i) and root not in self.ahead:
                     self.ahead[root] = self.ahead.get(out, out)
                     break
+
+    def _hosted(self) -> None:
+        """Arrays of what the host fills or reads: shared by buffers whose phases do not meet."""
+        spans = self._spans()
+        ends: dict[str, int] = {}
+        for buffer in sorted(spans, key=lambda b: (spans[b][0], -b.tiling.elements)):
+            first, last = spans[buffer]
+            slots = self.plan.slots
+            fitting = [s for s, end in ends.items() if end < first and slots[s][0] == buffer.dtype]
+            if fitting:
+                need = buffer.tiling.elements
+                buffer.slot = min(fitting, key=lambda s: abs(slots[s][1] - need))
+                slots[buffer.slot] = (buffer.dtype, max(need, slots[buffer.slot][1]))
+            else:
+                self._own(buffer)
+            ends[buffer.slot] = last
+
+    def _spans(self) -> dict[Buffer, tuple[int, int]]:
+        """First and last phase of every buffer that the host touches, and of what is made in its memory."""
+        touched: dict[Buffer, list[int]] = {}
+        for number, phase in enumerate(self.plan.phases):
+            moved = [b for move in phase.moves for b in (move.target, *move.reads)]
+            for buffer in (*moved, *[b for k in phase.kernels for b in (k.out, *k.reads())]):
+                touched.setdefault(buffer.root, []).append(number)
+        for output in self.plan.outputs:
+            for buffer in output.reads:
+                touched.setdefault(buffer.root, []).append(len(self.plan.phases))
+        for buffer, target in self.ahead.items():
+            touched[target] += touched[buffer]
+        return {b: (min(seen), max(seen)) for b, seen in touched.items() if b.pinned}
 
     def _in_place(self, operand: Buffer, kernel: Map, now: int) -> bool:
         """Whether a kernel may write its result over an operand."""

@@ -177,9 +177,8 @@ if __name__ == "__main__":
 
 
 def _run_py(options: CodeGenOptions) -> str:
-    functions = (
-        hostrun.cuts_of, hostrun.parts_of, hostrun.scatter, hostrun.gather, hostrun.evaluate, hostrun.run_program
-    )  # fmt: skip
+    names = ("cuts_of", "parts_of", "scatter", "gather", "windows_of", "evaluate", "run_program")
+    functions = [getattr(hostrun, name) for name in names]
     shared = "\n\n".join(inspect.getsource(f) for f in functions)
     return f"{_HEAD}\nADDRESS = {options.address!r}\n\n\n{shared}\n{_TAIL}"
 

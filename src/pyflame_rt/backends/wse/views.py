@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VIEWS", "host_view", "reshaped"]
 
-VIEWS = frozenset({"Concat", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+VIEWS = frozenset({"Concat", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze", "Windows"})
 
 
 def host_view(step: Step, flat: Flat, sources: Sequence[HostExpr]) -> HostExpr:
@@ -31,6 +31,10 @@ def host_view(step: Step, flat: Flat, sources: Sequence[HostExpr]) -> HostExpr:
             return ["concat", step.attributes["axis"] % len(shape), *sources]
         case "Slice":
             return ["slice", sources[0], _slices(step, flat)]
+        case "Windows":
+            given = step.attributes
+            names = ("window", "strides", "dilations", "pads", "out", "fill")
+            return ["windows", sources[0], *[given[name] for name in names]]
         case _:
             raise UnsupportedOperatorError(f"node {step.origin!r}: {step.op} is not a view")
 

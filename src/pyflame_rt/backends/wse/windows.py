@@ -1,0 +1,125 @@
+"""Convolution and pooling: the host lays out the windows, the PEs multiply or reduce them.
+
+A convolution becomes a product of ``[windows, taps]`` and ``[taps, channels]``, pooling a reduction of
+``[windows, taps]`` in which every PE has windows of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyflame_rt.backends.wse.flatten import Step
+from pyflame_rt.graph import DType
+from pyflame_rt.ops.windows import windows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyflame_rt.backends.wse.flatten import Flat
+
+__all__ = ["WINDOWED", "open_windows"]
+
+WINDOWED = frozenset({"Conv", "pyflame::MaxPoolValues", "pyflame::ReduceWindow"})
+
+
+def open_windows(flat: Flat) -> Flat:
+    """Replace operators on windows by products, reductions and moves."""
+    steps: list[Step] = []
+    for step in flat.steps:
+        if step.op not in WINDOWED:
+            steps.append(step)
+        elif step.op == "Conv":
+            steps += _Opening(flat, step).convolution()
+        else:
+            steps += _Opening(flat, step).pooling()
+    flat.steps = steps
+    return flat
+
+
+class _Opening:
+    def __init__(self, flat: Flat, step: Step) -> None:
+        self.flat = flat
+        self.step = step
+        self.steps: list[Step] = []
+        self.shape = flat.shape(step.output)
+
+    def add(self, op: str, inputs: tuple[str, ...], shape: tuple[int, ...], output: str = "", **attributes: Any) -> str:
+        """One more step; its result's name."""
+        name = output or f"{self.step.output}.{len(self.steps)}"
+        self.flat.types[name] = (self.flat.dtype(self.step.output), tuple(shape))
+        self.steps.append(Step(op, inputs, name, attributes, self.step.origin))
+        return name
+
+    def windowed(self, source: str, geometry: Mapping[str, Any], out: tuple[int, ...], fill: str) -> str:
+        """The windows over all axes as ``[*out, *window]``."""
+        return self.add("Windows", (source,), (*out, *geometry["window"]), **geometry, out=list(out), fill=fill)
+
+    def convolution(self) -> list[Step]:
+        """Windows times weights, plus bias, with channels brought to their place."""
+        given = self.step.attributes
+        x, w = self.step.inputs[:2]
+        batch, channels, *space = self.flat.shape(x)
+        outs, inner, *taps = self.flat.shape(w)
+        groups = given["group"]
+        found = windows(
+            space, taps, **{k: given[k] for k in ("strides", "dilations", "pads", "auto_pad")}
+        )  # fmt: skip
+        geometry = _all_axes(found)
+        places, many = list(self.shape[2:]), math.prod(self.shape[2:])
+        rank, depth = len(places), inner * math.prod(taps)
+        cut = self.windowed(x, geometry, (batch, channels, *places), "0")
+        cut = self.add("Reshape", (cut,), (batch, groups, inner, *places, *taps))
+        order = [1, 0, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank)]
+        cut = self.add("Transpose", (cut,), (groups, batch, *places, inner, *taps), perm=order)
+        front = (groups,) if groups > 1 else ()
+        rows = self.add("Reshape", (cut,), (*front, batch * many, depth))
+        weight = self.add("Reshape", (w,), (groups, outs // groups, depth))
+        weight = self.add("Transpose", (weight,), (groups, depth, outs // groups), perm=[0, 2, 1])
+        weight = self.add("Reshape", (weight,), (*front, depth, outs // groups))
+        made = self.add("MatMul", (rows, weight), (*front, batch * many, outs // groups))
+        if len(self.step.inputs) > 2 and self.step.inputs[2]:
+            bias = self.add("Reshape", (self.step.inputs[2],), (groups, 1, outs // groups) if front else (outs,))
+            made = self.add("Add", (made, bias), (*front, batch * many, outs // groups))
+        made = self.add("Reshape", (made,), (groups, batch, *places, outs // groups))
+        order = [1, 0, 2 + rank, *range(2, 2 + rank)]
+        made = self.add("Transpose", (made,), (batch, groups, outs // groups, *places), perm=order)
+        self.add("Reshape", (made,), self.shape, self.step.output)
+        return self.steps
+
+    def pooling(self) -> list[Step]:
+        """The maximum or sum of each window."""
+        given = self.step.attributes
+        x = self.step.inputs[0]
+        shape = self.flat.shape(x)
+        if self.step.op == "pyflame::MaxPoolValues":
+            names = ("strides", "dilations", "pads", "auto_pad", "ceil_mode")
+            found = windows(shape[2:], given["kernel_shape"], **{k: given[k] for k in names})
+            geometry, kind = _all_axes(found), "max"
+        else:
+            half = len(shape)
+            pads = [[given["pads"][d], given["pads"][half + d]] for d in range(half)]
+            geometry = {"window": given["window"], "strides": given["strides"], "dilations": given["dilations"]}
+            geometry, kind = {**geometry, "pads": pads}, given["kind"]
+        cut = self.windowed(x, geometry, self.shape, "-inf" if kind == "max" else "0")
+        flat = (math.prod(self.shape), math.prod(geometry["window"]))
+        rows = self.add("Reshape", (cut,), flat)
+        axes = f"{self.step.output}.axes"
+        self.flat.constants[axes] = np.array([1])
+        self.flat.types[axes] = (DType.Int64, (1,))
+        op = "ReduceMax" if kind == "max" else "ReduceSum"
+        made = self.add(op, (rows, axes), flat[:1], keepdims=0, rows_only=True)
+        self.add("Reshape", (made,), self.shape, self.step.output)
+        return self.steps
+
+
+def _all_axes(found: Any) -> dict[str, Any]:
+    """A geometry over space as one over batch and channels as well."""
+    return {
+        "window": [1, 1, *found.kernel],
+        "strides": [1, 1, *found.strides],
+        "dilations": [1, 1, *found.dilations],
+        "pads": [[0, 0], [0, 0], *[list(p) for p in found.padding]],
+    }
