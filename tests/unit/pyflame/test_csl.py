@@ -85,3 +85,30 @@ def test_misuse():
         pf.compile_to_csl(y, "a", "b")
     with pytest.raises(InputError, match="evaluated"):
         pf.compile_to_csl(pf.eval(y), "a")
+
+
+def test_a_transformer_block_equals_the_cpu(tmp_path):
+    pf.manual_seed(0)
+    block = pf.models.TransformerEncoderLayer(64, 4, 128)
+    block.eval()
+    y = block(pf.randn([1, 32, 64]))
+    result = pf.compile_to_csl(y, pf.CodeGenOptions(fabric_width=8, fabric_height=8), tmp_path)
+    assert result.success, result.error_message
+    np.testing.assert_allclose(run(result), y.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_training_step(tmp_path):
+    pf.manual_seed(0)
+    model = pf.nn.Sequential(pf.nn.Linear(16, 12), pf.nn.ReLU(), pf.nn.Linear(12, 5))
+    loss = ((model(pf.randn([8, 16])) - pf.ones([8, 5])) ** 2).mean()
+    loss.backward()
+    after = [p - 0.1 * p.grad for p in model.parameters()]
+    result = pf.compile_to_csl(after, pf.CodeGenOptions(fabric_width=2, fabric_height=2), tmp_path)
+    assert result.success, result.error_message
+    arrays = {}
+    for path in result.generated_files:
+        if path.endswith(("weights.npz", "inputs.npz")):
+            arrays |= dict(np.load(path))
+    got = simulate(result.sources, result.manifest, arrays)
+    for found, want in zip(got.values(), after, strict=True):
+        np.testing.assert_allclose(found, want.numpy(), rtol=1e-4, atol=1e-6)
