@@ -59,6 +59,12 @@ class Provider:
         """What ``explain()`` says about it."""
         return self.about if self.describe is None else self.describe()
 
+    def check_settings(self, given: dict[str, Any]) -> None:
+        """Refuse options that a built-in provider does not take."""
+        if self.builtin and set(given) - set(self.settings):
+            only = f"only the options {', '.join(self.settings)}" if self.settings else "no options"
+            raise InputError(f"{self.name} takes {only}, got {given}")
+
     @property
     def available(self) -> bool:
         """True when what it needs is installed."""

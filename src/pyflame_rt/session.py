@@ -129,11 +129,7 @@ class InferenceSession:
         if not wanted:
             return [(device or DEFAULT_PROVIDER, {})]
         for name, settings in wanted:
-            provider = find_provider(name)
-            unknown = sorted(set(settings) - set(provider.settings))
-            if unknown and provider.builtin:
-                only = f"only the options {', '.join(provider.settings)}" if provider.settings else "no options"
-                raise InputError(f"{name} takes {only}, got {settings}")
+            find_provider(name).check_settings(settings)
         return wanted
 
     def _use(self, providers: list[tuple[str, dict[str, Any]]]) -> None:
