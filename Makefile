@@ -13,7 +13,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check format conformance checked real-models fuzz csl-corpus bench limits soak docs clean
+.PHONY: help demo test check format conformance checked real-models fuzz csl-corpus bench bench-training limits soak docs clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -58,6 +58,9 @@ csl-corpus: $(VENV)/.dev ## Parse and print back every .csl file under CORPUS=<c
 
 bench: $(VENV)/.dev ## Time the runtime and its peers on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+bench-training: $(VENV)/.dev ## Time training steps of four models here and in torch
+	$(BIN)/python benchmarks/training/run.py $(ARGS)
 
 limits: $(VENV)/.dev ## Measure one core, a busy neighbour, forks and many callers against their bounds
 	$(BIN)/python benchmarks/limits.py --filter '^(?!soak)' $(ARGS)
