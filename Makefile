@@ -13,7 +13,8 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check format conformance checked real-models fuzz csl-corpus bench bench-training limits soak docs clean
+.PHONY: help demo test check format conformance checked real-models fuzz csl-corpus wse-full bench bench-training \
+	limits soak docs clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -55,6 +56,9 @@ fuzz: $(VENV)/.dev ## Feed 100,000 damaged .pfm and 20,000 damaged .onnx files t
 csl-corpus: $(VENV)/.dev ## Parse and print back every .csl file under CORPUS=<checkout of published programs>
 	@test -n "$(CORPUS)" || { echo "say which checkout: make csl-corpus CORPUS=/path/to/csl-examples"; exit 2; }
 	WSESIM_CSL_CORPUS="$(CORPUS)" $(BIN)/python -m pytest -q -rs tests/unit/wsesim/csl/test_printer.py
+
+wse-full: $(VENV)/.dev ## Compare every operator of the wafer's generator on every grid, type and machine
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/unit/backends/wse tests/unit/pyflame/test_csl.py $(ARGS)
 
 bench: $(VENV)/.dev ## Time the runtime and its peers on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)

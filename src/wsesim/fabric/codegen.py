@@ -90,7 +90,7 @@ def stalling(program: PeProgram) -> set[str]:
 def compile_program(program: PeProgram, timing: Timing, title: str, arch: int = 1) -> Code:
     """Python functions for a PE program, with native code for their hot pure parts; ``arch`` is 0 for WSE-2."""
     code = Code()
-    names = {symbol: f"f{i}" for i, symbol in enumerate(program.functions)}
+    names = {symbol: f"fn{i}" for i, symbol in enumerate(program.functions)}
     stalls = stalling(program)
     space: dict[str, Any] = dict(values.NAMESPACE)
     space["OPS"] = OPS

@@ -97,18 +97,65 @@ def test_a_transformer_block_equals_the_cpu(tmp_path):
     np.testing.assert_allclose(run(result), y.numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_a_training_step(tmp_path):
-    pf.manual_seed(0)
-    model = pf.nn.Sequential(pf.nn.Linear(16, 12), pf.nn.ReLU(), pf.nn.Linear(12, 5))
-    loss = ((model(pf.randn([8, 16])) - pf.ones([8, 5])) ** 2).mean()
-    loss.backward()
-    after = [p - 0.1 * p.grad for p in model.parameters()]
-    result = pf.compile_to_csl(after, pf.CodeGenOptions(fabric_width=2, fabric_height=2), tmp_path)
-    assert result.success, result.error_message
+def outputs(result, arch="wse3"):
+    """All outputs of the program that was written."""
     arrays = {}
     for path in result.generated_files:
         if path.endswith(("weights.npz", "inputs.npz")):
             arrays |= dict(np.load(path))
-    got = simulate(result.sources, result.manifest, arrays)
-    for found, want in zip(got.values(), after, strict=True):
+    return list(simulate(result.sources, result.manifest, arrays, arch).values())
+
+
+def mse(y, _):
+    return ((y - pf.ones([8, 5])) ** 2).mean()
+
+
+@pytest.mark.parametrize("loss_of", [mse, pf.nn.functional.cross_entropy], ids=["mse", "cross_entropy"])
+@pytest.mark.parametrize("grid", [(2, 2), (2, 3)])
+def test_a_training_step(loss_of, grid, tmp_path):
+    pf.manual_seed(0)
+    model = pf.nn.Sequential(pf.nn.Linear(16, 12), pf.nn.ReLU(), pf.nn.Linear(12, 5))
+    loss = loss_of(model(pf.randn([8, 16])), pf.tensor(np.arange(8) % 5))
+    loss.backward()
+    after = [loss, *[p - 0.1 * p.grad for p in model.parameters()]]
+    result = pf.compile_to_csl(after, pf.CodeGenOptions(fabric_width=grid[1], fabric_height=grid[0]), tmp_path)
+    assert result.success, result.error_message
+    for found, want in zip(outputs(result), after, strict=True):
         np.testing.assert_allclose(found, want.numpy(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("grid", [(1, 1), (2, 3)])
+def test_an_embedding_and_its_gradient(grid, tmp_path):
+    pf.manual_seed(0)
+    table = pf.nn.Embedding(11, 6)
+    found = table(pf.tensor(np.array([[3, 10, 3], [0, 7, 3]])))
+    (found * found).sum().backward()
+    after = [found, table.weight - 0.1 * table.weight.grad]
+    result = pf.compile_to_csl(after, pf.CodeGenOptions(fabric_width=grid[1], fabric_height=grid[0]), tmp_path)
+    assert result.success, result.error_message
+    for got, want in zip(outputs(result), after, strict=True):
+        np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_trained_mlp_finds_the_digits_as_on_the_cpu(count, tmp_path):
+    digits = pf.data.load_digits()
+    pf.manual_seed(0)
+    model = pf.nn.Sequential(pf.nn.Flatten(), pf.nn.Linear(64, 32), pf.nn.ReLU(), pf.nn.Linear(32, 10))
+    step = pf.optim.Adam(model.parameters(), lr=1e-2)
+    x, t = pf.tensor(digits.train_images), pf.tensor(digits.train_labels)
+    for _ in range(40):
+        step.zero_grad()
+        pf.nn.functional.cross_entropy(model(x), t).backward()
+        step.step()
+    found = []
+    for first in range(0, count, 20):
+        scores = model(pf.tensor(digits.test_images[first : first + 20]))
+        options = pf.CodeGenOptions(fabric_width=4, fabric_height=4, output_dir=tmp_path)
+        result = pf.compile_to_csl([scores, scores.argmax(dim=1)], options)
+        assert result.success, result.error_message
+        got, label = outputs(result)
+        np.testing.assert_allclose(got, scores.numpy(), rtol=1e-4, atol=1e-5)
+        found.append(label)
+        assert label.tolist() == scores.numpy().argmax(1).tolist()
+    assert (np.concatenate(found) == digits.test_labels[:count]).mean() > 0.85

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.wse.emit_map import loop_nest, offset_text, strides_of
+from pyflame_rt.backends.wse.kernels import INTEGERS
 from pyflame_rt.backends.wse.scalar import literal
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.wse.kernels import MatMul, Reduce
     from pyflame_rt.backends.wse.tiling import Tiling
 
-__all__ = ["Code", "emit_matmul", "emit_reduce"]
+__all__ = ["PLACE", "Code", "emit_matmul", "emit_reduce", "extent_text"]
 
 
 @dataclass(slots=True)
@@ -33,16 +34,16 @@ class Code:
     axes: str = ""
 
 
-_PLACE = {"x": "pe_x", "y": "pe_y", "yx": "pe_y * num_cols + pe_x"}
+PLACE = {"x": "pe_x", "y": "pe_y", "yx": "pe_y * num_cols + pe_x"}
 
 
-def _extent(tiling: Tiling, dim: int) -> str:
+def extent_text(tiling: Tiling, dim: int) -> str:
     """How many elements of a dimension this PE has: known, or computed from where it is."""
     size, axes, piece = tiling.shape[dim], tiling.axes[dim], tiling.tile[dim]
     cuts = tiling.grid.cuts(axes)
     if cuts == 1 or piece * cuts == size:
         return str(piece)
-    return f"extent({size}, {piece}, {_PLACE[axes]})"
+    return f"extent({size}, {piece}, {PLACE[axes]})"
 
 
 # --- reductions -------------------------------------------------------------------------------------------------------
@@ -50,7 +51,8 @@ def _extent(tiling: Tiling, dim: int) -> str:
 
 def emit_reduce(name: str, kernel: Reduce) -> Code:
     """Each PE reduces its tile; then rows and columns of PEs combine what they have."""
-    wide = kernel.out.dtype != "f32"
+    whole = kernel.out.dtype in INTEGERS
+    wide = kernel.out.dtype != "f32" and not whole
     target = "wide" if wide else kernel.out.slot
     code = Code([_local(name, kernel, target)], [(f"{name}();", False)], axes=kernel.axes)
     count = kernel.out.tiling.elements
@@ -59,8 +61,9 @@ def emit_reduce(name: str, kernel: Reduce) -> Code:
         pointer = f"@ptrcast([*]f32, &{target})"
         code.actions.append((f"mpi_{axis}.{call}({pointer}, {pointer}, {count}, advance_id);", True))
     value = f"{target}[i]"
-    value = f"-{value}" if kernel.kind == "min" else value
-    value = f"{value} / {literal(kernel.divide, 'f32')}" if kernel.divide != 1 else value
+    value = f"-{value}" if kernel.kind == "min" and not whole else value
+    if kernel.divide != 1:
+        value = f"{value} / {literal(kernel.divide, kernel.out.dtype if whole else 'f32')}"
     value = f"@as({kernel.out.dtype}, {value})" if wide else value
     if value != f"{target}[i]":
         loop = loop_nest([str(count)], ["i"], f"{kernel.out.slot}[i] = {value};")
@@ -76,6 +79,13 @@ _STEP = {
     "max": "if (value > total or value != value) { total = value; }",
     "min": "if (-value > total or value != value) { total = -value; }",
 }
+_WHOLE_START = {"sum": 0, "prod": 1, "max": -(2**31), "min": 2**31 - 1}
+_WHOLE_STEP = {
+    "sum": "total = total + value;",
+    "prod": "total = total * value;",
+    "max": "if (value > total) { total = value; }",
+    "min": "if (value < total) { total = value; }",
+}
 
 
 def _local(name: str, kernel: Reduce, target: str) -> str:
@@ -85,15 +95,19 @@ def _local(name: str, kernel: Reduce, target: str) -> str:
     kept = [d for d in dims if d not in kernel.dims]
     place = offset_text(names, strides_of(source, source))
     result = offset_text(names, strides_of(kernel.out.tiling, source))
-    heads = [f"const n{d}: i16 = {_extent(source, d)};" for d in kernel.dims]
+    heads = [f"const n{d}: i16 = {extent_text(source, d)};" for d in kernel.dims]
+    whole = kernel.out.dtype in INTEGERS
+    kind = "i32" if whole else "f32"
+    start, step = (_WHOLE_START, _WHOLE_STEP) if whole else (_START, _STEP)
     value = f"{kernel.source.slot}[{place}]"
-    value = value if kernel.source.dtype == "f32" else f"@as(f32, {value})"
+    value = value if kernel.source.dtype == kind else f"@as({kind}, {value})"
     inner = loop_nest(
         [f"n{d}" for d in kernel.dims],
         [names[d] for d in kernel.dims],
-        f"const value: f32 = {value};\n{_STEP[kernel.kind]}",
+        f"const value: {kind} = {value};\n{step[kernel.kind]}",
     )
-    body = f"var total: f32 = {literal(_START[kernel.kind], 'f32')};\n{inner}\n{target}[{result}] = total;"
+    total = "@as(i16, total)" if kernel.out.dtype == "i16" else "total"
+    body = f"var total: {kind} = {literal(start[kernel.kind], kind)};\n{inner}\n{target}[{result}] = {total};"
     looped = loop_nest([str(source.tile[d]) for d in kept], [names[d] for d in kept], body)
     return f"fn {name}() void {{\n" + "\n".join([*heads, looped]) + "\n}"
 
@@ -136,7 +150,7 @@ def _by_sum(name: str, kernel: MatMul) -> Code:
     a = f"{kernel.a.slot}[{offset_text(['g', 'i', 'k'], [a_step, inner, 1])}]"
     a = f"@as(f32, {a})" if half else a
     row = offset_text(["g", "k"], [b_step, cols])
-    heads = [f"const depth: i16 = {_extent(kernel.a.tiling, -1)};"]
+    heads = [f"const depth: i16 = {extent_text(kernel.a.tiling, -1)};"]
     place = offset_text(["g", "i"], [rows * cols, cols])
     if cols == 1:
         b = f"{kernel.b.slot}[{row}]"

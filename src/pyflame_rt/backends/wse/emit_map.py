@@ -12,7 +12,17 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.wse.scalar import Instruction
     from pyflame_rt.backends.wse.tiling import Tiling
 
-__all__ = ["emit_map", "loop_nest", "merged"]
+__all__ = ["emit_map", "loop_nest", "merged", "offset_text", "tile_strides"]
+
+
+def tile_strides(tiling: Tiling) -> list[int]:
+    """Steps between elements of a tile, row by row."""
+    steps: list[int] = []
+    step = 1
+    for size in reversed(tiling.tile):
+        steps.append(step)
+        step *= size
+    return steps[::-1]
 
 
 def strides_of(tiling: Tiling, like: Tiling) -> list[int]:

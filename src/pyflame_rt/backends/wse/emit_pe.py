@@ -7,8 +7,9 @@ from importlib import resources
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyflame_rt.backends.wse.emit_comm import Code, emit_matmul, emit_reduce
+from pyflame_rt.backends.wse.emit_index import emit_put, emit_take
 from pyflame_rt.backends.wse.emit_map import emit_map
-from pyflame_rt.backends.wse.kernels import App, Map, MatMul, Reduce
+from pyflame_rt.backends.wse.kernels import BYTES, App, Map, MatMul, Put, Reduce, Take
 from wsesim.csl import syntax as s
 from wsesim.csl.parser import parse_text
 from wsesim.csl.printer import print_file
@@ -92,6 +93,10 @@ class _Emitter:
         name = f"k{index}"
         if isinstance(kernel, Map):
             return Code(emit_map(name, kernel, optimize=self.options.optimize), [(f"{name}();", False)])
+        if isinstance(kernel, Take):
+            return emit_take(name, kernel)
+        if isinstance(kernel, Put):
+            return emit_put(name, kernel)
         return emit_reduce(name, kernel) if isinstance(kernel, Reduce) else emit_matmul(name, kernel)
 
     # --- the PE's file ---------------------------------------------------------------------------------------------
@@ -254,7 +259,7 @@ class _Emitter:
 
 def _even(dtype: str, count: int) -> int:
     """Arrays are whole words, so that they can be sent as words."""
-    return count if dtype == "f32" else count + count % 2
+    return count if BYTES[dtype] == 4 else count + count % 2
 
 
 def describe(index: int, kernel: Kernel) -> str:
@@ -267,6 +272,11 @@ def describe(index: int, kernel: Kernel) -> str:
             sent = f", combined along {' and '.join(kernel.axes)}" if kernel.axes else ""
             what = "mean" if kernel.divide != 1 else kernel.kind
             return f"Kernel {index}: {what} over dimensions {list(kernel.dims)}{sent}."
+        case Take():
+            sent = f", added up along {' and '.join(kernel.axes)}" if kernel.axes else ""
+            return f"Kernel {index}: elements by number along dimension {kernel.axis}{sent}."
+        case Put():
+            return f"Kernel {index}: elements put by number along dimension {kernel.axis} ({kernel.reduction})."
         case MatMul():
             how = (
                 "blocks sent along rows and columns"

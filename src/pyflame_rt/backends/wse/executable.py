@@ -11,7 +11,7 @@ import numpy as np
 from pyflame_rt.backends.base import Placement, RunHooks
 from pyflame_rt.backends.wse.flatten import flatten
 from pyflame_rt.backends.wse.generator import make_plan
-from pyflame_rt.backends.wse.hostrun import run_program
+from pyflame_rt.backends.wse.hostrun import HostError, run_program
 from pyflame_rt.backends.wse.lower import KNOWN
 from pyflame_rt.backends.wse.options import CodeGenOptions
 from pyflame_rt.backends.wse.package import package
@@ -126,7 +126,10 @@ class WseExecutable:
         prepared = self.prepare(shapes, wanted)
         check()
         device = SimulatedDevice(prepared.program)
-        results = run_program(prepared.manifest, {**prepared.plan.constants, **arrays}, device)
+        try:
+            results = run_program(prepared.manifest, {**prepared.plan.constants, **arrays}, device)
+        except HostError as problem:
+            raise InputError(str(problem)) from problem
         device.stop()
         self.cycles = float(device.host.machine.now)
         return [results[name] for name in wanted]

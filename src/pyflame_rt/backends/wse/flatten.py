@@ -151,6 +151,9 @@ class _Flattener:
     def _refuse(self, node: Node, op: Op, inputs: Sequence[Value | None], origin: str) -> None:
         """An operator without a rule, which is an error only where somebody needs its result."""
         for name, value in zip(node.outputs, infer_outputs(op, inputs, bind_attributes(node, op)), strict=False):
+            if value.known is not None and value.known.dtype != object:
+                self._constant(name, value.known)
+                continue
             self._value(name, Value(name, value.type))
             self.flat.steps.append(Step(op.full_name, node.inputs, name, {}, origin))
 

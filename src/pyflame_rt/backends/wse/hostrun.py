@@ -9,6 +9,10 @@ import numpy as np
 __all__ = ["evaluate", "gather", "run_program", "scatter"]
 
 
+class HostError(ValueError):
+    """Data that the program cannot take."""
+
+
 def cuts_of(axes: str, rows: int, cols: int) -> int:
     """Into how many pieces a dimension along these axes is cut."""
     return (rows if "y" in axes else 1) * (cols if "x" in axes else 1)
@@ -28,6 +32,9 @@ def scatter(array: Any, buffer: dict[str, Any], rows: int, cols: int) -> Any:
     """Tiles of a tensor as ``[rows, cols, elements]``; what lies beyond the tensor is zero."""
     tile = [-(-n // cuts_of(a, rows, cols)) for n, a in zip(buffer["shape"], buffer["axes"], strict=True)]
     out = np.zeros([rows, cols, *tile], np.dtype(buffer["dtype"]))
+    narrower = array.dtype.kind in "iu" and array.dtype.itemsize > out.dtype.itemsize
+    if narrower and (array.astype(out.dtype) != array).any():
+        raise HostError(f"{buffer['value']!r} has numbers beyond {out.dtype}, which is what the PEs hold")
     for row in range(rows):
         for col in range(cols):
             part = array[parts_of(buffer, row, col, rows, cols)]
@@ -59,6 +66,17 @@ def windows_of(array: Any, window: Any, strides: Any, dilations: Any, pads: Any,
     return views[(*steps, *[slice(None, None, d) for d in dilations])]
 
 
+def indices_of(array: Any, sizes: Any) -> Any:
+    """Numbers from the front; with several sizes, the place that each tuple on the last dimension means."""
+    tuples = array if len(sizes) > 1 else array[..., None]
+    for j, size in enumerate(sizes):
+        wrong = (tuples[..., j] < -size) | (tuples[..., j] >= size)
+        if wrong.any():
+            raise HostError(f"index {tuples[..., j][wrong][0]} is outside a dimension of size {size}")
+    steps = [int(np.prod(sizes[j + 1 :])) for j in range(len(sizes))]
+    return sum(np.where(tuples[..., j] < 0, tuples[..., j] + n, tuples[..., j]) * steps[j] for j, n in enumerate(sizes))
+
+
 def evaluate(expr: list[Any], arrays: dict[str, Any], read: Any) -> Any:
     """What the host computes between phases: only how data lies changes."""
     kind = expr[0]
@@ -77,6 +95,14 @@ def evaluate(expr: list[Any], arrays: dict[str, Any], read: Any) -> Any:
         return inner[tuple(slice(*part) for part in expr[2])]
     if kind == "windows":
         return windows_of(inner, *expr[2:])
+    if kind == "pad":
+        if expr[3] == "constant":
+            return np.pad(inner, expr[2], constant_values=float(expr[4]))
+        return np.pad(inner, expr[2], mode=expr[3])
+    if kind == "tile":
+        return np.tile(inner, expr[2])
+    if kind == "indices":
+        return indices_of(inner, expr[2])
     raise ValueError(f"unknown host step {kind!r}")
 
 

@@ -21,15 +21,19 @@ __all__ = [
     "Output",
     "Phase",
     "Plan",
+    "Put",
     "Reduce",
     "Ref",
+    "Take",
 ]
 
 # A host expression is what run.py evaluates, as JSON: ["input", name], ["read", buffer], ["transpose", e, perm],
 # ["reshape", e, shape], ["slice", e, [[start, stop, step], ...]], ["concat", axis, e...],
-# ["windows", e, window, strides, dilations, pads, out, fill].
+# ["windows", e, window, strides, dilations, pads, out, fill], ["pad", e, pairs, mode, fill], ["tile", e, counts],
+# ["indices", e, sizes].
 HostExpr: TypeAlias = list[Any]
-BYTES = {"f32": 4, "f16": 2, "u16": 2}
+BYTES = {"f32": 4, "f16": 2, "u16": 2, "i16": 2, "i32": 4}
+INTEGERS = ("i16", "i32")
 
 
 @dataclass(eq=False, slots=True)
@@ -38,7 +42,7 @@ class Buffer:
 
     Attributes:
         name: unique.
-        dtype: ``f32``, ``f16`` or ``u16`` (truth values).
+        dtype: ``f32``, ``f16``, ``i16``, ``i32`` or ``u16`` (truth values).
         tiling: of the tensor in it.
         value: name of the value in the graph.
         pinned: filled or read by the host, so that its memory is its own.
@@ -165,7 +169,52 @@ class MatMul:
         return (self.a, self.b)
 
 
-Kernel: TypeAlias = Map | Reduce | MatMul
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Elements by number along a dimension; along the axes that cut it the PEs add up what they found.
+
+    Attributes:
+        axis: the dimension of the source.
+        each: the numbers have the result's shape, one for each element; otherwise they stand where the dimension was.
+    """
+
+    label: str
+    out: Buffer
+    source: Buffer
+    index: Buffer
+    axis: int
+    each: bool
+
+    @property
+    def axes(self) -> str:
+        """The axes along which PEs combine."""
+        tiling = self.source.tiling
+        return "".join(a for a in "xy" if a in tiling.axes[self.axis] and tiling.grid.cuts(a) > 1)
+
+    def reads(self) -> tuple[Buffer, ...]:
+        """What it reads."""
+        return (self.source, self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A copy in which elements by number along a dimension are replaced, or combined with what is there."""
+
+    label: str
+    out: Buffer
+    data: Buffer
+    index: Buffer
+    updates: Buffer
+    axis: int
+    each: bool
+    reduction: str
+
+    def reads(self) -> tuple[Buffer, ...]:
+        """What it reads."""
+        return (self.data, self.index, self.updates)
+
+
+Kernel: TypeAlias = Map | Reduce | MatMul | Take | Put
 
 
 @dataclass(frozen=True, slots=True)

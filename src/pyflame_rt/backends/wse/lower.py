@@ -10,25 +10,48 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from pyflame_rt.backends.wse.kernels import App, Buffer, Lit, Map, MatMul, Move, Output, Phase, Plan, Reduce, Ref
+from pyflame_rt.backends.wse.indexing import INDEXED
+from pyflame_rt.backends.wse.kernels import (
+    INTEGERS,
+    App,
+    Buffer,
+    Lit,
+    Map,
+    MatMul,
+    Move,
+    Output,
+    Phase,
+    Plan,
+    Put,
+    Reduce,
+    Ref,
+    Take,
+)
+from pyflame_rt.backends.wse.opening import open_steps
 from pyflame_rt.backends.wse.scalar import RULES
 from pyflame_rt.backends.wse.tiling import Grid, Tiling
 from pyflame_rt.backends.wse.views import VIEWS, host_view, reshaped
-from pyflame_rt.backends.wse.windows import WINDOWED, open_windows
+from pyflame_rt.backends.wse.windows import WINDOWED
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, UnsupportedOperatorError
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.wse.flatten import Flat, Step
-    from pyflame_rt.backends.wse.kernels import Expr, HostExpr
+    from pyflame_rt.backends.wse.kernels import Expr, HostExpr, Kernel
 
 __all__ = ["KNOWN", "lower"]
 
 _REDUCTIONS = {"ReduceSum": "sum", "ReduceMean": "sum", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "prod"}
-KNOWN = frozenset({*RULES, *VIEWS, *_REDUCTIONS, "Expand", "MatMul", "Split", "pyflame::SumTo", *WINDOWED}) - {
-    "Windows"
+_OPENED = {**WINDOWED, **INDEXED}
+KNOWN = frozenset({*RULES, *VIEWS, *_REDUCTIONS, "Expand", "MatMul", "Split", "pyflame::SumTo", *_OPENED}) - {
+    "Indices",
+    "Windows",
 }
-_DTYPES = {DType.Float32: "f32", DType.Float16: "f16", DType.Bool: "u16"}
+_DTYPES = {
+    DType.Float32: "f32", DType.Float16: "f16", DType.Bool: "u16", DType.Int16: "i16", DType.Int32: "i32",
+    DType.Int64: "i32",
+}  # fmt: skip
+_HELD = "the wafer's programs hold float32, float16, bool, int16, int32 and int64 (as 32 bits)"
 _MAX_OPERANDS, _MAX_NODES = 6, 24
 
 
@@ -45,7 +68,7 @@ Tree: TypeAlias = "Use | Lit | App"
 
 def lower(flat: Flat, grid: Grid, *, optimize: bool = True) -> Plan:
     """Kernels, phases and outputs for a grid; memory is planned afterwards."""
-    return _Lowering(open_windows(flat), grid, optimize).run()
+    return _Lowering(open_steps(flat, _OPENED), grid, optimize).run()
 
 
 class _Lowering:
@@ -76,6 +99,10 @@ class _Lowering:
                 self._sum_to(step)
             elif step.op == "MatMul":
                 self._matmul(step)
+            elif step.op == "wse::Take":
+                self._take(step)
+            elif step.op == "wse::Put":
+                self._put(step)
             else:
                 self._view(step)
         outputs = [self._output(name, value) for name, value in self.flat.outputs]
@@ -87,10 +114,7 @@ class _Lowering:
     def _check_type(self, step: Step) -> None:
         dtype, shape = self.flat.types[step.output]
         if dtype not in _DTYPES:
-            raise DTypeMismatchError(
-                f"node {step.origin!r}: {step.op} gives {dtype.label}; "
-                "the wafer's programs hold float32, float16 and bool"
-            )
+            raise DTypeMismatchError(f"node {step.origin!r}: {step.op} gives {dtype.label}; {_HELD}")
         if math.prod(shape) == 0:
             raise InputError(f"node {step.origin!r}: a tensor of shape {list(shape)} has no elements to place")
 
@@ -106,7 +130,7 @@ class _Lowering:
     def _dtype(self, name: str) -> str:
         dtype = self.flat.dtype(name)
         if dtype not in _DTYPES:
-            raise DTypeMismatchError(f"{name!r} is {dtype.label}; the wafer's programs hold float32, float16 and bool")
+            raise DTypeMismatchError(f"{name!r} is {dtype.label}; {_HELD}")
         return _DTYPES[dtype]
 
     def _usual(self, shape: tuple[int, ...]) -> tuple[str, ...]:
@@ -180,7 +204,7 @@ class _Lowering:
         self.used_inputs[name] = None
         return ["input", name], []
 
-    def _emit(self, name: str, kernel: Map | Reduce | MatMul) -> None:
+    def _emit(self, name: str, kernel: Kernel) -> None:
         self.phases[-1].kernels.append(kernel)
         self.made_in[kernel.out.root] = len(self.phases) - 1
         self.places.setdefault(name, []).insert(0, kernel.out)
@@ -217,8 +241,13 @@ class _Lowering:
     def _plain(self, name: str) -> Tree:
         known = self.flat.constants.get(name)
         if known is not None and known.size == 1:
-            return Lit(known.item(), self._dtype(name) if known.dtype.kind in "fb" else "f32")
+            return Lit(self._number(name, known.item()), self._dtype(name))
         return Use(name, self._dtype(name))
+
+    def _number(self, name: str, value: float) -> float:
+        if self._dtype(name) in INTEGERS and not -(2**31) <= value < 2**31:
+            raise InputError(f"{name!r} is {value}, which is more than 32 bits")
+        return value
 
     def _materialise(self, name: str) -> None:
         """Make a kernel of a pending expression."""
@@ -276,7 +305,7 @@ class _Lowering:
         axes = placed.tiling.axes if placed is not None else self._usual(shape)
         if step.attributes.get("rows_only"):
             axes = ("yx", "")
-        if kind == "prod":  # PEs can add and compare what they send, not multiply
+        if kind == "prod" or self._dtype(out) in INTEGERS:  # PEs add and compare floats that they send, no more
             axes = tuple("" if d in dims else a for d, a in enumerate(axes))
         kept = tuple(1 if d in dims else s for d, s in enumerate(shape))
         buffer = self._require(source, axes)
@@ -301,7 +330,7 @@ class _Lowering:
                     f"node {step.origin!r}: MatMul of {list(sa)} and {list(sb)} broadcasts part of its leading "
                     "dimensions; expand the smaller operand first"
                 )
-        if self._dtype(left) == "u16" or self._dtype(left) != self._dtype(right):
+        if self._dtype(left) not in ("f32", "f16") or self._dtype(left) != self._dtype(right):
             raise DTypeMismatchError(f"node {step.origin!r}: MatMul needs two operands of one float type")
         shape = (*batch, sa[-2], sb[-1])
         how, axes_a, axes_b, axes = self._product_axes(a, b, shape)
@@ -340,6 +369,48 @@ class _Lowering:
         outer = "x" if inner == "y" else "y"
         rows, cols = ("" if m == 1 else outer), ("" if n == 1 else outer)
         return "reduce", (*front_a, rows, inner), (*front_b, inner, cols), (*front, rows, cols)
+
+    # --- by number -------------------------------------------------------------------------------------------------
+
+    def _take(self, step: Step) -> None:
+        source, index = step.inputs
+        axis, each = step.attributes["axis"], step.attributes["each"]
+        shape, picked, out = self.flat.shape(source), self.flat.shape(index), self.flat.shape(step.output)
+        placed = self._placed(source)
+        axes = list(placed.tiling.axes if placed is not None else self._usual(shape))
+        if self._dtype(source) not in ("f32", "f16"):  # what the PEs add up are floats
+            axes[axis] = ""
+        if each:  # pieces must begin at the same places
+            axes = [a if d == axis or shape[d] == picked[d] else "" for d, a in enumerate(axes)]
+            result = tuple("" if d == axis or out[d] == 1 else a for d, a in enumerate(axes))
+            numbers = result
+        else:
+            numbers = ("",) * len(picked)
+            result = (*axes[:axis], *numbers, *axes[axis + 1 :])
+        one, two = self._require(source, tuple(axes)), self._require(index, numbers)
+        made = self._new(step.output, tuple("" if s == 1 else a for s, a in zip(out, result, strict=True)))
+        self._emit(step.output, Take(step.origin, made, one, two, axis, each))
+
+    def _put(self, step: Step) -> None:
+        data, index, updates = step.inputs
+        axis, each = step.attributes["axis"], step.attributes["each"]
+        kind = step.attributes["reduction"]
+        if self._dtype(data) == "u16" and kind != "none":
+            raise DTypeMismatchError(f"node {step.origin!r}: truth values are put, not combined by {kind!r}")
+        shape, picked = self.flat.shape(data), self.flat.shape(index)
+        placed = self._placed(data)
+        axes = list(placed.tiling.axes if placed is not None else self._usual(shape))
+        if each:
+            axes = [a if d == axis or shape[d] == picked[d] else "" for d, a in enumerate(axes)]
+            news = tuple("" if d == axis else a for d, a in enumerate(axes))
+            numbers = news
+        else:
+            numbers = ("",) * len(picked)
+            news = (*axes[:axis], *numbers, *axes[axis + 1 :])
+        whole = self._require(data, tuple(axes))
+        two, three = self._require(index, numbers), self._require(updates, news)
+        made = self._new(step.output, whole.tiling.axes)
+        self._emit(step.output, Put(step.origin, made, whole, two, three, axis, each, kind))
 
     # --- views -----------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyflame_rt.backends.wse.kernels import Map, MatMul
+from pyflame_rt.backends.wse.kernels import INTEGERS, Map, MatMul, Put, Take
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.wse.kernels import Buffer, Kernel, Plan
@@ -24,8 +24,10 @@ def plan_memory(plan: Plan, *, share: bool = True) -> Plan:
 
 def _scratch(kernel: Kernel) -> dict[str, int]:
     """Arrays of f32 that a kernel uses while it runs."""
-    wide = kernel.out.dtype != "f32"
-    found = {"wide": kernel.out.tiling.elements} if wide and not isinstance(kernel, Map) else {}
+    wide = kernel.out.dtype not in ("f32", *INTEGERS)
+    if isinstance(kernel, (Map, Put)) or (isinstance(kernel, Take) and not kernel.axes):
+        return {}
+    found = {"wide": kernel.out.tiling.elements} if wide else {}
     if isinstance(kernel, MatMul) and kernel.how == "summa":
         grid = kernel.out.tiling.grid
         rows, inner = kernel.a.tiling.tile[-2:]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NUMPY", "manifest_of", "package"]
 
-NUMPY = {"f32": "float32", "f16": "float16", "u16": "uint16"}
+NUMPY = {"f32": "float32", "f16": "float16", "u16": "uint16", "i16": "int16", "i32": "int32"}
 FORMAT = 1
 LABEL = "cycle-approximate, uncalibrated; not checked with cslc"
 
@@ -177,7 +177,8 @@ if __name__ == "__main__":
 
 
 def _run_py(options: CodeGenOptions) -> str:
-    names = ("cuts_of", "parts_of", "scatter", "gather", "windows_of", "evaluate", "run_program")
+    names = ("HostError", "cuts_of", "parts_of", "scatter", "gather", "windows_of", "indices_of", "evaluate")
+    names = (*names, "run_program")
     functions = [getattr(hostrun, name) for name in names]
     shared = "\n\n".join(inspect.getsource(f) for f in functions)
     return f"{_HEAD}\nADDRESS = {options.address!r}\n\n\n{shared}\n{_TAIL}"

@@ -11,8 +11,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pyflame_rt.backends.wse.kernels import App, Lit, Ref
-from pyflame_rt.graph import DType
+from pyflame_rt.backends.wse.kernels import INTEGERS, App, Lit, Ref
 from pyflame_rt.graph.errors import UnsupportedOperatorError
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def _special(name: str) -> Callable[..., str]:
     return lambda c, a: c.special(name, a)
 
 
-RULES.update({name: _infix(sign) for name, sign in {"Add": "+", "Sub": "-", "Mul": "*", "Div": "/"}.items()})
+RULES.update({name: _infix(sign) for name, sign in {"Add": "+", "Sub": "-", "Mul": "*"}.items()})
 RULES.update(
     {
         name: _infix(sign)
@@ -79,7 +78,6 @@ RULES.update(
     {
         name: _math(fn)
         for name, fn in {
-            "Abs": "abs",
             "Ceil": "ceil",
             "Cos": "cos",
             "Exp": "exp",
@@ -87,7 +85,6 @@ RULES.update(
             "IsNaN": "isNaN",
             "Log": "log",
             "Sigmoid": "sig",
-            "Sign": "sign",
             "Sin": "sin",
             "Sqrt": "sqrt",
             "Tanh": "tanh",
@@ -96,6 +93,25 @@ RULES.update(
 )
 _SPECIALS = ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Erf", "Round", "Sinh", "Softplus")
 RULES.update({name: _special(name.lower()) for name in _SPECIALS})
+
+
+@emits("Div")
+def _div(c: Context, a: str, b: str) -> str:
+    # Beyond the end of a tensor there may be zeros.
+    return f"if ({b} == 0) @as({c.dtype}, 0) else {a} / {b}" if c.dtype in INTEGERS else f"{a} / {b}"
+
+
+@emits("Abs")
+def _abs(c: Context, a: str) -> str:
+    return f"if ({a} < 0) -{a} else {a}" if c.dtype in INTEGERS else f"math.abs({a})"
+
+
+@emits("Sign")
+def _sign(c: Context, a: str) -> str:
+    if c.dtype not in INTEGERS:
+        return f"math.sign({a})"
+    one, none = c.number(1), c.number(0)
+    return f"if ({a} > 0) {one} else (if ({a} < 0) -{one} else {none})"
 
 
 @emits("Equal")
@@ -130,8 +146,10 @@ def _min(c: Context, *args: str) -> str:
 
 def _extreme(c: Context, name: str, args: tuple[str, ...]) -> str:
     found = args[0]
+    sign = ">" if name == "larger" else "<"
     for arg in args[1:]:
-        found = c.special(name, found, arg)
+        whole = c.dtype in INTEGERS
+        found = f"(if ({found} {sign} {arg}) {found} else {arg})" if whole else c.special(name, found, arg)
     return found
 
 
@@ -142,6 +160,9 @@ def _pow(_: Context, a: str, b: str) -> str:
 
 @emits("Mod")
 def _mod(c: Context, a: str, b: str) -> str:
+    if c.dtype in INTEGERS:
+        call = f"special.{'remainder' if c.attributes.get('fmod') else 'modulo'}(@as(i32, {a}), @as(i32, {b}))"
+        return call if c.dtype == "i32" else f"@as({c.dtype}, {call})"
     whole = c.special("trunc", f"{a} / {b}") if c.attributes.get("fmod") else f"math.floor({a} / {b})"
     return f"{a} - {whole} * {b}"
 
@@ -180,6 +201,8 @@ def literal(value: float, dtype: str) -> str:
     """
     if dtype == "bool":
         return "true" if value else "false"
+    if dtype in INTEGERS or dtype == "u16":
+        return f"@as({dtype}, {int(value)})"
     if math.isfinite(value):
         text = repr(float(value))
         mantissa, e, exponent = text.partition("e")
@@ -222,8 +245,10 @@ def _apply(expr: App, args: list[tuple[str, str]], result: str) -> str:
     attributes = dict(expr.attributes)
     if expr.op == "Pow" and (simple := _power(expr, args)):
         return simple
-    if expr.op == "Cast" and DType.from_onnx(attributes["to"]) not in (DType.Float32, DType.Float16, DType.Bool):
-        raise UnsupportedOperatorError(f"Cast to {DType.from_onnx(attributes['to']).label} has no rule for the wafer")
+    if expr.op == "Pow" and any(kind in INTEGERS for _, kind in args):
+        if args[0][1] in INTEGERS:
+            raise UnsupportedOperatorError("Pow of whole numbers has no rule for the wafer; cast to float32 first")
+        args = [args[0], (f"@as({args[0][1]}, {args[1][0]})", args[0][1])]
     first = args[1][1] if expr.op == "Where" else args[0][1]
     return RULES[expr.op](Context(first, result, attributes), *[name for name, _ in args])
 
@@ -265,7 +290,7 @@ class Instruction:
 def vector_chain(kernel: Map) -> list[Instruction] | None:
     """Instructions that work on the result in place, one after the other; None when the expression is no such chain."""
     dtype = kernel.out.dtype
-    if dtype == "u16":
+    if dtype not in ("f32", "f16"):
         return None
     letter = "s" if dtype == "f32" else "h"
     if isinstance(kernel.expr, Ref):

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["VIEWS", "host_view", "reshaped"]
 
-VIEWS = frozenset({"Concat", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze", "Windows"})
+VIEWS = frozenset(
+    {"Concat", "Indices", "Pad", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Windows"}
+)
+_PAD_MODES = {"constant": "constant", "edge": "edge", "reflect": "reflect", "wrap": "wrap"}
 
 
 def host_view(step: Step, flat: Flat, sources: Sequence[HostExpr]) -> HostExpr:
@@ -31,12 +34,42 @@ def host_view(step: Step, flat: Flat, sources: Sequence[HostExpr]) -> HostExpr:
             return ["concat", step.attributes["axis"] % len(shape), *sources]
         case "Slice":
             return ["slice", sources[0], _slices(step, flat)]
+        case "Pad":
+            return _padded(step, flat, sources[0])
+        case "Tile":
+            return ["tile", sources[0], _numbers(step, flat, 1, "repeats")]
+        case "Indices":
+            return ["indices", sources[0], step.attributes["sizes"]]
         case "Windows":
             given = step.attributes
             names = ("window", "strides", "dilations", "pads", "out", "fill")
             return ["windows", sources[0], *[given[name] for name in names]]
         case _:
             raise UnsupportedOperatorError(f"node {step.origin!r}: {step.op} is not a view")
+
+
+def _numbers(step: Step, flat: Flat, place: int, what: str) -> list[Any]:
+    """Contents of an input that must be known; empty when it is left out."""
+    name = step.inputs[place] if len(step.inputs) > place else ""
+    if name and name not in flat.constants:
+        raise UnsupportedOperatorError(f"node {step.origin!r}: {step.op} needs {what} known when compiling")
+    return flat.constants[name].ravel().tolist() if name else []
+
+
+def _padded(step: Step, flat: Flat, source: HostExpr) -> HostExpr:
+    shape = flat.shape(step.inputs[0])
+    pads, fill = _numbers(step, flat, 1, "pads"), _numbers(step, flat, 2, "its value")
+    axes = [a % len(shape) for a in _numbers(step, flat, 3, "axes") or range(len(shape))]
+    pairs = [[0, 0] for _ in shape]
+    for i, axis in enumerate(axes):
+        pairs[axis] = [pads[i], pads[len(axes) + i]]
+    if any(n < 0 for pair in pairs for n in pair):
+        parts = [[max(0, -a), size - max(0, -b), 1] for (a, b), size in zip(pairs, shape, strict=True)]
+        source = ["slice", source, parts]
+        pairs = [[max(0, n) for n in pair] for pair in pairs]
+    number = fill[0] if fill else 0
+    text = repr(number) if isinstance(number, float) else int(number)  # JSON has no infinities
+    return ["pad", source, pairs, _PAD_MODES[step.attributes.get("mode") or "constant"], text]
 
 
 def _slices(step: Step, flat: Flat) -> list[list[Any]]:

@@ -11,48 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.backends.wse.flatten import Step
-from pyflame_rt.graph import DType
+from pyflame_rt.backends.wse.opening import Opening
 from pyflame_rt.ops.windows import windows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyflame_rt.backends.wse.flatten import Flat
+    from pyflame_rt.backends.wse.flatten import Step
 
-__all__ = ["WINDOWED", "open_windows"]
-
-WINDOWED = frozenset({"Conv", "pyflame::MaxPoolValues", "pyflame::ReduceWindow"})
+__all__ = ["WINDOWED"]
 
 
-def open_windows(flat: Flat) -> Flat:
-    """Replace operators on windows by products, reductions and moves."""
-    steps: list[Step] = []
-    for step in flat.steps:
-        if step.op not in WINDOWED:
-            steps.append(step)
-        elif step.op == "Conv":
-            steps += _Opening(flat, step).convolution()
-        else:
-            steps += _Opening(flat, step).pooling()
-    flat.steps = steps
-    return flat
-
-
-class _Opening:
-    def __init__(self, flat: Flat, step: Step) -> None:
-        self.flat = flat
-        self.step = step
-        self.steps: list[Step] = []
-        self.shape = flat.shape(step.output)
-
-    def add(self, op: str, inputs: tuple[str, ...], shape: tuple[int, ...], output: str = "", **attributes: Any) -> str:
-        """One more step; its result's name."""
-        name = output or f"{self.step.output}.{len(self.steps)}"
-        self.flat.types[name] = (self.flat.dtype(self.step.output), tuple(shape))
-        self.steps.append(Step(op, inputs, name, attributes, self.step.origin))
-        return name
-
+class _Windows(Opening):
     def windowed(self, source: str, geometry: Mapping[str, Any], out: tuple[int, ...], fill: str) -> str:
         """The windows over all axes as ``[*out, *window]``."""
         return self.add("Windows", (source,), (*out, *geometry["window"]), **geometry, out=list(out), fill=fill)
@@ -106,9 +76,7 @@ class _Opening:
         cut = self.windowed(x, geometry, self.shape, "-inf" if kind == "max" else "0")
         flat = (math.prod(self.shape), math.prod(geometry["window"]))
         rows = self.add("Reshape", (cut,), flat)
-        axes = f"{self.step.output}.axes"
-        self.flat.constants[axes] = np.array([1])
-        self.flat.types[axes] = (DType.Int64, (1,))
+        axes = self.constant(np.array([1]))
         op = "ReduceMax" if kind == "max" else "ReduceSum"
         made = self.add(op, (rows, axes), flat[:1], keepdims=0, rows_only=True)
         self.add("Reshape", (made,), self.shape, self.step.output)
@@ -123,3 +91,10 @@ def _all_axes(found: Any) -> dict[str, Any]:
         "dilations": [1, 1, *found.dilations],
         "pads": [[0, 0], [0, 0], *[list(p) for p in found.padding]],
     }
+
+
+WINDOWED = {
+    "Conv": lambda flat, step: _Windows(flat, step).convolution(),
+    "pyflame::MaxPoolValues": lambda flat, step: _Windows(flat, step).pooling(),
+    "pyflame::ReduceWindow": lambda flat, step: _Windows(flat, step).pooling(),
+}

@@ -82,8 +82,29 @@ def test_bad_options_and_types_are_named():
     with pytest.raises(pyflame_rt.PyFlameRTError, match="target 'wse9'"):
         wafer(mlp(2), target="wse9")
     graph = Graph("g")
+    graph.add_input("x", [4], DType.Float64)
+    graph.add_node("n", "Neg", ["x"], ["y"])
+    graph.add_output("y", [4], DType.Float64)
+    with pytest.raises(pyflame_rt.PyFlameRTError, match="float32, float16, bool"):
+        wafer(graph)
+
+
+def test_numbers_the_wafer_cannot_hold_are_named():
+    graph = Graph("g")
     graph.add_input("x", [4], DType.Int64)
     graph.add_node("n", "Neg", ["x"], ["y"])
     graph.add_output("y", [4], DType.Int64)
-    with pytest.raises(pyflame_rt.PyFlameRTError, match="float32, float16 and bool"):
-        wafer(graph)
+    session = wafer(graph)
+    assert session.run(None, {"x": np.arange(4)})[0].tolist() == [0, -1, -2, -3]
+    with pytest.raises(pyflame_rt.InputError, match="'x' has numbers beyond int32"):
+        session.run(None, {"x": np.array([1, 2, 3, 2**40])})
+
+
+def test_an_index_outside_is_named():
+    graph = Graph("g")
+    graph.add_input("x", [4, 3])
+    graph.add_input("i", [2], DType.Int64)
+    graph.add_node("n", "Gather", ["x", "i"], ["y"])
+    graph.add_output("y", [2, 3])
+    with pytest.raises(pyflame_rt.InputError, match="index 4 is outside a dimension of size 4"):
+        wafer(graph, rows=2).run(None, {"x": np.ones((4, 3), np.float32), "i": np.array([0, 4])})
