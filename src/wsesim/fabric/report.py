@@ -73,12 +73,17 @@ class Report:
         return "\n".join(lines) + "\n"
 
     def json(self) -> str:
-        """The same as JSON, with the table of constants."""
-        return json.dumps(asdict(self), indent=1)
+        """The same as JSON, with the table of constants: one line for each field."""
+        lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in self._plain().items()]
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+    def _plain(self) -> dict[str, Any]:
+        """The fields as plain values, without a copy of the large ones."""
+        return vars(self) | {"pes": [vars(pe) for pe in self.pes]}
 
     def html(self) -> str:
         """A page with a heat map of the fabric and a timeline; needs nothing but itself."""
-        return page(asdict(self), self.text())
+        return page(self._plain(), self.text())
 
 
 def collect(machine: Machine) -> Report:

@@ -126,9 +126,9 @@ class Inbox:
     def wake_senders(self, now: float) -> None:
         """Room or appetite is back: senders may go on."""
         waiting, self.waiters = self.waiters, []
-        machine = self.pe.machine
+        now = max(now, self.pe.machine.now)
         for op in waiting:
-            machine.at(max(now, machine.now), op.resume)
+            op.nudge(now)
 
 
 class Outlet:
@@ -159,7 +159,7 @@ class Outlet:
         self.valid = False
         waiting, self.waiting = self.waiting, []
         for op in waiting:
-            self.machine.at(now, op.resume)
+            op.nudge(now)
 
     def allowance(self, want: int) -> int:
         """Words, at most ``want``, that may enter the fabric now."""
@@ -264,6 +264,7 @@ class StreamOp:
         "inline",
         "inputs",
         "left",
+        "nudged",
         "ok",
         "options",
         "outlet",
@@ -289,6 +290,7 @@ class StreamOp:
         self.active = False
         self.blocked_on = ""
         self.inline = False
+        self.nudged = False
         self.outlet = pe.outlet(dst) if isinstance(dst, FabOut) else None
         self.packed_out = isinstance(dst, FabOut) and dst.simd and spec.dest.itemsize == 2
         self.inputs: list[Inbox] = [pe.inbox(s) for s in srcs if isinstance(s, FabIn)]
@@ -319,8 +321,15 @@ class StreamOp:
                 if box.waiters:
                     box.wake_senders(now)
 
+    def nudge(self, now: float) -> None:
+        """Room or data may be there: looks again as soon as what it did before is done, once for all who call."""
+        if not self.nudged:
+            self.nudged = True
+            self.pe.machine.at(max(now, self.t), self.resume)
+
     def resume(self, now: float) -> None:
         """Goes on after waiting for room or for data in a FIFO."""
+        self.nudged = False
         if self.active:
             self.t = max(self.t, now)
             self.progress(now)
@@ -419,6 +428,8 @@ class StreamOp:
             else:
                 values.append(src)
         end = max(begin + count * self.cost, end + self.cost)
+        if self.outlet is not None:  # one word a cycle leaves the processor
+            end = max(end, begin + (-(-count // 2) if self.packed_out else count))
         self._store(values, count, begin, end, now)
         pe.busy_cycles += count * self.cost
         self.pos += count
@@ -433,7 +444,7 @@ class StreamOp:
                 self.pe.activate(fifo.config.activate_pop, now)
         waiting, fifo.writers = fifo.writers, []
         for op in waiting:
-            self.pe.machine.at(now, op.resume)
+            op.nudge(now)
         return values.view(dtype) if values.dtype.itemsize == dtype.itemsize else values.astype(dtype)
 
     @property
@@ -471,7 +482,7 @@ class StreamOp:
                 self.pe.activate(fifo.config.activate_push, now)
         waiting, fifo.readers = fifo.readers, []
         for op in waiting:
-            self.pe.machine.at(now, op.resume)
+            op.nudge(now)
 
     def _finish(self, now: float) -> None:
         self.active = False
