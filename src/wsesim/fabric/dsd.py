@@ -7,6 +7,7 @@ Addresses are bytes, lengths and strides count elements of the operation's type.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -153,6 +154,11 @@ def set_length(dsd: Descriptor, length: int) -> Descriptor:
         return Mem(dsd.addr, length, dsd.stride, dsd.indexed)
     if isinstance(dsd, Mem4):
         return replace(dsd, extents=(*(1 for _ in dsd.extents[:-1]), length))
+    return _with_length(dsd, length)
+
+
+@lru_cache(maxsize=4096)
+def _with_length(dsd: Circ | FabIn | FabOut | FifoRef, length: int) -> Descriptor:
     return replace(dsd, length=length)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from wsesim.fabric.errors import ProgramFault
@@ -202,8 +203,14 @@ def _changed(pe: PE, at: RouterColor, color: int) -> None:
         machine.at(machine.now, lambda _now: machine.drain(pe.x, pe.y, color))
 
 
+@cache
 def _sides(mask: int) -> tuple[str, ...]:
     return tuple(side for i, side in enumerate(_SIDES) if mask >> i & 1)
+
+
+@cache
+def _side_set(mask: int) -> frozenset[str]:
+    return frozenset(_sides(mask))
 
 
 def _compose(at: RouterColor) -> None:
@@ -216,7 +223,7 @@ def _compose(at: RouterColor) -> None:
 
 def _reset_routes(pe: PE, color: int, rx: int, tx: int) -> None:
     at = _router(pe, color)
-    at.positions[0] = (frozenset(_sides(rx)), _sides(tx))
+    at.positions[0] = (_side_set(rx), _sides(tx))
     _compose(at)
     _changed(pe, at, color)
 
@@ -242,6 +249,7 @@ def _io(change: Callable[[bool], bool]) -> Callable[[PE, int, int], None]:
 def _set_position(pe: PE, color: int, pos: int) -> None:
     at = _router(pe, color)
     at.pos = pos
+    pe.machine.gates[color] = False
     _changed(pe, at, color)
 
 
@@ -265,6 +273,7 @@ def _invalidate(pe: PE, color: int) -> None:
 def _switch(kind: str) -> Callable[[PE, int, int, int], None]:
     def apply(pe: PE, color: int, pos: int, mask: int) -> None:
         at = _router(pe, color)
+        pe.machine.gates[color] = False
         while len(at.positions) < 4:
             at.positions.append(at.positions[-1])
         rx, tx = at.positions[pos]

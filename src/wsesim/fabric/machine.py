@@ -38,6 +38,8 @@ __all__ = ["Machine"]
 
 SIDES = ("WEST", "EAST", "SOUTH", "NORTH")
 _COLORS = 32
+_HORIZONTAL = frozenset(("WEST", "EAST"))
+_VERTICAL = frozenset(("NORTH", "SOUTH"))
 TIMELINE_LIMIT = 20_000
 
 
@@ -73,6 +75,11 @@ class Machine:
         self.pes: dict[tuple[int, int], PE] = {}
         self.routers: dict[tuple[int, int, int], RouterColor] = {}
         self.dynamic = [False] * _COLORS
+        self.gates = [False] * _COLORS  # routers of the colour open and close, but have no switches
+        self.moving: deque[tuple[int, int, int, str, Segment]] = deque()
+        self.ahead = False
+        self.coming: Counter[tuple[int, int, int]] = Counter()
+        self.controls: Counter[tuple[int, str, int]] = Counter()
         self.parked: dict[tuple[int, int, int], dict[str, deque[Segment]]] = defaultdict(dict)
         self.host_colors: set[int] = set()
         self.host_words: dict[tuple[int, int, int], list[NDArray[np.uint32]]] = defaultdict(list)
@@ -87,6 +94,7 @@ class Machine:
         self._configure()
 
     def _configure(self) -> None:
+        plain = [True] * _COLORS
         for (x, y), configs in self.program.colors.items():
             for color, config in configs.items():
                 filtered = FilterState(config.filter) if config.filter is not None else None
@@ -97,6 +105,10 @@ class Machine:
                     self.dynamic[color] = True
                 if config.color_swap_x or config.color_swap_y:
                     self.dynamic[color] = self.dynamic[color ^ 1] = True
+                    plain[color ^ 1] = False
+                if config.switches is not None or HOST in config.tx or config.color_swap_x or config.color_swap_y:
+                    plain[color] = False
+        self.gates = [plain[c] and self.dynamic[c] for c in range(_COLORS)]
 
     # --- the clock -----------------------------------------------------------------------------------------------
 
@@ -180,9 +192,9 @@ class Machine:
         if self.dynamic[color] or control:
             for word in words if control else (None,):
                 part = np.array([word], np.uint32) if control else words
-                seg = Segment(part, t, rate, control, outlet)
-                self.at(t, _Arrival(self, pe.x, pe.y, color, RAMP, seg))
+                self._onward(pe.x, pe.y, color, RAMP, Segment(part, t, rate, control, outlet))
                 t += rate
+            self._run_ahead()
             return
         outlet.refresh()
         self._express(outlet, words, t, rate)
@@ -228,15 +240,69 @@ class Machine:
         outside = sorted(at.rx - {RAMP}) if at is not None and not self.program.memcpy else []
         if outside:
             seg = Segment(words, self.now + self.timing.hop, 1.0, False, None)
-            self.at(seg.t, _Arrival(self, pe.x, pe.y, color, outside[0], seg))
+            self._schedule(pe.x, pe.y, color, outside[0], seg)
             return
         self.deliver(pe.box(color), Segment(words, self.now + self.timing.ramp, 1.0, False, None))
 
     def advance_local(self, outlet: Outlet, t: float) -> None:
         """The switch at this processor's own router advances after what was sent before."""
         word = np.array([1 << COMMAND_BITS[0]], np.uint32)
-        seg = Segment(word, t, 1.0, True, None, local=True)
-        self.at(max(t, self.now), _Arrival(self, outlet.pe.x, outlet.pe.y, outlet.color, RAMP, seg))
+        seg = Segment(word, max(t, self.now), 1.0, True, None, local=True)
+        self._schedule(outlet.pe.x, outlet.pe.y, outlet.color, RAMP, seg)
+
+    # --- from router to router -----------------------------------------------------------------------------------
+
+    def _onward(self, x: int, y: int, color: int, side: str, seg: Segment) -> None:
+        """A segment is on its way to a router."""
+        if self.gates[color] and not seg.control:
+            self.moving.append((x, y, color, side, seg))
+        else:
+            self._schedule(x, y, color, side, seg)
+
+    def _schedule(self, x: int, y: int, color: int, side: str, seg: Segment) -> None:
+        if self.gates[color]:
+            self.coming[(x, y, color)] += 1
+            if seg.control:
+                self.controls[(color, "row", y)] += 1
+                self.controls[(color, "column", x)] += 1
+        self.at(seg.t, _Arrival(self, x, y, color, side, seg))
+
+    def landed(self, x: int, y: int, color: int, control: bool) -> None:
+        """A scheduled segment is no longer on its way."""
+        if self.gates[color]:
+            self.coming[(x, y, color)] -= 1
+            if control:
+                self.controls[(color, "row", y)] -= 1
+                self.controls[(color, "column", x)] -= 1
+
+    def _run_ahead(self) -> None:
+        """Bursts pass, ahead of the clock, the routers that nothing under way can change before they arrive."""
+        if self.ahead:
+            return
+        self.ahead = True
+        while self.moving:
+            x, y, color, side, seg = self.moving.popleft()
+            at = self._open(x, y, color, side)
+            if at is None:
+                self._schedule(x, y, color, side, seg)
+            else:
+                self._forward(x, y, color, at, seg)
+        self.ahead = False
+
+    def _open(self, x: int, y: int, color: int, side: str) -> RouterColor | None:
+        """The router, when it lets traffic from ``side`` through and nothing is under way that comes first."""
+        key = (x, y, color)
+        at = self.routers.get(key)
+        if at is None or at.teardown or side not in at.rx or self.coming.get(key):
+            return None
+        if key in self.parked and self.parked[key].get(side):
+            return None
+        sides = at.rx.union(at.tx)
+        if not _VERTICAL.isdisjoint(sides) and self.controls.get((color, "column", x)):
+            return None
+        if not _HORIZONTAL.isdisjoint(sides) and self.controls.get((color, "row", y)):
+            return None
+        return at
 
     def arrive(self, x: int, y: int, color: int, side: str, seg: Segment) -> None:
         """A segment enters a router from one side."""
@@ -263,6 +329,8 @@ class Machine:
                     self._forward(x, y, color, at, queue.popleft())
                     moved = True
                     break
+        if self.moving:
+            self._run_ahead()
 
     def _forward(self, x: int, y: int, color: int, at: RouterColor, seg: Segment) -> None:
         t = max(seg.t, self.now)
@@ -304,7 +372,7 @@ class Machine:
         copy = seg.copy(start + self.timing.hop, weight)
         if seg.control:
             copy.words = np.array([out], np.uint32)
-        self.at(copy.t, _Arrival(self, x + dx, y + dy, swapped(color, side, at), OPPOSITE[side], copy))
+        self._onward(x + dx, y + dy, swapped(color, side, at), OPPOSITE[side], copy)
 
     # --- teardown ------------------------------------------------------------------------------------------------
 
@@ -349,4 +417,5 @@ class _Arrival:
         self.seg = seg
 
     def __call__(self, _now: float) -> None:
+        self.machine.landed(self.x, self.y, self.color, self.seg.control)
         self.machine.arrive(self.x, self.y, self.color, self.side, self.seg)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,6 +62,18 @@ class Options:
 
 
 NO_OPTIONS = Options()
+
+
+@lru_cache(maxsize=4096)
+def merged(options: Options, loaded: Options) -> Options:
+    """Options of an operation, completed by those that one of its registers was loaded with."""
+    return replace(
+        options,
+        asynchronous=True,
+        activate=loaded.activate if options.activate is None else options.activate,
+        unblock=loaded.unblock if options.unblock is None else options.unblock,
+        on_control=loaded.on_control if options.on_control is None else options.on_control,
+    )
 
 
 class LocalTask:
@@ -341,8 +354,10 @@ class PE(Memory):
     def _ended(self) -> None:
         self.free_at = self.t
         self.busy_cycles += self.t - self.task_began
-        self.machine.task_ran(self, self.task_began, self.t)
-        self.wake(self.t)
+        if self.machine.timeline is not None:
+            self.machine.task_ran(self, self.task_began, self.t)
+        if self.ready or any(box.segs for box in self.boxes.values()):
+            self.wake(self.t)
 
     def operation_done(self, op: StreamOp, now: float) -> None:
         """An operation with fabric operands has completed."""
@@ -439,15 +454,7 @@ class PE(Memory):
             dsd, loaded = self.dsrs[(operand.file, operand.id)]
         except KeyError:
             raise ProgramFault(f"{self.where}: {operand.file} {operand.id} is used before @load_to_dsr") from None
-        if loaded.asynchronous:
-            options = replace(
-                options,
-                asynchronous=True,
-                activate=loaded.activate if options.activate is None else options.activate,
-                unblock=loaded.unblock if options.unblock is None else options.unblock,
-                on_control=loaded.on_control if options.on_control is None else options.on_control,
-            )
-        return dsd, options
+        return dsd, merged(options, loaded) if loaded.asynchronous else options
 
     def run_op(self, spec: OpSpec, dst: Any, srcs: tuple[Any, ...], options: Options) -> StreamOp | bool:
         """Any operation: starts a microthread, or returns the operation that the main thread must wait for."""
