@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 
 from pyflame_rt.graph import AnyType, Attribute, Graph, Node, Tensor, TensorInfo
 from pyflame_rt.graph.errors import InvalidModelError
@@ -14,16 +13,25 @@ from pyflame_rt.importers.onnx_gradient import expand_gradient, is_gradient
 from pyflame_rt.importers.onnx_tensor import dense_from_sparse, tensor_from_proto
 from pyflame_rt.importers.onnx_types import info_from_proto, text_of, type_from_proto
 from pyflame_rt.ops.registry import find_op
-from pyflame_rt.ops.upgrade import Upgrade, upgrade_node
+from pyflame_rt.ops.upgrade import Upgrade, last_change, upgrade_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
+    import onnx
+
 __all__ = ["GraphReader"]
 
 _MAX_DEPTH = 64
 _MAX_INLINED = 1_000_000
+
+
+class Kind:
+    """Kinds of attributes, numbered as in AttributeProto."""
+
+    FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, TENSORS, GRAPHS = range(1, 11)
+    SPARSE_TENSOR, TYPE_PROTO = 11, 13
 
 
 class GraphReader:
@@ -33,7 +41,6 @@ class GraphReader:
         self.opsets = {_domain(o.domain): o.version for o in model.opset_import} or {"": 1}
         self.functions = {(_domain(f.domain), text_of(f.name), text_of(f.overload)): f for f in model.functions}
         self.base_dir = base_dir
-        self._weights: Mapping[int, memoryview] = {}
         self._used: set[str] = set()
         self._count = 0
         self._sizes: dict[tuple[str, str, str], int] = {}
@@ -59,14 +66,8 @@ class GraphReader:
                 self._used.add(name)
                 return name
 
-    def read(self, proto: onnx.GraphProto, weights: Mapping[int, memoryview] | None = None) -> Graph:
-        """The whole graph.
-
-        Args:
-            proto: the graph.
-            weights: raw data that was left out of its initializers, by their position.
-        """
-        self._weights = weights or {}
+    def read(self, proto: onnx.GraphProto) -> Graph:
+        """The whole graph."""
         return self._graph(proto, self.opsets, {}, {}, 0)
 
     def _graph(
@@ -84,10 +85,9 @@ class GraphReader:
         local = dict(rename)
         if depth and rename:
             self._rename_locals(proto, local)
-        for i, init in enumerate(proto.initializer):
-            raw = self._weights.get(i) if depth == 0 else None
+        for init in proto.initializer:
             name = text_of(init.name)
-            graph.initializers[local.get(name, name)] = tensor_from_proto(init, self.base_dir, raw)
+            graph.initializers[local.get(name, name)] = tensor_from_proto(init, self.base_dir)
         for sparse in proto.sparse_initializer:
             name = text_of(sparse.values.name)
             graph.initializers[local.get(name, name)] = dense_from_sparse(sparse)
@@ -136,6 +136,8 @@ class GraphReader:
 
     def _upgraded(self, graph: Graph, node: Node, version: int) -> list[Node]:
         find_op(node.op_type, node.domain)  # loads the families, and with them the upgrades
+        if last_change(node.op_type, node.domain) <= version:
+            return [node]
 
         def find(name: str) -> np.ndarray[Any, Any] | None:
             tensor = graph.initializers.get(name)
@@ -189,31 +191,30 @@ class GraphReader:
         refs: Mapping[str, onnx.AttributeProto],
         depth: int,
     ) -> Attribute:
-        kinds = onnx.AttributeProto
         match proto.type:
-            case kinds.GRAPH:
+            case Kind.GRAPH:
                 return self._graph(proto.g, opsets, rename, refs, depth + 1)
-            case kinds.GRAPHS:
+            case Kind.GRAPHS:
                 return [self._graph(g, opsets, rename, refs, depth + 1) for g in proto.graphs]
-            case kinds.TENSOR:
+            case Kind.TENSOR:
                 return tensor_from_proto(proto.t, self.base_dir)
-            case kinds.TENSORS:
+            case Kind.TENSORS:
                 return [tensor_from_proto(t, self.base_dir) for t in proto.tensors]
-            case kinds.SPARSE_TENSOR:
+            case Kind.SPARSE_TENSOR:
                 return dense_from_sparse(proto.sparse_tensor)
-            case kinds.TYPE_PROTO:
+            case Kind.TYPE_PROTO:
                 return type_from_proto(proto.tp)
-            case kinds.STRING:
+            case Kind.STRING:
                 return proto.s.decode("utf-8", "surrogateescape")
-            case kinds.STRINGS:
+            case Kind.STRINGS:
                 return [s.decode("utf-8", "surrogateescape") for s in proto.strings]
-            case kinds.FLOAT:
+            case Kind.FLOAT:
                 return proto.f
-            case kinds.INT:
+            case Kind.INT:
                 return proto.i
-            case kinds.FLOATS:
+            case Kind.FLOATS:
                 return list(proto.floats)
-            case kinds.INTS:
+            case Kind.INTS:
                 return list(proto.ints)
             case _:
                 raise InvalidModelError(f"attribute {proto.name!r} has no usable type ({proto.type})")

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import onnx
 
 from pyflame_rt.graph.errors import InvalidModelError, ModelNotFoundError
 from pyflame_rt.importers.base import Importer, ImportOptions
 from pyflame_rt.importers.onnx_graph import GraphReader
-from pyflame_rt.importers.onnx_scan import ScannedModel, read_model
+from pyflame_rt.importers.onnx_messages import Message, Pair
+from pyflame_rt.importers.onnx_scan import read_model
 from pyflame_rt.importers.onnx_types import text_of
 
 if TYPE_CHECKING:
+    import onnx
+
     from pyflame_rt.graph import Graph
+
+    MAX_OPSET_VERSION: int
 
 __all__ = [
     "MAX_OPSET_VERSION",
@@ -29,9 +34,21 @@ __all__ = [
 ]
 
 MIN_OPSET_VERSION = 1
-MAX_OPSET_VERSION: int = onnx.defs.onnx_opset_version()
 # From this IR version on, an initializer that is also an input is a default, not a constant.
 _DEFAULTS_SINCE_IR = 4
+
+
+def __getattr__(name: str) -> Any:
+    if name == "MAX_OPSET_VERSION":  # known to the onnx package, which is imported only where it is needed
+        return _newest_opset()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@cache
+def _newest_opset() -> int:
+    from onnx.defs import onnx_opset_version
+
+    return onnx_opset_version()
 
 
 class ONNXImporter(Importer):
@@ -50,11 +67,13 @@ class ONNXImporter(Importer):
         """The graph of a file, bytes or a ModelProto."""
         model, base_dir = _model(source)
         if options.opset_version is not None:
-            model = ScannedModel(_as_of(model.proto, options.opset_version), model.weights)
+            model = _as_of(model, options.opset_version)
         return _named(source, model, base_dir)
 
     def check_source(self, source: Any) -> list[str]:
         """What ``onnx.checker`` says."""
+        import onnx
+
         try:
             checked = os.fspath(source) if isinstance(source, os.PathLike) else source
             onnx.checker.check_model(checked)
@@ -64,7 +83,7 @@ class ONNXImporter(Importer):
 
     def supported_opsets(self) -> list[int]:
         """Versions of the default operator set that are read."""
-        return list(range(MIN_OPSET_VERSION, MAX_OPSET_VERSION + 1))
+        return list(range(MIN_OPSET_VERSION, _newest_opset() + 1))
 
     def get_opset_version(self, source: Any) -> int:
         """See :func:`get_opset_version`."""
@@ -78,7 +97,7 @@ class ONNXImporter(Importer):
 def get_opset_version(source: Any) -> int:
     """The version of the default operator set a model (path, bytes or ModelProto) imports."""
     model, _ = _model(source)
-    return next((o.version for o in model.proto.opset_import if o.domain in ("", "ai.onnx")), 1)
+    return next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
 
 
 def is_opset_supported(version: int) -> bool:
@@ -88,7 +107,7 @@ def is_opset_supported(version: int) -> bool:
         >>> is_opset_supported(9), is_opset_supported(0)
         (True, False)
     """
-    return MIN_OPSET_VERSION <= version <= MAX_OPSET_VERSION
+    return MIN_OPSET_VERSION <= version <= _newest_opset()
 
 
 def graph_from_file(path: str | os.PathLike[str]) -> Graph:
@@ -104,15 +123,14 @@ def graph_from_bytes(data: bytes, base_dir: Path | None = None) -> Graph:
 
 def graph_from_proto(model: onnx.ModelProto, base_dir: Path | None = None) -> Graph:
     """Bring a ModelProto into graph form, every operator in its newest version."""
-    return _graph(ScannedModel(model), base_dir)
+    return _graph(model, base_dir)
 
 
-def _graph(scanned: ScannedModel, base_dir: Path | None) -> Graph:
-    model = scanned.proto
+def _graph(model: onnx.ModelProto, base_dir: Path | None) -> Graph:
     if not model.HasField("graph"):
         raise InvalidModelError("not an ONNX model: it holds no graph")
     reader = GraphReader(model, base_dir)
-    graph = reader.read(model.graph, scanned.weights)
+    graph = reader.read(model.graph)
     if model.ir_version < _DEFAULTS_SINCE_IR:
         graph.inputs = graph.required_inputs
     graph.opsets = dict(reader.opsets)
@@ -128,9 +146,10 @@ def _graph(scanned: ScannedModel, base_dir: Path | None) -> Graph:
     return graph
 
 
-def _model(source: Any) -> tuple[ScannedModel, Path | None]:
-    if isinstance(source, onnx.ModelProto):
-        return ScannedModel(source), None
+def _model(source: Any) -> tuple[onnx.ModelProto, Path | None]:
+    onnx = sys.modules.get("onnx")
+    if onnx is not None and isinstance(source, onnx.ModelProto):
+        return source, None
     if isinstance(source, (bytes, bytearray, memoryview)):
         return read_model(bytes(source)), None
     file = Path(source)
@@ -142,7 +161,7 @@ def _model(source: Any) -> tuple[ScannedModel, Path | None]:
         raise InvalidModelError(f"{str(file)!r}: {error}") from error
 
 
-def _named(source: Any, model: ScannedModel, base_dir: Path | None) -> Graph:
+def _named(source: Any, model: onnx.ModelProto, base_dir: Path | None) -> Graph:
     """The graph; errors say which file."""
     try:
         return _graph(model, base_dir)
@@ -153,9 +172,16 @@ def _named(source: Any, model: ScannedModel, base_dir: Path | None) -> Graph:
 
 
 def _as_of(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+    kept = [o for o in model.opset_import if o.domain not in ("", "ai.onnx")]
+    if isinstance(model, Message):
+        asked = Pair()
+        asked.version = version
+        model.__dict__["opset_import"] = [asked, *kept]  # nobody else has what was just read
+        return model
+    import onnx
+
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
-    kept = [o for o in changed.opset_import if o.domain not in ("", "ai.onnx")]
     del changed.opset_import[:]
     changed.opset_import.extend([onnx.helper.make_opsetid("", version), *kept])
     return changed

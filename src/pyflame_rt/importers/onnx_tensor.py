@@ -6,42 +6,43 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
-from onnx import numpy_helper
 
 from pyflame_rt.graph import DType, Tensor
 from pyflame_rt.graph.errors import InvalidModelError
 from pyflame_rt.graph.pages import map_file
+from pyflame_rt.importers.onnx_messages import Message
 from pyflame_rt.importers.onnx_types import text_of
+from pyflame_rt.importers.onnx_wire import UnusualError, unpack_varints
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import onnx
+
 __all__ = ["dense_from_sparse", "tensor_from_proto"]
 
+_EXTERNAL = 1  # TensorProto.EXTERNAL
+_VARINTS = {  # the field that holds elements of a type which are not raw
+    **dict.fromkeys((DType.Int32, DType.Int16, DType.Int8, DType.UInt16, DType.UInt8, DType.Bool), "int32_data"),
+    DType.Int64: "int64_data",
+    **dict.fromkeys((DType.UInt32, DType.UInt64), "uint64_data"),
+}
+_FLOATS = {DType.Float32: "float_data", DType.Float64: "double_data"}
 
-def tensor_from_proto(proto: onnx.TensorProto, base_dir: Path | None = None, raw: memoryview | None = None) -> Tensor:
+
+def tensor_from_proto(proto: onnx.TensorProto, base_dir: Path | None = None) -> Tensor:
     """A tensor from its protobuf form.
 
     Args:
         proto: the tensor.
         base_dir: where files it may name are.
-        raw: its raw data, when that was left in the file.
     """
     try:
-        return Tensor(_array(proto, base_dir) if raw is None else _from_view(proto, raw, base_dir))
+        return Tensor(_array(proto, base_dir))
     except InvalidModelError:
         raise
-    except (ValueError, TypeError, KeyError, OSError, OverflowError, MemoryError, IndexError) as error:
+    except (ValueError, TypeError, LookupError, OSError, OverflowError, MemoryError, UnusualError) as error:
         raise InvalidModelError(f"tensor {proto.name!r} is malformed: {error}") from error
-
-
-def _from_view(proto: onnx.TensorProto, raw: memoryview, base_dir: Path | None) -> np.ndarray[Any, Any]:
-    dtype, shape = _header(proto)
-    if dtype is DType.String or dtype.bits < 8 or proto.data_location == onnx.TensorProto.EXTERNAL:
-        proto.raw_data = bytes(raw)
-        return _array(proto, base_dir)
-    return np.frombuffer(raw, dtype=dtype.numpy).reshape(shape)
 
 
 def _header(proto: onnx.TensorProto) -> tuple[DType, tuple[int, ...]]:
@@ -58,14 +59,39 @@ def _array(proto: onnx.TensorProto, base_dir: Path | None) -> np.ndarray[Any, An
         out = np.empty(len(text), dtype=object)
         out[:] = text
         return out.reshape(shape)
-    if proto.data_location == onnx.TensorProto.EXTERNAL:
+    if proto.data_location == _EXTERNAL:
         return _external(proto, dtype, shape, base_dir)
     if proto.HasField("raw_data") and dtype.bits >= 8:
         return np.frombuffer(proto.raw_data, dtype=dtype.numpy).reshape(shape)
-    array = numpy_helper.to_array(proto)
+    array = _typed(proto, dtype, shape) if isinstance(proto, Message) else None
+    if array is None:
+        from onnx import numpy_helper
+
+        array = numpy_helper.to_array(_official(proto) if isinstance(proto, Message) else proto)
     if array.dtype != dtype.numpy:
         array = array.astype(dtype.numpy)
     return array
+
+
+def _typed(proto: onnx.TensorProto, dtype: DType, shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
+    """Elements in fields of their own type; None for types that are packed in a way of their own."""
+    if dtype in _FLOATS:
+        return np.frombuffer(getattr(proto, _FLOATS[dtype], b""), dtype.numpy).reshape(shape)
+    if dtype in _VARINTS:
+        return unpack_varints(getattr(proto, _VARINTS[dtype], b"")).astype(dtype.numpy).reshape(shape)
+    return None
+
+
+def _official(proto: onnx.TensorProto) -> onnx.TensorProto:
+    """A copy of a tensor in the onnx package's form."""
+    import onnx
+
+    made = onnx.TensorProto()
+    if isinstance(proto, Message):
+        made.ParseFromString(bytes(proto.__dict__["span"]))
+    else:
+        made.CopyFrom(proto)
+    return made
 
 
 def _external(
@@ -84,10 +110,11 @@ def _external(
     if offset < 0 or length < 0 or offset + length > path.stat().st_size:
         raise InvalidModelError(f"tensor {proto.name!r}: bytes {offset}..{offset + length} lie outside {path.name}")
     if dtype.bits < 8:
-        filled = onnx.TensorProto()
-        filled.CopyFrom(proto)
+        from onnx import numpy_helper
+
+        filled = _official(proto)
         filled.ClearField("external_data")
-        filled.data_location = onnx.TensorProto.DEFAULT
+        filled.data_location = filled.DEFAULT
         with path.open("rb") as file:
             file.seek(offset)
             filled.raw_data = file.read(length)

@@ -15,6 +15,7 @@ from pyflame_rt.graph import (
     TensorType,
     ValueType,
 )
+from pyflame_rt.importers.onnx_messages import TypeMessage
 
 if TYPE_CHECKING:
     import onnx
@@ -34,6 +35,14 @@ def text_of(name: str | bytes) -> str:
 
 def type_from_proto(proto: onnx.TypeProto) -> ValueType:
     """A type from its protobuf form; AnyType where the file does not say."""
+    if not isinstance(proto, TypeMessage):
+        return _type(proto)
+    if proto.made is None:
+        proto.made = _type(proto)
+    return proto.made
+
+
+def _type(proto: onnx.TypeProto) -> ValueType:
     match proto.WhichOneof("value"):
         case "tensor_type":
             return _tensor_type(proto.tensor_type)
