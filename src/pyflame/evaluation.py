@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame import watching
 from pyflame.lazy import Expr, Val, ancestors, modes
+from pyflame.watching import Labels, labels_of, node_name
 from pyflame_rt.backends.base import RunHooks
 from pyflame_rt.compiler import compile as rt_compile
 from pyflame_rt.graph import Graph, Node, Tensor, TensorInfo
 from pyflame_rt.graph.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from pyflame.spans import Spans
     from pyflame_rt.backends.base import Executable
 
 __all__ = ["Plan", "cache_info", "clear_cache", "evaluate", "plan_for", "to_graph"]
@@ -31,16 +35,21 @@ _HOOKS = RunHooks()
 class Plan:
     """An executable for one structure: how its inputs and outputs are called."""
 
-    __slots__ = ("executable", "inputs", "native", "outputs")
+    __slots__ = ("executable", "graph", "inputs", "native", "outputs")
 
-    def __init__(self, executable: Executable, inputs: tuple[str, ...], outputs: tuple[str, ...], native: bool) -> None:
+    def __init__(self, executable: Executable, graph: Graph, native: bool) -> None:
         self.executable = executable
-        self.inputs = inputs
-        self.outputs = outputs
+        self.graph = graph
+        self.inputs = tuple(info.name for info in graph.inputs)
+        self.outputs = tuple(info.name for info in graph.outputs)
         self.native = native
 
-    def run(self, arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-        """Outputs for arrays in the order of the inputs."""
+    def run(
+        self, arrays: Sequence[np.ndarray[Any, Any]], labels: Callable[[], Labels] = Labels, kind: str = "evaluation"
+    ) -> list[np.ndarray[Any, Any]]:
+        """Outputs for arrays in the order of the inputs; ``labels`` and ``kind`` are for who watches."""
+        if watching.active is not None:
+            return watching.active.run(self, arrays, labels, kind)
         feeds = dict(zip(self.inputs, arrays, strict=True))
         short = getattr(self.executable, "short", None)
         if short is not None:
@@ -139,8 +148,12 @@ def to_graph(
     outputs: Sequence[Val],
     names: dict[int, str] | None = None,
     name: str = "lazy",
+    spans: Spans | None = None,
 ) -> Graph:
-    """The runtime's graph of this work; ``names`` says how values are to be called, by id."""
+    """The runtime's graph of this work; ``names`` says how values are to be called, by id.
+
+    With ``spans``, names of nodes begin with the module they come from.
+    """
     graph = Graph(name)
     called = dict(names or {})
     for i, v in enumerate(leaves):
@@ -158,9 +171,8 @@ def to_graph(
         inputs = [_input_name(graph, v, made, called) for v in expr.inputs]
         rule = expr.rule
         made_here = [made[expr, i] for i in range(len(rule.outs))]
-        graph.nodes.append(
-            Node(f"{rule.op.name}_{n}", rule.op.name, inputs, made_here, rule.attributes, rule.op.domain)
-        )
+        text = node_name(n, rule.op.name, "" if spans is None else spans.of(expr))
+        graph.nodes.append(Node(text, rule.op.name, inputs, made_here, rule.attributes, rule.op.domain))
     for v in outputs:
         graph.add_output(TensorInfo(made[v.expr, v.index], type=v.spec.type))  # type: ignore[index]
     return graph
@@ -204,8 +216,7 @@ def make_plan(graph: Graph, *, native: bool) -> Plan:
     """Compile a graph."""
     provider = "CPUExecutionProvider" if native else "ReferenceExecutionProvider"
     compiled = rt_compile(graph, provider)
-    inputs = tuple(info.name for info in graph.inputs)
-    return Plan(compiled.executable, inputs, tuple(info.name for info in graph.outputs), native)
+    return Plan(compiled.executable, graph, native)
 
 
 def evaluate(roots: Sequence[Val]) -> None:
@@ -222,7 +233,8 @@ def evaluate(roots: Sequence[Val]) -> None:
 
         results = run_watching(work)
     else:
-        results = plan_for(work).run([v.array for v in work.leaves])  # type: ignore[misc]
+        labels = partial(labels_of, work, modes.spans, scoped=False)
+        results = plan_for(work).run([v.array for v in work.leaves], labels)  # type: ignore[misc]
     for v, result in zip(work.outputs, results, strict=True):
         settle(v, result)
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyflame.autograd.template import Template
     from pyflame.compiling.tracer import Tracer
     from pyflame.layout import MeshLayout
+    from pyflame.spans import Spans
     from pyflame_rt.graph.dtype import DType as RtDType
 
 __all__ = ["Expr", "Rule", "Spec", "Val", "apply", "const", "leaf", "modes", "onnx", "rule_for", "spec_of"]
@@ -47,12 +48,14 @@ class Modes(threading.local):
         inference: values made now may never require gradients.
         tracer: set while a function is being compiled.
         anomaly: remember where operators were called, and look for NaN.
+        spans: set while somebody wants to know which module records what.
     """
 
     grad: bool = True
     inference: bool = False
     tracer: Tracer | None = None
     anomaly: bool = False
+    spans: Spans | None = None
 
 
 modes = Modes()

@@ -9,6 +9,7 @@ import numpy as np
 
 from pyflame.autograd.template import body_of, vjp_of
 from pyflame.lazy import Expr, Val, apply, const, leaf, modes, onnx
+from pyflame.spans import mark_backward
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,10 +90,13 @@ class _Pass:
     def _open(self, v: Val, expr: Expr) -> None:
         """Replace a composition by its body, in the forward graph too, so that nothing runs twice."""
         grad, modes.grad = modes.grad, True
+        leave = None if modes.spans is None else mark_backward(expr, "")
         try:
             results = body_of(expr.rule).instantiate(expr.inputs)
         finally:
             modes.grad = grad
+            if leave is not None:
+                leave()
         siblings = [ref() for ref in expr.outputs] or [v]
         for sibling in {id(s): s for s in [*siblings, v] if s is not None}.values():
             made = results[sibling.index]
@@ -124,6 +128,7 @@ class _Pass:
         if not any(arrived):
             return
         grads = [self._hooked(outs[i], self.arrived.pop((expr, i))) if come else None for i, come in enumerate(arrived)]
+        leave = None if modes.spans is None else mark_backward(expr, "/backward")
         try:
             if expr.function is not None:
                 results = expr.function.backward(grads)
@@ -133,6 +138,9 @@ class _Pass:
             if expr.note:
                 error.add_note(f"called at:\n{expr.note}")
             raise
+        finally:
+            if leave is not None:
+                leave()
         for source, result in zip(_sources(expr), results, strict=True):
             if result is not None and source is not None and source.needs_grad:
                 self._arrive(source, result)

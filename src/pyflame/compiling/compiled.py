@@ -15,6 +15,8 @@ from pyflame.dtypes import to_dtype
 from pyflame.evaluation import Work, evaluate, make_plan, to_graph
 from pyflame.lazy import Val, leaf, modes, spec_of
 from pyflame.ops.core import Handle, wrap
+from pyflame.spans import recording
+from pyflame.watching import labels_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +39,9 @@ class _Trace:
     def __init__(self, tracer: Tracer, inputs: list[Val], structure: Any, results: list[Val], work: Work) -> None:
         self.structure = structure
         self.modules = list(tracer.modules.values())
-        self.plan = make_plan(to_graph(work.exprs, work.leaves, work.outputs, name="compiled"), native=True)
+        graph = to_graph(work.exprs, work.leaves, work.outputs, name="compiled", spans=tracer.spans)
+        self.plan = make_plan(graph, native=True)
+        self.labels = labels_of(work, tracer.spans, scoped=True)
         self.work = work
         places = {id(v): i for i, v in enumerate(work.leaves)}
         self.fixed: list[Any] = [v.array for v in work.leaves]
@@ -206,9 +210,8 @@ def _record(function: Any, structure: Any, tensors: list[Any], arrays: list[Any]
     states = {id(g): (g, g.get_state()) for g in _generators()}
     modes.tracer = tracer
     try:
-        arguments = unflatten(structure, iter([wrap(v) for v in inputs]))
-        args, kwargs = arguments if named else (arguments, {})
-        result = function(*args, **kwargs)
+        with recording(tracer.spans):
+            result = _call(function, structure, inputs, named)
     except BaseException:
         modes.tracer = None
         _restore(tracer, states)
@@ -226,6 +229,12 @@ def _record(function: Any, structure: Any, tensors: list[Any], arrays: list[Any]
     trace = _Trace(tracer, inputs, out_structure, values, Work(roots, exact=True))
     _restore(tracer, states)
     return trace
+
+
+def _call(function: Any, structure: Any, inputs: list[Val], named: bool) -> Any:
+    arguments = unflatten(structure, iter([wrap(v) for v in inputs]))
+    args, kwargs = arguments if named else (arguments, {})
+    return function(*args, **kwargs)
 
 
 def _generators() -> list[Any]:
@@ -250,7 +259,7 @@ def _restore(tracer: Tracer, states: dict[int, Any]) -> None:
 def _replay(trace: _Trace, arrays: list[Any], tensors: list[Any]) -> Any:
     feeds = trace.feeds(arrays)
     current = _current(trace, feeds, tensors) if trace.differentiable and modes.grad else []
-    outputs = trace.plan.run(feeds)
+    outputs = trace.plan.run(feeds, lambda: trace.labels, "compiled step")
     trace.bind(outputs, tensors)
     made: list[Any] = []
     for (kind, i), needs, spent in zip(trace.results, trace.needs_grad, trace.spent, strict=True):

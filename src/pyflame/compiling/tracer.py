@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyflame.lazy import Expr, Val, next_serial
+from pyflame.spans import Spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ class Tracer:
         scalars: numbers to be read again at each call.
         grads: leaves whose gradient was read or written, with the gradient they had.
         modules: what was called in which mode (object, training).
+        spans: which module recorded what.
     """
 
     def __init__(self) -> None:
@@ -41,6 +43,7 @@ class Tracer:
         self.grads: dict[int, tuple[Leaf, Any]] = {}
         self.modules: dict[int, tuple[Any, bool]] = {}
         self.placeholders: dict[int, int] = {}
+        self.spans = Spans()
 
     def is_outside(self, v: Val) -> bool:
         """Whether a value was there before the trace began."""

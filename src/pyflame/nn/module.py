@@ -71,6 +71,9 @@ class Module:
             raise AttributeError(f"{type(self).__name__}.__init__ must call super().__init__() first")
         if modes.tracer is not None:
             modes.tracer.note_mode(self)
+        if modes.spans is not None:
+            run = (lambda: hooks.run(self, args, kwargs)) if hooks else (lambda: self.forward(*args, **kwargs))
+            return modes.spans.call(self, run)
         return hooks.run(self, args, kwargs) if hooks else self.forward(*args, **kwargs)
 
     def __runtime_graph__(self, arguments: tuple[Any, ...]) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from pyflame.arrays import adopt
 from pyflame.autograd import enable_grad, no_grad
 from pyflame.evaluation import evaluate
+from pyflame.spans import placed
 from pyflame.lazy import modes
 from pyflame.ops.core import cast
 from pyflame.tensors import Tensor
@@ -108,7 +109,7 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        with no_grad():
+        with no_grad(), placed("optimizer"):
             changed = [handle for group in self.param_groups for handle in self._step_group(group)]
         if changed and modes.tracer is None:
             evaluate([handle._value for handle in changed])
