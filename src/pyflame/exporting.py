@@ -14,6 +14,7 @@ from pyflame.dtypes import to_dtype
 from pyflame.evaluation import Work, evaluate, to_graph
 from pyflame.lazy import Val, apply, modes, onnx, spec_of
 from pyflame.ops.core import Handle, wrap
+from pyflame.spans import Spans, recording
 from pyflame_rt.graph import Graph, Tensor
 from pyflame_rt.graph.errors import UnsupportedFormatError
 
@@ -49,6 +50,7 @@ def model_graph(
     tensors: list[Any] = []
     structure = flatten(example, tensors)
     tracer = Tracer()
+    tracer.spans = Spans(model)
     inputs = [_placeholder(tracer, i, t) for i, t in enumerate(tensors)]
     results = _outputs(_trace(model, structure, inputs, tracer), inputs)
     evaluate([v for v, _ in tracer.captured.values() if v.array is None])
@@ -61,7 +63,7 @@ def model_graph(
     for i, v in enumerate(fixed):
         names.setdefault(id(v), f"const_{i}")
     label = name or getattr(model, "__name__", type(model).__name__)
-    graph = to_graph(work.exprs, [*inputs, *fixed], work.outputs, names, label)
+    graph = to_graph(work.exprs, [*inputs, *fixed], work.outputs, names, label, tracer.spans)
     constant = {names[id(v)]: v for v in fixed}
     graph.inputs = [info for info in graph.inputs if info.name not in constant]
     for text, v in constant.items():
@@ -80,7 +82,7 @@ def _trace(model: Callable[..., Any], structure: Any, inputs: list[Val], tracer:
     """Run the model on placeholders; what it writes (statistics) is put back."""
     before, modes.tracer = modes.tracer, tracer
     try:
-        with no_grad():
+        with no_grad(), recording(tracer.spans):
             result = model(*unflatten(structure, iter([wrap(v) for v in inputs])))
     finally:
         modes.tracer = before

@@ -22,11 +22,15 @@ MAX_MARKS = 200_000
 class Spans:
     """A record of where operators come from: places follow each other as expressions get their numbers.
 
+    Args:
+        root: a module whose own operators belong to no place; others that are called from outside have their type's.
+
     Attributes:
         outputs: what modules returned, by the module's path; only values that are still there.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, root: Any = None) -> None:
+        self._root = root
         self._serials: list[int] = [-1]
         self._places: list[str] = [""]
         self._stack: list[str] = [""]
@@ -74,7 +78,7 @@ class Spans:
     def _learn(self, root: Any) -> None:
         """Paths of a module and all below it; the module itself is called by its type."""
         for path, module in root.named_modules():
-            self._paths.setdefault(id(module), path or type(root).__name__)
+            self._paths.setdefault(id(module), path or ("" if root is self._root else type(root).__name__))
 
 
 def _values(result: Any) -> Iterator[Val]:
@@ -89,7 +93,7 @@ def _values(result: Any) -> Iterator[Val]:
             yield from _values(part)
 
 
-class recording:  # noqa: N801 - used like a function
+class recording:
     """While it lasts, this thread's modules note what they record in ``spans``."""
 
     def __init__(self, spans: Spans) -> None:
@@ -104,7 +108,7 @@ class recording:  # noqa: N801 - used like a function
         modes.spans = self._before
 
 
-class placed:  # noqa: N801 - used like a function
+class placed:
     """What is recorded while it lasts belongs to ``place``, where somebody wants to know."""
 
     __slots__ = ("_place", "_spans")

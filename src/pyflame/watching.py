@@ -140,7 +140,7 @@ active: Watch | None = None
 
 def start(*, recorder: Recorder | None = None, inspector: Inspector | None = None) -> None:
     """Let a profiler or a debugger watch; at most one of each at a time."""
-    global active  # noqa: PLW0603 - one check in the way of every evaluation, so it has to be cheap
+    global active
     current = active or Watch()
     if recorder is not None and current.recorder is not None:
         raise RuntimeError("another profiler is active; stop it first")
@@ -151,7 +151,7 @@ def start(*, recorder: Recorder | None = None, inspector: Inspector | None = Non
 
 def stop(watcher: object) -> None:
     """A profiler or debugger no longer watches."""
-    global active  # noqa: PLW0603
+    global active
     if active is None:
         return
     left = Watch(

@@ -21,6 +21,8 @@ from pyflame.watching import labels_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyflame_rt.graph import Graph
+
 __all__ = ["CompiledFunction", "compile_function"]
 
 # Different kinds of call of one function; beyond, the one traced first is forgotten.
@@ -150,6 +152,12 @@ class CompiledFunction:
     def trace_count(self) -> int:
         """How many traces there are."""
         return sum(map(len, self._traces.values()))
+
+    def latest_graph(self) -> Graph:
+        """What the newest trace computes, gradients and updates included, as a graph of `pyflame_rt`."""
+        if not self._traces:
+            raise RuntimeError(f"{getattr(self, '__name__', 'the function')} was not called yet, so it has no trace")
+        return list(self._traces.values())[-1][-1].plan.graph
 
     def __runtime_graph__(self, arguments: tuple[Any, ...]) -> Any:
         """What the function computes as a graph of `pyflame_rt`, for arguments like these."""

@@ -10,9 +10,9 @@ import numpy as np
 from pyflame.arrays import adopt
 from pyflame.autograd import enable_grad, no_grad
 from pyflame.evaluation import evaluate
-from pyflame.spans import placed
 from pyflame.lazy import modes
 from pyflame.ops.core import cast
+from pyflame.spans import placed
 from pyflame.tensors import Tensor
 
 if TYPE_CHECKING:

@@ -353,10 +353,12 @@ class PyFlameDebugger:
             raise BreakpointHit(hit)
 
 
-def _condition(given: Any) -> Condition | Callable[[np.ndarray[Any, Any]], bool]:
+def _condition(
+    given: str | Callable[[np.ndarray[Any, Any]], bool] | None,
+) -> Condition | Callable[[np.ndarray[Any, Any]], bool]:
     if given is None:
         return Condition.always
-    if callable(given):
+    if not isinstance(given, str) and callable(given):
         return given
     try:
         return Condition(given)
