@@ -10,12 +10,15 @@ import numpy as np
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
 
-__all__ = ["from_dlpack", "to_array"]
+__all__ = ["apply_ufunc", "from_dlpack", "to_array"]
+
+# NumPy's functions whose name here is another one.
+UFUNCS = {"absolute": "abs", "equal": "eq", "power": "pow", "invert": "bitwise_not"}
 
 
 def to_array(data: Any) -> np.ndarray[Any, Any]:
     """A NumPy array from what users pass: arrays, lists, torch tensors, DLPack or buffer objects."""
-    if isinstance(data, np.ndarray):
+    if isinstance(data, np.ndarray) and data.dtype.kind != "c":
         return data
     if type(data).__module__.split(".")[0] == "torch":
         return _from_torch(data)
@@ -30,9 +33,31 @@ def to_array(data: Any) -> np.ndarray[Any, Any]:
         array = np.asarray(data)
     except ValueError as error:
         raise ValueError(f"rows of different lengths do not make a tensor: {error}") from error
+    if array.dtype.kind == "c":
+        raise TypeError("an array of complex numbers does not make a tensor; keep real and imaginary parts apart")
     if array.dtype == object:
         raise TypeError(f"{type(data).__name__} of {type(array.ravel()[0]).__name__} does not make a tensor of numbers")
     return array
+
+
+def apply_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """What NumPy's elementwise functions do with tensors: the operator of the same name, lazily; else NumPy's result.
+
+    Example:
+        >>> import numpy as np, pyflame as pf
+        >>> np.sqrt(pf.tensor([4.0, 9.0])) * np.float32(2)
+        tensor([4., 6.])
+    """
+    import pyflame
+
+    name: str = ufunc.__name__
+    own = getattr(pyflame, UFUNCS.get(name, name), None)
+    if own is not None and method == "__call__" and not options:
+        return own(*(pyflame.tensor(x) if isinstance(x, np.ndarray) else x for x in inputs))
+    if any(hasattr(x, "_value") for x in options.get("out") or ()):
+        raise TypeError(f"np.{name}: tensors do not change in place; leave out= away")
+    plain = (to_array(x) if hasattr(x, "_value") else x for x in inputs)
+    return getattr(ufunc, method)(*plain, **options)
 
 
 def _holds_tensors(data: Any) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from pyflame.autograd.leaf import Leaf
 from pyflame.dtypes import DType, to_dtype
 from pyflame.evaluation import evaluate
+from pyflame.interop import apply_ufunc
 from pyflame.lazy import Val, apply, leaf, modes, onnx
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import core
@@ -60,9 +61,6 @@ class Tensor(Methods):
     """
 
     __slots__ = ()
-
-    # NumPy must hand `array * tensor` over to __rmul__ instead of looping over elements.
-    __array_ufunc__ = None
 
     def __init__(self, data: Any = (), dtype: Any = None, requires_grad: bool = False) -> None:
         from pyflame.ops.creation import _leaf_of
@@ -244,6 +242,9 @@ class Tensor(Methods):
         if copy is False:
             raise ValueError(f"a {self.dtype.name} tensor becomes {np.dtype(dtype)} only by a copy")
         return array.astype(dtype)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        return apply_ufunc(ufunc, method, inputs, options)
 
     def __dlpack__(self, **options: Any) -> Any:
         return _shared(self).__dlpack__(**options)
