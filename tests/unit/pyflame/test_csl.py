@@ -61,11 +61,21 @@ def test_a_module(tmp_path):
 
 def test_too_large_a_tile_is_refused_with_the_grid_that_fits(tmp_path):
     x = pf.zeros([4096, 4096], layout=pf.MeshLayout.grid(16, 16))
-    result = pf.compile_to_csl(pf.relu(x), tmp_path / "out")
+    result = pf.compile_to_csl(pf.relu(x), pf.CodeGenOptions(max_passes=1), tmp_path / "out")
     assert not result.success
     assert "262148 bytes on each of 16 x 16 PEs" in result.error_message
     assert "42 x 42" in result.error_message
     assert not (tmp_path / "out").exists()
+
+
+def test_too_large_a_tile_goes_through_in_passes(tmp_path):
+    x = pf.zeros([512, 512], layout=pf.MeshLayout.grid(2, 2))
+    y = pf.relu(x - 2) + 1
+    result = pf.compile_to_csl(y, tmp_path)
+    assert result.success, result.error_message
+    assert result.manifest["fold"]["passes"] == 7
+    assert "7 passes" in result.sources["README.md"]
+    np.testing.assert_array_equal(run(result), np.ones((512, 512), np.float32))
 
 
 def test_the_generator_takes_graphs_of_both_packages(tmp_path):

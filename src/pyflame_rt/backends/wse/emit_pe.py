@@ -40,9 +40,10 @@ class Program:
     exports: list[tuple[str, str]] = field(default_factory=list)
 
 
-def emit(plan: Plan, options: CodeGenOptions) -> Program:
-    """The CSL of a plan."""
-    return _Emitter(plan, options).run()
+def emit(plan: Plan, options: CodeGenOptions, *, small: bool = False) -> Program:
+    """The CSL of a plan; ``small`` cuts its rectangle to 2 x 2, for a look at what one PE gets."""
+    most = 2 if small else max(plan.grid.rows, plan.grid.cols)
+    return _Emitter(plan, options, (min(plan.grid.rows, most), min(plan.grid.cols, most))).run()
 
 
 def library(name: str) -> str:
@@ -61,8 +62,9 @@ def build(items: list[Item]) -> s.File:
 
 
 class _Emitter:
-    def __init__(self, plan: Plan, options: CodeGenOptions) -> None:
+    def __init__(self, plan: Plan, options: CodeGenOptions, size: tuple[int, int]) -> None:
         self.plan = plan
+        self.rows, self.cols = size
         self.options = options
         self.items: list[Item] = []
         self.codes: list[Code] = []
@@ -232,11 +234,11 @@ class _Emitter:
     # --- the layout ------------------------------------------------------------------------------------------------
 
     def _layout(self, axes: str) -> str:
-        grid = self.plan.grid
+        rows, cols = self.rows, self.cols
         items: list[Item] = []
         if self.options.emit_comments:
-            items.append(s.Comment(f"A rectangle of {grid.cols} columns and {grid.rows} rows of PEs with one program."))
-        size = f".{{ .width = {grid.cols}, .height = {grid.rows} }}"
+            items.append(s.Comment(f"A rectangle of {cols} columns and {rows} rows of PEs with one program."))
+        size = f".{{ .width = {cols}, .height = {rows} }}"
         items.append(f'const memcpy = @import_module("<memcpy/get_params>", {size});')
         fields = [".memcpy_params = memcpy.get_params(x)"]
         for axis in axes:
@@ -248,8 +250,8 @@ class _Emitter:
         exports = [f'@export_name("{name}", [*]{dtype}, true);' for name, dtype in self.exports]
         exports += [f'@export_name("phase{i}", fn()void);' for i in range(len(self.plan.phases))]
         items.append(
-            f"layout {{\n@set_rectangle({grid.cols}, {grid.rows});\n"
-            f"for (@range(i16, {grid.cols})) |x| {{\nfor (@range(i16, {grid.rows})) |y| {{\n"
+            f"layout {{\n@set_rectangle({cols}, {rows});\n"
+            f"for (@range(i16, {cols})) |x| {{\nfor (@range(i16, {rows})) |y| {{\n"
             f'@set_tile_code(x, y, "pe_program.csl", .{{ {", ".join(fields)} }});\n}}\n}}\n'
             + "\n".join(exports)
             + "\n}"

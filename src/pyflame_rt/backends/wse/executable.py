@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.backends.base import Placement, RunHooks
+from pyflame_rt.backends.wse.fitting import make_plan
 from pyflame_rt.backends.wse.flatten import flatten
-from pyflame_rt.backends.wse.generator import make_plan
 from pyflame_rt.backends.wse.hostrun import HostError, run_program
 from pyflame_rt.backends.wse.lower import KNOWN
 from pyflame_rt.backends.wse.options import CodeGenOptions
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SETTINGS", "WseBackend", "WseExecutable"]
 
-SETTINGS = ("cols", "memory_budget", "optimize", "rows", "target")
+SETTINGS = ("cols", "max_passes", "memory_budget", "optimize", "rows", "target")
 
 
 class WseBackend:
@@ -46,7 +46,7 @@ class WseBackend:
         self.options: CodeGenOptions | None = None
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Take the provider's options: ``target``, ``rows``, ``cols``, ``memory_budget``, ``optimize``."""
+        """Take the provider's options, which are those of SETTINGS."""
         unknown = sorted(set(settings) - set(SETTINGS))
         if unknown:
             raise InputError(f"WSEExecutionProvider has no option {unknown[0]!r}. Options: {', '.join(SETTINGS)}")

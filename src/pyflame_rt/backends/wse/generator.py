@@ -7,22 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.backends.wse.fitting import make_plan
 from pyflame_rt.backends.wse.flatten import flatten
-from pyflame_rt.backends.wse.lower import KNOWN, lower
-from pyflame_rt.backends.wse.memory import plan_memory
-from pyflame_rt.backends.wse.options import TARGETS, CodeGenOptions, CodeGenResult
+from pyflame_rt.backends.wse.footprint import measure
+from pyflame_rt.backends.wse.lower import KNOWN
+from pyflame_rt.backends.wse.options import CodeGenOptions, CodeGenResult
 from pyflame_rt.backends.wse.package import package
-from pyflame_rt.backends.wse.tiling import Grid
-from pyflame_rt.graph.errors import MemoryLimitError, PyFlameRTError
+from pyflame_rt.graph.errors import PyFlameRTError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyflame_rt.backends.wse.flatten import Flat
     from pyflame_rt.backends.wse.kernels import Plan
     from pyflame_rt.graph import Graph
 
-__all__ = ["CSLCodeGenerator", "make_plan"]
+__all__ = ["CSLCodeGenerator", "make_plan", "reference"]
 
 
 class CSLCodeGenerator:
@@ -108,6 +107,7 @@ class CSLCodeGenerator:
         options.check()
         flat = flatten(graph, KNOWN, shapes)
         plan = make_plan(flat, options, grid)
+        plan.footprint = plan.footprint or measure(plan, options)
         sources, manifest = package(plan, options)
         return sources, manifest, plan
 
@@ -119,66 +119,3 @@ def reference(graph: Graph, feeds: Mapping[str, Any]) -> dict[str, np.ndarray[An
     program = Program(graph)
     values = program.run([np.asarray(feeds[i.name]) for i in graph.required_inputs], Context.of("numpy"))
     return {info.name: np.asarray(v) for info, v in zip(graph.outputs, values, strict=True)}
-
-
-def make_plan(flat: Flat, options: CodeGenOptions, grid: tuple[int, int] | None = None) -> Plan:
-    """A plan that fits the memory, on the grid asked for or on the smallest square.
-
-    Raises:
-        MemoryLimitError: it does not fit; the message says what it needs and which grid would do.
-    """
-    rows, cols = options.fabric_height, options.fabric_width
-    if not rows and not cols and grid is not None:
-        rows, cols = grid
-    if rows or cols:
-        asked = Grid(rows or 1, cols or 1)
-        plan = _planned(flat, asked, options)
-        if plan.data_bytes <= options.memory_budget:
-            return plan
-        fitting = _smallest(flat, options)
-        where = (
-            f"the smallest square grid that fits is {fitting.grid}"
-            if fitting
-            else "no grid of the target is large enough"
-        )
-        raise MemoryLimitError(
-            f"the program needs {plan.data_bytes} bytes on each of {asked} PEs, the budget for data is "
-            f"{options.memory_budget} bytes; {where}"
-        )
-    fitting = _smallest(flat, options)
-    if fitting is None:
-        least = _planned(flat, _largest(options), options)
-        raise MemoryLimitError(
-            f"the program needs {least.data_bytes} bytes on each PE even on {least.grid} PEs, the budget for data is "
-            f"{options.memory_budget} bytes"
-        )
-    return fitting
-
-
-def _planned(flat: Flat, grid: Grid, options: CodeGenOptions) -> Plan:
-    return plan_memory(lower(flat, grid, optimize=options.optimize), share=options.optimize)
-
-
-def _largest(options: CodeGenOptions) -> Grid:
-    side = min(TARGETS[options.target])
-    return Grid(side, side)
-
-
-def _smallest(flat: Flat, options: CodeGenOptions) -> Plan | None:
-    """The smallest square grid with room: doubled until it fits, then halved back."""
-    most = _largest(options).rows
-    low, high = 0, 1
-    best = _planned(flat, Grid(1, 1), options)
-    while best.data_bytes > options.memory_budget:
-        if high == most:
-            return None
-        low, high = high, min(2 * high, most)
-        best = _planned(flat, Grid(high, high), options)
-    while high - low > 1:
-        middle = (low + high) // 2
-        plan = _planned(flat, Grid(middle, middle), options)
-        if plan.data_bytes <= options.memory_budget:
-            high, best = middle, plan
-        else:
-            low = middle
-    return best

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["evaluate", "gather", "run_program", "scatter"]
+__all__ = ["HostError", "evaluate", "gather", "run_pass", "run_program", "scatter"]
 
 
 class HostError(ValueError):
@@ -106,8 +106,8 @@ def evaluate(expr: list[Any], arrays: dict[str, Any], read: Any) -> Any:
     raise ValueError(f"unknown host step {kind!r}")
 
 
-def run_program(manifest: dict[str, Any], arrays: dict[str, Any], device: Any) -> dict[str, Any]:
-    """Run all phases; ``device`` has ``write(symbol, data)``, ``read(symbol, count, dtype)`` and ``launch(name)``."""
+def run_pass(manifest: dict[str, Any], arrays: dict[str, Any], device: Any) -> dict[str, Any]:
+    """Run all phases once."""
     rows, cols = manifest["grid"]["rows"], manifest["grid"]["cols"]
     buffers = manifest["buffers"]
 
@@ -127,3 +127,29 @@ def run_program(manifest: dict[str, Any], arrays: dict[str, Any], device: Any) -
         value = np.asarray(evaluate(output["source"], arrays, read))
         results[output["name"]] = value.reshape(output["shape"]).astype(output["dtype"])
     return results
+
+
+def run_program(manifest: dict[str, Any], arrays: dict[str, Any], device: Any) -> dict[str, Any]:
+    """Run a program, in passes where it has some.
+
+    ``device`` has ``write(symbol, data)``, ``read(symbol, count, dtype)`` and ``launch(name)``.
+    """
+    fold = manifest["fold"]
+    if fold is None:
+        return run_pass(manifest, arrays, device)
+    whole: dict[str, Any] = {}
+    for number in range(fold["passes"]):
+        first = min(number * fold["chunk"], fold["size"] - fold["chunk"])
+        parts = dict(arrays)
+        for name, (dim, times) in fold["inputs"].items():
+            if name in arrays:
+                where = slice(first * times, (first + fold["chunk"]) * times)
+                parts[name] = arrays[name][(*[slice(None)] * dim, where)]
+        for name, found in run_pass(manifest, parts, device).items():
+            if name not in fold["outputs"]:
+                whole[name] = found
+                continue
+            dim, times, shape = fold["outputs"][name]
+            where = slice(first * times, (first + fold["chunk"]) * times)
+            whole.setdefault(name, np.zeros(shape, found.dtype))[(*[slice(None)] * dim, where)] = found
+    return whole

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
+    from pyflame_rt.backends.wse.fold import Fold
+    from pyflame_rt.backends.wse.footprint import Footprint
     from pyflame_rt.backends.wse.tiling import Grid, Tiling
 
 __all__ = [
@@ -253,6 +255,8 @@ class Plan:
         slots: arrays on each PE: element type and number of elements.
         scratch: arrays that kernels use while they run.
         constants: weights by name, for the host.
+        fold: how the program is run in passes, when it is.
+        footprint: bytes of code, stack and data of a PE, where they were counted.
     """
 
     grid: Grid
@@ -263,6 +267,8 @@ class Plan:
     constants: dict[str, Any]
     slots: dict[str, tuple[str, int]] = field(default_factory=dict)
     scratch: dict[str, tuple[str, int]] = field(default_factory=dict)
+    fold: Fold | None = None
+    footprint: Footprint | None = None
 
     @property
     def kernels(self) -> list[Kernel]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.wse.flatten import Flat, Step
     from pyflame_rt.backends.wse.kernels import Expr, HostExpr, Kernel
 
-__all__ = ["KNOWN", "lower"]
+__all__ = ["KNOWN", "lower", "opened"]
 
 _REDUCTIONS = {"ReduceSum": "sum", "ReduceMean": "sum", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "prod"}
 _OPENED = {**WINDOWED, **INDEXED}
@@ -68,7 +68,12 @@ Tree: TypeAlias = "Use | Lit | App"
 
 def lower(flat: Flat, grid: Grid, *, optimize: bool = True) -> Plan:
     """Kernels, phases and outputs for a grid; memory is planned afterwards."""
-    return _Lowering(open_steps(flat, _OPENED), grid, optimize).run()
+    return _Lowering(opened(flat), grid, optimize).run()
+
+
+def opened(flat: Flat) -> Flat:
+    """The graph with only such steps as have kernels or are done by the host."""
+    return open_steps(flat, _OPENED)
 
 
 class _Lowering:

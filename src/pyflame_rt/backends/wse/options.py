@@ -31,6 +31,7 @@ class CodeGenOptions:
         fabric_height: rows of PEs, likewise.
         runtime_address: address of a system for ``run.py``; empty takes ``CEREBRAS_RUNTIME_ADDRESS``, or the simulator.
         memory_budget: bytes for data on one PE.
+        max_passes: how often a program that does not fit may run, each time on a part of its tensors; 1 refuses it.
 
     Example:
         >>> options = CodeGenOptions()
@@ -47,6 +48,7 @@ class CodeGenOptions:
     fabric_height: int = 0
     runtime_address: str = ""
     memory_budget: int = DATA_BUDGET
+    max_passes: int = 1024
 
     def check(self) -> None:
         """Refuse what cannot be meant."""
@@ -60,6 +62,9 @@ class CodeGenOptions:
         budget = self.memory_budget
         if not isinstance(budget, int) or not 256 <= budget <= 48 * 1024:
             raise InputError(f"memory_budget must be 256 to 49152 bytes, got {budget!r}")
+        passes = self.max_passes
+        if not isinstance(passes, int) or isinstance(passes, bool) or passes < 1:
+            raise InputError(f"max_passes must be a whole number from 1 on, got {passes!r}")
 
     @property
     def address(self) -> str:

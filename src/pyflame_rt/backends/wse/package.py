@@ -55,8 +55,10 @@ def manifest_of(plan: Plan, program: Program, options: CodeGenOptions) -> dict[s
         "memory": {
             "data_bytes": plan.data_bytes,
             "budget_bytes": options.memory_budget,
+            **_counted(plan),
             "arrays": {n: {"dtype": d, "elements": c} for n, (d, c) in {**plan.slots, **plan.scratch}.items()},
         },
+        "fold": None if plan.fold is None else plan.fold.as_data(),
         "colors": {a: IDS["colors"][a] for a in program.axes},
         "queues": {a: IDS["queues"][a] for a in program.axes},
         "tasks": {name: ids for name, ids in tasks.items() if name in program.axes or len(name) > 1},
@@ -76,6 +78,15 @@ def manifest_of(plan: Plan, program: Program, options: CodeGenOptions) -> dict[s
             {"name": o.name, "source": o.source, "dtype": o.dtype, "shape": list(o.shape)} for o in plan.outputs
         ],
     }
+
+
+def _counted(plan: Plan) -> dict[str, int]:
+    """Code, stack and reserve, where they were counted."""
+    found = plan.footprint
+    if found is None:
+        return {}
+    names = {"code_bytes": found.code, "stack_bytes": found.stack, "reserved_bytes": found.reserve}
+    return {**names, "total_bytes": found.total}
 
 
 def _buffer(buffer: Buffer) -> dict[str, Any]:
@@ -178,10 +189,22 @@ if __name__ == "__main__":
 
 def _run_py(options: CodeGenOptions) -> str:
     names = ("HostError", "cuts_of", "parts_of", "scatter", "gather", "windows_of", "indices_of", "evaluate")
-    names = (*names, "run_program")
+    names = (*names, "run_pass", "run_program")
     functions = [getattr(hostrun, name) for name in names]
     shared = "\n\n".join(inspect.getsource(f) for f in functions)
     return f"{_HEAD}\nADDRESS = {options.address!r}\n\n\n{shared}\n{_TAIL}"
+
+
+def _room(memory: dict[str, Any], plan: Plan) -> list[str]:
+    lines: list[str] = []
+    if "code_bytes" in memory:
+        lines.append(
+            f"- With code (about {memory['code_bytes']}), stack ({memory['stack_bytes']}) and what is reserved "
+            f"({memory['reserved_bytes']}): {memory['total_bytes']} of 49152 bytes."
+        )
+    if plan.fold is not None:
+        lines.append(f"- Run in {plan.fold.passes} passes, each on {plan.fold.chunk} of {plan.fold.size}.")
+    return lines
 
 
 def _readme(plan: Plan, manifest: dict[str, Any]) -> str:
@@ -192,6 +215,7 @@ def _readme(plan: Plan, manifest: dict[str, Any]) -> str:
         f"CSL for {plan.grid.cols} columns and {plan.grid.rows} rows of PEs, written by {manifest['generator']}.",
         "",
         f"- Data on each PE: {memory['data_bytes']} of {memory['budget_bytes']} bytes.",
+        *_room(memory, plan),
         f"- Kernels: {len(plan.kernels)} in {len(plan.phases)} phases; between phases the host moves data.",
         "",
         "Run `commands_wse2.sh` or `commands_wse3.sh` with the tools of the SDK, or with those of `wsesim`: the",

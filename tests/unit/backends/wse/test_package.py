@@ -64,11 +64,14 @@ def test_the_manifest_tells_memory_symbols_and_ids():
     assert {s["name"] for s in manifest["symbols"]} == {"m0", "m1", "m2"}
 
 
-def test_five_tiles_of_44_by_44_fit_and_no_more():
-    _, _, plan = planned(graph_of("MatMul", [(88, 88), (88, 88)]), (2, 2))
-    assert plan.data_bytes == 5 * 44 * 44 * 4 <= 38 * 1024
+def test_five_tiles_of_42_by_42_leave_room_for_the_code_and_44_by_44_do_not():
+    _, _, plan = planned(graph_of("MatMul", [(84, 84), (84, 84)]), (2, 2))
+    assert plan.data_bytes == 5 * 42 * 42 * 4 <= 38 * 1024
+    assert plan.fold is None
+    with pytest.raises(MemoryLimitError, match=r"\(data 38\d+, code about \d+.*a PE has 49152.*smallest.*is 3 x 3"):
+        planned(graph_of("MatMul", [(88, 88), (88, 88)]), (2, 2), max_passes=1)
     with pytest.raises(MemoryLimitError, match=r"needs 40500 bytes on each of 2 x 2 PEs, .*38912.*smallest.*is 3 x 3"):
-        planned(graph_of("MatMul", [(90, 90), (90, 90)]), (2, 2))
+        planned(graph_of("MatMul", [(90, 90), (90, 90)]), (2, 2), max_passes=1)
 
 
 def test_the_smallest_square_that_fits_is_found():
@@ -79,7 +82,7 @@ def test_the_smallest_square_that_fits_is_found():
 
 
 def test_a_graph_too_large_for_the_wafer_is_refused():
-    result = CSLCodeGenerator().generate(graph_of("Relu", [(10**6, 10**6)]))
+    result = CSLCodeGenerator().generate(graph_of("Relu", [(10**6, 10**6)]), CodeGenOptions(max_passes=20))
     assert not result.success
     assert "even on 750 x 750 PEs" in result.error_message
 
