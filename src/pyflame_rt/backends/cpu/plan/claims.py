@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from pyflame_rt.ops.registry import Op
 
-__all__ = ["ACTIVATIONS", "ELEMENTWISE", "LOOP_TYPES", "PARAMETERS", "VIEWS", "WHOLE", "keeps"]
+__all__ = ["ACTIVATIONS", "ELEMENTWISE", "LOOP_TYPES", "OURS", "PARAMETERS", "VIEWS", "WHOLE", "keeps"]
 
 # Primitives that are one scalar expression of their operands.
 ELEMENTWISE = frozenset(
@@ -40,6 +40,9 @@ WHOLE = frozenset(
     }
 )  # fmt: skip
 
+# Compositions of our own with a kernel.
+OURS = frozenset({"pyflame::BatchNormSums", "pyflame::BatchStatistics", "pyflame::ConvWeightGrad"})
+
 # Operators that only say how elements are found.
 VIEWS = frozenset({"Expand", "Flatten", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
 
@@ -66,7 +69,7 @@ LOOP_TYPES = frozenset(
 def keeps(op: Op, attributes: Mapping[str, Any]) -> bool:
     """Whether a composition is taken whole instead of being opened."""
     if op.domain:
-        return False
+        return op.full_name in OURS
     if op.name in ("LayerNormalization", "RMSNormalization"):
         return attributes.get("stash_type", 1) == 1
     return op.name in ACTIVATIONS or op.name in WHOLE

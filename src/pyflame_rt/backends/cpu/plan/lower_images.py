@@ -1,4 +1,4 @@
-"""Convolutions of images with constant weights by generated kernels, channels last."""
+"""Convolutions of images by generated kernels, channels last; most take constant weights, Winograd's any."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.tiles.depthwise import DepthwiseKernel
-from pyflame_rt.backends.cpu.llvm.tiles.micro import Finish, tile_for
+from pyflame_rt.backends.cpu.llvm.tiles.filters import FilterKernel
+from pyflame_rt.backends.cpu.llvm.tiles.micro import PLAIN, Finish, Tile, tile_for
 from pyflame_rt.backends.cpu.llvm.tiles.product import ProductKernel
 from pyflame_rt.backends.cpu.llvm.tiles.winograd import WinogradKernel
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
@@ -34,11 +35,25 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.plan.groups import Group
     from pyflame_rt.backends.cpu.plan.views import View
 
-__all__ = ["convolution"]
+__all__ = ["channels_last", "convolution", "steps_of", "turned_convolution"]
 
 # From so many weights per tap on, filters for tiles of 4x4 would not fit any cache.
 DEEP = 200_000
 SMALL_IMAGE = 64
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Weights known only while running: [out, in, 3, 3], or for turned ones [in, out, 3, 3] by half a turn."""
+
+    view: View
+    turned: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Outputs, inputs, taps."""
+        a, b, *taps = self.view.shape
+        return (b, a, *taps) if self.turned else (a, b, *taps)
 
 
 @dataclass(frozen=True)
@@ -47,7 +62,7 @@ class _Task:
 
     label: str
     x: View
-    weights: np.ndarray[Any, Any]
+    weights: np.ndarray[Any, Any] | Filters
     operands: list[View]
     finish: Finish
     out: View
@@ -58,30 +73,54 @@ def convolution(low: Lowering, step: Step, group: Group | None = None) -> View:
     """Lower a convolution, with the loop that alone reads it; NotNative where the library does better."""
     data, name, *rest = step.node.inputs
     weights = low.constant_of(name)
-    shape, source = low.concrete.shape(step.node.outputs[0]), low.concrete.shape(data)
-    if weights is None or weights.dtype != np.float32 or weights.ndim != 4 or not math.prod(shape) * weights.size:
-        raise NotNative("weights that are not a constant of float32 over two axes")
+    shape, source, taps = (low.concrete.shape(n) for n in (step.node.outputs[0], data, name))
+    if len(taps) != 4 or low.concrete.dtype(name) is not DType.Float32 or not math.prod(shape) * math.prod(taps):
+        raise NotNative("weights that are not of float32 over two axes")
     if low.concrete.dtype(data) is not DType.Float32:
         raise NotNative("not an image of float32")
-    at = _windows(step, source[2:], weights.shape[2:])
-    ways = _ways(step.attributes["group"], weights, at, shape)
+    at = _windows(step, source[2:], taps[2:])
+    ways = _ways(step.attributes["group"], taps, at, shape)
+    if weights is None and not ways[0].startswith("winograd"):
+        raise NotNative("weights that are not constant")
     label = label_of(step, group)
     form = f"s{at.strides} p{at.padding} d{at.dilations} g{step.attributes['group']}"
     if step.node.outputs[0] in low.concrete.exact:
         ways, form = tuple(way for way in ways if not way.startswith("winograd")), f"{form} exact"
-    case = f"{label} {list(source)} {list(weights.shape)} {form}".replace(", ", ",")
+    if weights is None:
+        form = f"{form} trained"
+    case = f"{label} {list(source)} {list(taps)} {form}".replace(", ", ",")
     way = low.choices.pick(case, ways, step.node.name)
     if way == "library":
         raise NotNative("the library was measured to be faster")
     ending = ending_of(low, step, group, rest[0] if rest else "", 1)
-    x = _channels_last(low, data)
+    x = channels_last(low, data)
     operands = []
     for operand, reach in zip(ending.names, ending.finish.operands, strict=True):
         view = low.strided(operand)
-        operands.append(_channels_last(low, operand) if reach == "full" else as_rows(low, view, 1, shape[1]))
+        operands.append(channels_last(low, operand) if reach == "full" else as_rows(low, view, 1, shape[1]))
     n, channels, height, width = shape
     out = low.new((n, height, width, channels), DType.Float32).permuted([0, 3, 1, 2])
-    _LOWERINGS[way](low, _Task(label, x, weights, operands, ending.finish, out, at))
+    given = Filters(low.dense(name), turned=False) if weights is None else weights
+    _LOWERINGS[way](low, _Task(label, x, given, operands, ending.finish, out, at))
+    return out
+
+
+def turned_convolution(low: Lowering, step: Step, padding: tuple[tuple[int, int], ...]) -> View:
+    """A transposed 3x3 convolution of stride 1 without bias: a convolution by turned filters, padded so."""
+    data, name = step.node.inputs[:2]
+    shape, (depth, columns, *kernel) = low.concrete.shape(step.node.outputs[0]), low.concrete.shape(name)
+    at = Windows(tuple(kernel), (1, 1), (1, 1), padding)
+    ways = _ways(1, (columns, depth, *kernel), at, shape)
+    if not ways[0].startswith("winograd"):
+        raise NotNative("a window the generated kernels have no form for")
+    case = f"ConvTranspose {list(low.concrete.shape(data))} {[depth, columns]} p{padding}".replace(", ", ",")
+    way = low.choices.pick(case, ways, step.node.name)
+    if way == "library":
+        raise NotNative("the library was measured to be faster")
+    x, filters = channels_last(low, data), Filters(low.dense(name), turned=True)
+    n, _, height, width = shape
+    out = low.new((n, height, width, columns), DType.Float32).permuted([0, 3, 1, 2])
+    _LOWERINGS[way](low, _Task("ConvTranspose", x, filters, [], PLAIN, out, at))
     return out
 
 
@@ -90,9 +129,9 @@ def _windows(step: Step, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> Win
     return windows(sizes, kernel, **{n: step.attributes[n] for n in names if step.attributes.get(n) is not None})
 
 
-def _ways(groups: int, weights: np.ndarray[Any, Any], at: Windows, shape: tuple[int, ...]) -> tuple[str, ...]:
+def _ways(groups: int, weights: tuple[int, ...], at: Windows, shape: tuple[int, ...]) -> tuple[str, ...]:
     """Kernels that can do it, the one that is best as a rule first; NotNative where only the library can."""
-    columns, depth = weights.shape[:2]
+    columns, depth = weights[:2]
     if groups > 1:
         if depth == 1 and columns == groups and columns % 4 == 0 and at.dilations == (1, 1) and at.kernel[1] <= 7:
             return ("depthwise", "library")
@@ -111,7 +150,7 @@ def _ways(groups: int, weights: np.ndarray[Any, Any], at: Windows, shape: tuple[
     return ("winograd2", "winograd4", "library") if deep else ("winograd4", "winograd2", "library")
 
 
-def _channels_last(low: Lowering, name: str) -> View:
+def channels_last(low: Lowering, name: str) -> View:
     """An image whose channels lie next to each other."""
     view = low.view(name)
     if view.is_blocked or (view.strides[1] != 1 and view.shape[1] != 1) or 0 in view.strides:
@@ -132,18 +171,19 @@ def _flat_operands(task: _Task) -> list[View]:
     return [_flat(v) if r == "full" else v for v, r in zip(task.operands, task.finish.operands, strict=True)]
 
 
-def _steps(view: View) -> list[int]:
+def steps_of(view: View) -> list[int]:
     """Strides of images, lines and pixels."""
     return [view.strides[0], view.strides[2], view.strides[3]]
 
 
 def _operand_steps(task: _Task) -> list[int]:
     pairs = zip(task.operands, task.finish.operands, strict=True)
-    return [step for view, reach in pairs if reach == "full" for step in _steps(view)]
+    return [step for view, reach in pairs if reach == "full" for step in steps_of(view)]
 
 
 def _product(low: Lowering, task: _Task) -> None:
     """Every pixel a row of a product."""
+    assert isinstance(task.weights, np.ndarray)
     matrix = task.weights.reshape(task.weights.shape[:2]).T
     product_step(low, task.label, _flat(task.x), matrix, _flat_operands(task), task.finish, _flat(task.out))
 
@@ -151,10 +191,11 @@ def _product(low: Lowering, task: _Task) -> None:
 def _pixels(low: Lowering, task: _Task) -> None:
     """A product for each tap, summed in registers; no padding."""
     x, out, at = task.x, _flat(task.out), task.at
+    assert isinstance(task.weights, np.ndarray)
     tile = tile_for(host(), out.shape[1])
     columns = tile.vectors * host().lanes(4)
     channels = x.shape[1]
-    image, line, pixel = _steps(x)
+    image, line, pixel = steps_of(x)
     depth, taps = channels, [(i, j) for i in range(at.kernel[0]) for j in range(at.kernel[1])]
     if at.dilations[1] == 1 and pixel == channels:
         # The columns of a window lie next to each other: one run for each of its lines.
@@ -184,14 +225,14 @@ def _winograd(low: Lowering, task: _Task, edge: int) -> None:
     down, across = -(-height // edge), -(-width // edge)
     tiles = images * down * across
     block = min(3 * tile.rows, tiles)
-    packed = low.constant(winograd_panels(task.weights, edge, tile.vectors * lanes))
+    packed = _winograd_filters(low, task.weights, edge, tile)
     count = packed.shape[0]
     items = -(-tiles // block) * count
     slot, apart = kernel.slot(lanes, block, depth), apart_of(low, items)
     scratch = low.new((-(-items // apart) * slot,), DType.Float32)
     params = [
         depth, columns, *task.x.shape[2:], height, width, down, across, tiles, block,
-        count, 1, count, padding[0][0], padding[1][0], *_steps(task.x), slot, apart, *_steps(task.out),
+        count, 1, count, padding[0][0], padding[1][0], *steps_of(task.x), slot, apart, *steps_of(task.out),
         *_operand_steps(task),
     ]  # fmt: skip
     zeros = low.constant(np.zeros(depth, np.float32))
@@ -200,8 +241,23 @@ def _winograd(low: Lowering, task: _Task, edge: int) -> None:
     low.kernel(task.label, kernel, views, params, items, grain)
 
 
+def _winograd_filters(low: Lowering, weights: np.ndarray[Any, Any] | Filters, edge: int, tile: Tile) -> View:
+    """Filters at Winograd's points: [panels, points, depth, columns of a panel]."""
+    wide = tile.vectors * host().lanes(4)
+    if isinstance(weights, np.ndarray):
+        return low.constant(winograd_panels(weights, edge, wide))
+    columns, depth = weights.shape[:2]
+    count = -(-columns // wide)
+    packed = low.new((count, (edge + 2) ** 2, depth, wide), DType.Float32)
+    steps = [9, columns * 9] if weights.turned else [depth * 9, 9]
+    kernel = FilterKernel(tile, edge, weights.turned)
+    low.kernel("filters", kernel, [weights.view, packed], [columns, depth, *steps], count * depth, 16)
+    return packed
+
+
 def _depthwise(low: Lowering, task: _Task) -> None:
     channels, at = task.out.shape[1], task.at
+    assert isinstance(task.weights, np.ndarray)
     lanes = math.gcd(host().lanes(4), channels)
     images, _, height, width = task.out.shape
     # Some pixels of the last tile of a line may be computed in vain: the fewest, then the largest tile.
@@ -210,7 +266,7 @@ def _depthwise(low: Lowering, task: _Task) -> None:
     filters = low.constant(channel_filters(task.weights))
     params = [
         channels, *task.x.shape[2:], height, width, at.kernel[0], at.strides[0], at.padding[0][0], at.padding[1][0],
-        *_steps(task.x), *_steps(task.out), *_operand_steps(task),
+        *steps_of(task.x), *steps_of(task.out), *_operand_steps(task),
     ]  # fmt: skip
     # A multiplication costs more here than in a product: less work is worth a thread.
     grain = GRAIN // 4 // max(width * channels * math.prod(at.kernel), 1)

@@ -14,6 +14,7 @@ from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.onednn.packing import pack
 from pyflame_rt.backends.cpu.plan.claims import LOOP_TYPES
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.plan.lower_images import turned_convolution
 from pyflame_rt.backends.cpu.plan.lower_loops import row_step
 from pyflame_rt.backends.cpu.plan.lower_windows import add_bias, convolve
 from pyflame_rt.backends.cpu.plan.views import View, contiguous_strides
@@ -90,6 +91,8 @@ def conv_transpose(low: Lowering, step: Step) -> None:
         for n, s, k, d, b, o in zip(src.shape[2:], steps, taps[2:], gaps, begin, out_shape[2:], strict=True)
     ]
     rest = step.node.inputs[2] if len(step.node.inputs) > 2 else ""
+    if not rest and groups == 1 and set(steps) == set(gaps) == {1} and _turned(low, step, begin, end):
+        return
     bias = low.dense(rest) if rest else None
     wide = (groups, taps[1], taps[0] // groups, *taps[2:])
     shape = wide if groups > 1 else wide[1:]
@@ -111,6 +114,21 @@ def conv_transpose(low: Lowering, step: Step) -> None:
     out = low.new_blocked(primitive.args["dst"], DType.Float32)
     low.primitive("ConvTranspose", primitive, {**args, "dst": out})
     low.places[step.node.outputs[0]] = out
+
+
+def _turned(low: Lowering, step: Step, begin: list[int], end: list[int]) -> bool:
+    """A transposed convolution as a convolution by turned filters; False where there is no kernel for that."""
+    taps = low.concrete.shape(step.node.inputs[1])[2:]
+    pads = [(k - 1 - b, k - 1 - e) for k, b, e in zip(taps, begin, end, strict=True)]
+    if len(taps) != 2 or any(p < 0 for pair in pads for p in pair):
+        return False
+    kept = low.mark()
+    try:
+        low.places[step.node.outputs[0]] = turned_convolution(low, step, tuple(pads))
+    except NotNative:
+        low.back_to(kept)
+        return False
+    return True
 
 
 class _Sized:

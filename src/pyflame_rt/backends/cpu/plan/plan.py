@@ -11,6 +11,7 @@ import numpy as np
 
 from pyflame_rt.backends.cpu.plan import (
     lower_dnn,
+    lower_gradients,
     lower_index,
     lower_loops,
     lower_moves,
@@ -46,6 +47,7 @@ __all__ = ["Plan", "Retired", "make_plan", "specialise"]
 # Declaring the lowerings is what importing these modules is for.
 _FAMILIES = (
     lower_dnn,
+    lower_gradients,
     lower_index,
     lower_loops,
     lower_moves,

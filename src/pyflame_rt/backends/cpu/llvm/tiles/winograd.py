@@ -35,7 +35,15 @@ from pyflame_rt.backends.cpu.llvm.tiles.micro import PLAIN, Finish, Tile, accumu
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["WINOGRAD_PARAMS", "WinogradKernel", "filter_matrix"]
+__all__ = [
+    "WINOGRAD_PARAMS",
+    "WinogradKernel",
+    "combined",
+    "filter_lines",
+    "filter_matrix",
+    "spread_gradient",
+    "spread_image",
+]
 
 _P, _Q = 0.75, 1.5
 _FINITE = {4: (0.0, _P, -_P, _Q, -_Q), 2: (0.0, 1.0, -1.0)}
@@ -53,10 +61,20 @@ def filter_matrix(out: int) -> np.ndarray[Any, Any]:
         >>> filter_matrix(2).shape, filter_matrix(4).shape
         ((16, 9), (36, 9))
     """
+    line = filter_lines(out)
+    return np.kron(line, line)
+
+
+def filter_lines(out: int) -> np.ndarray[Any, Any]:
+    """The map from three weights in a line to the points.
+
+    Example:
+        >>> filter_lines(2).tolist()
+        [[-1.0, -0.0, -0.0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0.0, 0.0, 1.0]]
+    """
     points = _FINITE[out]
     rows = [[p**k / np.prod([p - q for q in points if q != p]) for k in range(3)] for p in points]
-    line = np.array([*rows, [0.0, 0.0, 1.0]])
-    return np.kron(line, line)
+    return np.array([*rows, [0.0, 0.0, 1.0]])
 
 
 @dataclass(frozen=True)
@@ -184,11 +202,11 @@ class _Winograd:
             for j in range(self.side):
                 place = b.op(f"load ptr, ptr {b.element('ptr', self.places, str(i * self.side + j))}")
                 values.append(load_vector(at, floats(b, place, channel)))
-            for j, value in enumerate(_spread(values)):
+            for j, value in enumerate(spread_image(values)):
                 store_vector(at, value, floats(b, self.temp, (i * self.side + j) * lanes))
         for j in range(self.side):
             values = [load_vector(at, floats(b, self.temp, (i * self.side + j) * lanes)) for i in range(self.side)]
-            for i, value in enumerate(_spread(values)):
+            for i, value in enumerate(spread_image(values)):
                 store_vector(at, value, floats(b, target, mul(b, apart, i * self.side + j)))
 
     # ------------------------------------------------------------------ products
@@ -292,7 +310,7 @@ class _Winograd:
         store_vector(at, self.kernel.finish.apply(value, operand), floats(b, starts[0], moved), mask)
 
 
-def _spread(d: Sequence[V]) -> list[V]:
+def spread_image(d: Sequence[V]) -> list[V]:
     """Inputs in a line as values at the points."""
     if len(d) == 4:
         return [d[2] - d[0], d[2] + d[1], d[2] - d[1], d[3] - d[1]]
@@ -322,3 +340,26 @@ def _collected(m: Sequence[V]) -> list[V]:
         at.fma(plus2, _Q**2, plus * _P**2),
         at.fma(minus2, _Q**3, at.fma(minus, _P**3, m[5])),
     ]
+
+
+def spread_gradient(y: Sequence[V]) -> list[V]:
+    """Results in a line as values at the points: the transpose of what collects results."""
+    if len(y) == 2:
+        return [y[0], y[0] + y[1], y[0] - y[1], y[1]]
+    at = y[0].at
+    pairs = []
+    for point in (_P, _Q):
+        even = at.fma(y[2], point**2, y[0])
+        odd = at.fma(y[3], point**3, y[1] * point)
+        pairs += [even + odd, even - odd]
+    return [y[0], *pairs, y[3]]
+
+
+def combined(values: Sequence[V], factors: Sequence[float]) -> V:
+    """The sum of values by factors, those of zero left out."""
+    total: V | None = None
+    for value, factor in zip(values, factors, strict=True):
+        if factor:
+            total = value * float(factor) if total is None else value.at.fma(value, float(factor), total)
+    assert total is not None
+    return total

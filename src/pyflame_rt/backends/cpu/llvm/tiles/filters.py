@@ -1,0 +1,90 @@
+"""Filters of a convolution brought to Winograd's points while running, for weights that are no constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
+from pyflame_rt.backends.cpu.llvm.host import host as this_host
+from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes
+from pyflame_rt.backends.cpu.llvm.tiles.control import Loop, add, buffers, floats, least, mul, store_vector
+from pyflame_rt.backends.cpu.llvm.tiles.winograd import combined, filter_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame_rt.backends.cpu.llvm.tiles.micro import Tile
+
+__all__ = ["FILTER_PARAMS", "FilterKernel"]
+
+FILTER_PARAMS = ("columns", "depth", "column_stride", "depth_stride")
+
+
+@dataclass(frozen=True)
+class FilterKernel:
+    """Result[panel, point, depth, column] of weights whose nine taps lie together, as WinogradKernel reads them.
+
+    ``flip`` turns every filter by half a turn: the filters of the gradient towards the input. Columns beyond the last
+    repeat it.
+
+    bufs: weights, result. params: FILTER_PARAMS. rows: panels times depth.
+    """
+
+    tile: Tile
+    edge: int
+    flip: bool = False
+
+    @property
+    def key(self) -> str:
+        """Equal for kernels of equal structure."""
+        return f"filters{self.edge} x{self.tile.vectors} {self.flip}"
+
+    def emit(self, name: str) -> str:
+        """The module, as text."""
+        b = Builder(this_host())
+        b.begin()
+        _Filters(self, b).emit()
+        b.do("ret void")
+        b.end(SIGNATURE.format(name=name))
+        return b.text()
+
+
+class _Filters:
+    def __init__(self, kernel: FilterKernel, b: Builder) -> None:
+        self.kernel, self.b = kernel, b
+        self.at = Lanes(b, b.host.lanes(4))
+        self.width = kernel.tile.vectors * self.at.lanes
+        self.p = {name: b.load_i64("%params", k) for k, name in enumerate(FILTER_PARAMS)}
+
+    def emit(self) -> None:
+        b, p, lanes = self.b, self.p, self.at.lanes
+        weights, result = buffers(b, 2)
+        points = (self.kernel.edge + 2) ** 2
+        self.apart = mul(b, p["depth"], self.width)
+        last = b.integer(f"sub {p['columns']}, 1")
+        with Loop(b, "%begin", "%end") as item:
+            panel, k = b.integer(f"udiv {item}, {p['depth']}"), b.integer(f"urem {item}, {p['depth']}")
+            source = floats(b, weights, mul(b, k, p["depth_stride"]))
+            target = floats(b, result, add(b, mul(b, mul(b, panel, self.apart), points), mul(b, k, self.width)))
+            for v in range(self.kernel.tile.vectors):
+                first = add(b, mul(b, panel, self.width), v * lanes)
+                columns = [least(b, add(b, first, lane), last) for lane in range(lanes)]
+                places = [floats(b, source, mul(b, c, p["column_stride"])) for c in columns]
+                self._filters(places, floats(b, target, v * lanes))
+
+    def _filters(self, places: Sequence[str], target: str) -> None:
+        b, at = self.b, self.at
+        taps = []
+        for tap in range(9):
+            moved = 8 - tap if self.kernel.flip else tap
+            taps.append(
+                at.gather_lanes("float", [b.op(f"load float, ptr {floats(b, p, moved)}, align 4") for p in places])
+            )
+        lines = filter_lines(self.kernel.edge)
+        half = [[combined(taps[3 * i : 3 * i + 3], line) for line in lines] for i in range(3)]
+        side = len(lines)
+        for j in range(side):
+            for i, line in enumerate(lines):
+                value = combined([half[row][j] for row in range(3)], line)
+                store_vector(at, value, floats(b, target, mul(b, self.apart, i * side + j)))

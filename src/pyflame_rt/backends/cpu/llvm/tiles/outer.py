@@ -1,0 +1,197 @@
+"""Sums of outer products: what the gradients of weights are made of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
+from pyflame_rt.backends.cpu.llvm.host import host as this_host
+from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
+from pyflame_rt.backends.cpu.llvm.tiles.control import Loop, add, buffers, floats, least, load_vector, mul, store_vector
+from pyflame_rt.backends.cpu.llvm.tiles.winograd import combined, filter_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame_rt.backends.cpu.llvm.tiles.micro import Tile
+
+__all__ = ["COLLECT_PARAMS", "OUTER_PARAMS", "CollectKernel", "OuterKernel", "row_panel"]
+
+OUTER_PARAMS = ("depth", "rows", "panels", "left_point", "right_point", "result_point", "result_row", "keep")
+COLLECT_PARAMS = ("rows", "columns", "points", "source_point", "source_row", "result_column", "result_row")
+_UNROLL = 2
+
+
+def row_panel(tile: Tile, lanes: int) -> int:
+    """Rows of a panel of the left operand: whole vectors and whole tiles."""
+    return math.lcm(tile.rows, lanes)
+
+
+@dataclass(frozen=True)
+class OuterKernel:
+    """Result[point, row, column] = sum over k of left[point, k, row] * right[point, k, column], added to if ``keep``.
+
+    Both operands are packed as SpreadKernel does, the left one in panels of ``row_panel``, the right one in panels of a
+    tile's columns. The result has whole tiles: rows of ``result_row`` floats, and rows up to the end of the last tile.
+
+    bufs: left, right, result. params: OUTER_PARAMS. rows: items, that is points times panels of the right operand.
+    """
+
+    tile: Tile
+
+    @property
+    def key(self) -> str:
+        """Equal for kernels of equal structure."""
+        return f"outer {self.tile.rows}x{self.tile.vectors}"
+
+    def emit(self, name: str) -> str:
+        """The module, as text."""
+        b = Builder(this_host())
+        b.begin()
+        _Outer(self, b).emit()
+        b.do("ret void")
+        b.end(SIGNATURE.format(name=name))
+        return b.text()
+
+
+class _Outer:
+    def __init__(self, kernel: OuterKernel, b: Builder) -> None:
+        self.b, self.tile = b, kernel.tile
+        self.at = Lanes(b, b.host.lanes(4))
+        self.width = self.tile.vectors * self.at.lanes
+        self.panel = row_panel(self.tile, self.at.lanes)
+        self.p = {name: b.load_i64("%params", k) for k, name in enumerate(OUTER_PARAMS)}
+
+    def emit(self) -> None:
+        b, p = self.b, self.p
+        left, right, result = buffers(b, 3)
+        with Loop(b, "%begin", "%end") as item:
+            point, panel = b.integer(f"sdiv {item}, {p['panels']}"), b.integer(f"srem {item}, {p['panels']}")
+            columns = floats(b, right, mul(b, point, p["right_point"]))
+            columns = floats(b, columns, mul(b, mul(b, panel, p["depth"]), self.width))
+            rows = floats(b, left, mul(b, point, p["left_point"]))
+            target = floats(b, result, add(b, mul(b, point, p["result_point"]), mul(b, panel, self.width)))
+            with Loop(b, "0", p["rows"], self.tile.rows) as row:
+                block, inside = b.integer(f"udiv {row}, {self.panel}"), b.integer(f"urem {row}, {self.panel}")
+                start = add(b, mul(b, mul(b, block, p["depth"]), self.panel), inside)
+                self._tile(floats(b, rows, start), columns, floats(b, target, mul(b, row, p["result_row"])))
+
+    def _tile(self, rows: str, columns: str, target: str) -> None:
+        b, at, vector = self.b, self.at, self.at.type("float")
+        depth = self.p["depth"]
+        carried = [
+            ("ptr", rows),
+            ("ptr", columns),
+            *[(vector, "zeroinitializer")] * (self.tile.rows * self.tile.vectors),
+        ]
+        whole = b.integer(f"and {depth}, {-_UNROLL}")
+        for low, high, step in (("0", whole, _UNROLL), (whole, depth, 1)):
+            loop = Loop(b, low, high, step, carried)
+            _, (left, right, *sums) = loop.open()
+            for _ in range(step):
+                sums = self._turn(left, right, sums)
+                left, right = floats(b, left, self.panel), floats(b, right, self.width)
+            ended = loop.close([left, right, *sums])
+            carried = [("ptr", ended[0]), ("ptr", ended[1]), *((vector, s) for s in ended[2:])]
+        self._store([V(at, "float", s) for _, s in carried[2:]], target)
+
+    def _turn(self, left: str, right: str, sums: Sequence[str]) -> list[str]:
+        b, at, vectors = self.b, self.at, self.tile.vectors
+        columns = [load_vector(at, floats(b, right, v * at.lanes)) for v in range(vectors)]
+        result = list(sums)
+        for r in range(self.tile.rows):
+            value = at.splat("float", b.op(f"load float, ptr {floats(b, left, r)}, align 4"))
+            for v, column in enumerate(columns):
+                here = r * vectors + v
+                result[here] = at.fma(value, column, V(at, "float", result[here])).name
+        return result
+
+    def _store(self, sums: Sequence[V], target: str) -> None:
+        b, at = self.b, self.at
+        more, fresh, done = b.label("more"), b.label("fresh"), b.label("stored")
+        b.branch(b.op(f"icmp ne i64 {self.p['keep']}, 0"), more, fresh)
+        for label in (more, fresh):
+            b.place(label)
+            for r in range(self.tile.rows):
+                line = floats(b, target, mul(b, self.p["result_row"], r))
+                for v in range(self.tile.vectors):
+                    place, total = floats(b, line, v * at.lanes), sums[r * self.tile.vectors + v]
+                    store_vector(at, load_vector(at, place) + total if label == more else total, place)
+            b.jump(done)
+        b.place(done)
+
+
+@dataclass(frozen=True)
+class CollectKernel:
+    """Sums [point, row, column] as gradients of weights, result[column, row, tap].
+
+    ``winograd`` takes the points back to the nine taps, ``taps`` has a point for each tap.
+
+    bufs: source, result. params: COLLECT_PARAMS. rows: groups of ``lanes`` columns.
+    """
+
+    kind: Literal["winograd", "taps"]
+    edge: int = 4
+
+    @property
+    def key(self) -> str:
+        """Equal for kernels of equal structure."""
+        return f"collect {self.kind} {self.edge}"
+
+    def emit(self, name: str) -> str:
+        """The module, as text."""
+        b = Builder(this_host())
+        b.begin()
+        _Collect(self, b).emit()
+        b.do("ret void")
+        b.end(SIGNATURE.format(name=name))
+        return b.text()
+
+
+class _Collect:
+    def __init__(self, kernel: CollectKernel, b: Builder) -> None:
+        self.kernel, self.b = kernel, b
+        self.at = Lanes(b, b.host.lanes(4))
+        self.p = {name: b.load_i64("%params", k) for k, name in enumerate(COLLECT_PARAMS)}
+
+    def emit(self) -> None:
+        b, p, lanes = self.b, self.p, self.at.lanes
+        source, result = buffers(b, 2)
+        self.temp = b.op(f"alloca [{3 * (self.kernel.edge + 2) * lanes} x float], align 64")
+        with Loop(b, "%begin", "%end") as group:
+            column = mul(b, group, lanes)
+            self.left = least(b, b.integer(f"sub {p['columns']}, {column}"), lanes)
+            begin, target = floats(b, source, column), floats(b, result, mul(b, column, p["result_column"]))
+            with Loop(b, "0", p["rows"]) as row:
+                start = floats(b, begin, mul(b, row, p["source_row"]))
+                place = floats(b, target, mul(b, row, p["result_row"]))
+                if self.kernel.kind == "taps":
+                    self._copy(start, place)
+                else:
+                    self._back(start, place)
+
+    def _copy(self, source: str, target: str) -> None:
+        b, p = self.b, self.p
+        with Loop(b, "0", p["points"]) as tap, Loop(b, "0", self.left) as lane:
+            place = floats(b, source, add(b, mul(b, tap, p["source_point"]), lane))
+            value = b.op(f"load float, ptr {place}, align 4")
+            b.do(f"store float {value}, ptr {floats(b, target, add(b, mul(b, lane, p['result_column']), tap))}")
+
+    def _back(self, source: str, target: str) -> None:
+        b, at, lanes = self.b, self.at, self.at.lanes
+        side, lines = self.kernel.edge + 2, filter_lines(self.kernel.edge)
+        for i in range(side):
+            values = [
+                load_vector(at, floats(b, source, mul(b, self.p["source_point"], i * side + j))) for j in range(side)
+            ]
+            for tap in range(3):
+                store_vector(at, combined(values, lines[:, tap]), floats(b, self.temp, (i * 3 + tap) * lanes))
+        for across in range(3):
+            values = [load_vector(at, floats(b, self.temp, (i * 3 + across) * lanes)) for i in range(side)]
+            for down in range(3):
+                total = combined(values, lines[:, down])
+                for lane in range(lanes):
+                    moved = add(b, mul(b, self.p["result_column"], lane), down * 3 + across)
+                    b.do(f"store float {at.lane(total, lane)}, ptr {floats(b, target, moved)}, align 4")
