@@ -99,11 +99,63 @@ def _batch_statistics(x: Value) -> tuple[Value, Value]:
     return Reshape(mean, [-1]), Reshape(variance, [-1])
 
 
-@operator(since=1, domain="pyflame")
+def _batch_statistics_vjp(g: tuple[Value, Value], y: tuple[Value, Value], X: Value, /) -> tuple[Value]:
+    share, rank = 1.0 / _count(X), X.rank
+    away = X - _per_channel(y[0], rank)
+    return (away * _per_channel(g[1] * (2.0 * share), rank) + _per_channel(g[0] * share, rank),)
+
+
+def _count(x: Value) -> float:
+    """Elements of one channel."""
+    return float(np.prod([int(n) for i, n in enumerate(x.shape) if i != 1]))  # type: ignore[arg-type]
+
+
+@operator(since=1, domain="pyflame", vjp=_batch_statistics_vjp)
 def BatchStatistics(X: Value, /) -> tuple[Value, Value]:
     """Mean and variance of every channel, which BatchNormalization before 14 also gave."""
     mean, variance = _batch_statistics(_cast(X, _wide(X)))
     return _cast(mean, X.dtype), _cast(variance, X.dtype)
+
+
+@operator(since=1, domain="pyflame")
+def BatchNormSums(G: Value, X: Value, mean: Value, /) -> tuple[Value, Value]:
+    """For every channel the sum of a gradient, and that of its products with deviations from the mean."""
+    axes = [0, *range(2, X.rank)]
+    away = X - _per_channel(mean, X.rank)
+    return ReduceSum(G, axes, keepdims=0), ReduceSum(G * away, axes, keepdims=0)
+
+
+def _batch_normalized_vjp(
+    g: Value,
+    y: Value,
+    X: Value,
+    scale: Value,
+    B: Value,
+    mean: Value,
+    variance: Value,
+    /,
+    *,
+    epsilon: float,
+) -> tuple[Value | None, ...]:
+    """The statistics are those of the batch: what reaches the input through them is part of its gradient."""
+    total, products = BatchNormSums(g, X, mean)
+    inverse = _inverse_deviation(variance, epsilon)
+    factor, count = scale * inverse, _count(X)
+    slope, shift, rank = factor * inverse * inverse * products / count, factor * total / count, X.rank
+    away = X - _per_channel(mean, rank)
+    dx = g * _per_channel(factor, rank) - away * _per_channel(slope, rank) - _per_channel(shift, rank)
+    return dx, products * inverse, total, None, None
+
+
+@operator(since=1, domain="pyflame", vjp=_batch_normalized_vjp)
+def BatchNormalized(
+    X: Value, scale: Value, B: Value, mean: Value, variance: Value, /, *, epsilon: float = _EPSILON
+) -> Value:
+    """Normalise every channel by the batch's own statistics, which BatchStatistics gives.
+
+    The gradient towards X counts that the statistics depend on it; none goes to the statistics themselves.
+    """
+    return _normalised(X, mean, variance, scale, B, epsilon)
 
 
 @upgrade(["BatchNormalization", "InstanceNormalization"], to=6)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame.autograd import no_grad
 from pyflame.dtypes import DType
-from pyflame.ops.core import call
+from pyflame.ops.core import call, call_many
 from pyflame.ops.creation import ones, zeros
 from pyflame_rt.graph.errors import ShapeMismatchError
 
@@ -63,13 +63,16 @@ def batch_norm(
         count *= input.shape[axis]
     if count <= 1:
         raise ValueError(f"Expected more than 1 value per channel when training. Received: {list(input.shape)}")
-    mean = input.mean(dim=axes, keepdim=True)
-    centred = input - mean
-    variance = (centred * centred).mean(dim=axes, keepdim=True)
+    mean, variance = call_many("pyflame::BatchStatistics", input)
     if running_mean is not None and running_var is not None:
         _track(running_mean, mean, momentum)
         _track(running_var, variance * (count / (count - 1)), momentum)
-    return _affine(centred * (variance + eps).rsqrt(), weight, bias)
+    kind, channels = input.dtype, [input.shape[1]]
+    scale = ones(channels, dtype=kind) if weight is None or weight.dtype is not kind else weight
+    shift = zeros(channels, dtype=kind) if bias is None or bias.dtype is not kind else bias
+    y = call("pyflame::BatchNormalized", input, scale, shift, mean, variance, epsilon=float(eps))
+    # Parameters of another element type take part as they are, and may widen the result.
+    return _affine(y, None if scale is weight else weight, None if shift is bias else bias)
 
 
 def _track(running: Tensor, batch: Tensor, momentum: float | None) -> None:

@@ -151,11 +151,14 @@ def _ways(groups: int, weights: tuple[int, ...], at: Windows, shape: tuple[int, 
 
 
 def channels_last(low: Lowering, name: str) -> View:
-    """An image whose channels lie next to each other."""
+    """An image whose channels lie next to each other; it is put so once for all who ask."""
     view = low.view(name)
-    if view.is_blocked or (view.strides[1] != 1 and view.shape[1] != 1) or 0 in view.strides:
-        return low.reordered(view, MemDesc(view.shape, "f32", "acdb"))
-    return view
+    if not view.is_blocked and (view.strides[1] == 1 or view.shape[1] == 1) and 0 not in view.strides:
+        return view
+    turned = f"{name}\0channels last"
+    if turned not in low.places:
+        low.places[turned] = low.reordered(view, MemDesc(view.shape, "f32", "acdb"))
+    return low.places[turned]
 
 
 def _flat(view: View) -> View:

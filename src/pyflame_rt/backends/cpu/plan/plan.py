@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.backends.cpu.plan import (
+    lower_channels,
     lower_dnn,
     lower_gradients,
     lower_index,
@@ -46,6 +47,7 @@ __all__ = ["Plan", "Retired", "make_plan", "specialise"]
 
 # Declaring the lowerings is what importing these modules is for.
 _FAMILIES = (
+    lower_channels,
     lower_dnn,
     lower_gradients,
     lower_index,
