@@ -114,9 +114,8 @@ def _summed(low: Lowering, plan: _Sum, x: View, g: View, shape: tuple[int, ...])
     right_point = panels * width * portion
     left = low.new((plan.points * left_point,), DType.Float32)
     right = low.new(((1 if plan.shared else plan.points) * right_point,), DType.Float32)
-    line = panels * width
-    sheet = -(-rows // tile.rows) * tile.rows * line
-    sums = low.new((plan.points * sheet,), DType.Float32)
+    sheet = -(-rows // tile.rows) * tile.rows * width
+    sums = low.new((panels * plan.points * sheet,), DType.Float32)
     zeros = low.constant(np.zeros(max(rows, columns) + lanes, np.float32))
     kernel = OuterKernel(tile)
     for first in range(0, plan.count, portion):
@@ -125,10 +124,19 @@ def _summed(low: Lowering, plan: _Sum, x: View, g: View, shape: tuple[int, ...])
         points = [-(-rows // plan.left.panel) * plan.left.panel * count, panels * width * count]
         _spread(low, plan, plan.left, x, left, (zeros, first, count, points[0]), plan.left_window)
         _spread(low, plan, plan.right, g, right, (zeros, first, count, points[1]), plan.right_window)
-        params = [count, rows, panels, points[0], 0 if plan.shared else points[1], sheet, line, int(first > 0)]
+        params = [
+            count,
+            rows,
+            panels,
+            points[0],
+            0 if plan.shared else points[1],
+            sheet,
+            plan.points * sheet,
+            int(first > 0),
+        ]
         grain = GRAIN // max(count * rows * width, 1)
         low.kernel("ConvWeightGrad", kernel, [left, right, sums], params, plan.points * panels, grain)
-    return _collected(low, plan, sums, (sheet, line), shape)
+    return _collected(low, plan, sums, sheet, shape)
 
 
 def _spread(
@@ -147,12 +155,12 @@ def _spread(
     low.kernel("ConvWeightGrad", kernel, [image, zeros, target], [*params, *taps], count, GRAIN // 8 // max(work, 1))
 
 
-def _collected(low: Lowering, plan: _Sum, sums: View, steps: tuple[int, int], shape: tuple[int, ...]) -> View:
+def _collected(low: Lowering, plan: _Sum, sums: View, sheet: int, shape: tuple[int, ...]) -> View:
     out = low.new(shape, DType.Float32)
     columns, rows, *taps = shape
-    kernel = CollectKernel("taps") if plan.way == "taps" else CollectKernel("winograd", plan.left.edge)
-    size = math.prod(taps)
-    params = [rows, columns, plan.points, *steps, rows * size, size]
-    groups = -(-columns // host().lanes(4))
-    low.kernel("ConvWeightGrad", kernel, [sums, out], params, groups, max(1, 32_768 // max(rows * size, 1) // 8))
+    tile, size = tile_for(host(), columns), math.prod(taps)
+    kernel = CollectKernel("taps", tile) if plan.way == "taps" else CollectKernel("winograd", tile, plan.left.edge)
+    params = [rows, columns, plan.points, sheet, plan.points * sheet, rows * size, size]
+    panels = -(-columns // (tile.vectors * host().lanes(4)))
+    low.kernel("ConvWeightGrad", kernel, [sums, out], params, panels, 32_768 // max(rows * size * 16, 1))
     return out

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Literal
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
 from pyflame_rt.backends.cpu.llvm.host import host as this_host
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
-from pyflame_rt.backends.cpu.llvm.tiles.control import Loop, add, buffers, floats, least, load_vector, mul, store_vector
+from pyflame_rt.backends.cpu.llvm.tiles.control import (
+    Loop,
+    add,
+    buffers,
+    floats,
+    least,
+    load_vector,
+    mul,
+    store_vector,
+    when,
+)
 from pyflame_rt.backends.cpu.llvm.tiles.winograd import combined, filter_lines
 
 if TYPE_CHECKING:
@@ -19,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["COLLECT_PARAMS", "OUTER_PARAMS", "CollectKernel", "OuterKernel", "row_panel"]
 
-OUTER_PARAMS = ("depth", "rows", "panels", "left_point", "right_point", "result_point", "result_row", "keep")
-COLLECT_PARAMS = ("rows", "columns", "points", "source_point", "source_row", "result_column", "result_row")
+OUTER_PARAMS = ("depth", "rows", "panels", "left_point", "right_point", "result_point", "result_panel", "keep")
+COLLECT_PARAMS = ("rows", "columns", "points", "source_point", "source_panel", "result_column", "result_row")
 _UNROLL = 2
 
 
@@ -31,10 +41,10 @@ def row_panel(tile: Tile, lanes: int) -> int:
 
 @dataclass(frozen=True)
 class OuterKernel:
-    """Result[point, row, column] = sum over k of left[point, k, row] * right[point, k, column], added to if ``keep``.
+    """Result[panel, point, row, column] = sum of left[point, k, row] * right[point, k, column], added to if ``keep``.
 
-    Both operands are packed as SpreadKernel does, the left one in panels of ``row_panel``, the right one in panels of a
-    tile's columns. The result has whole tiles: rows of ``result_row`` floats, and rows up to the end of the last tile.
+    Both operands are packed as SpreadKernel does, the left one in panels of ``row_panel``, the right one, like the
+    result, in panels of a tile's columns. The result has room for rows up to the end of the last tile.
 
     bufs: left, right, result. params: OUTER_PARAMS. rows: items, that is points times panels of the right operand.
     """
@@ -72,11 +82,11 @@ class _Outer:
             columns = floats(b, right, mul(b, point, p["right_point"]))
             columns = floats(b, columns, mul(b, mul(b, panel, p["depth"]), self.width))
             rows = floats(b, left, mul(b, point, p["left_point"]))
-            target = floats(b, result, add(b, mul(b, point, p["result_point"]), mul(b, panel, self.width)))
+            target = floats(b, result, add(b, mul(b, point, p["result_point"]), mul(b, panel, p["result_panel"])))
             with Loop(b, "0", p["rows"], self.tile.rows) as row:
                 block, inside = b.integer(f"udiv {row}, {self.panel}"), b.integer(f"urem {row}, {self.panel}")
                 start = add(b, mul(b, mul(b, block, p["depth"]), self.panel), inside)
-                self._tile(floats(b, rows, start), columns, floats(b, target, mul(b, row, p["result_row"])))
+                self._tile(floats(b, rows, start), columns, floats(b, target, mul(b, row, self.width)))
 
     def _tile(self, rows: str, columns: str, target: str) -> None:
         b, at, vector = self.b, self.at, self.at.type("float")
@@ -115,9 +125,9 @@ class _Outer:
         for label in (more, fresh):
             b.place(label)
             for r in range(self.tile.rows):
-                line = floats(b, target, mul(b, self.p["result_row"], r))
                 for v in range(self.tile.vectors):
-                    place, total = floats(b, line, v * at.lanes), sums[r * self.tile.vectors + v]
+                    here = r * self.tile.vectors + v
+                    place, total = floats(b, target, here * at.lanes), sums[here]
                     store_vector(at, load_vector(at, place) + total if label == more else total, place)
             b.jump(done)
         b.place(done)
@@ -125,20 +135,22 @@ class _Outer:
 
 @dataclass(frozen=True)
 class CollectKernel:
-    """Sums [point, row, column] as gradients of weights, result[column, row, tap].
+    """Sums [panel, point, row, column] as gradients of weights, result[column, row, tap].
 
-    ``winograd`` takes the points back to the nine taps, ``taps`` has a point for each tap.
+    ``winograd`` takes the points back to the nine taps, ``taps`` has a point for each tap. Only ``taps`` takes columns
+    that do not fill their vectors.
 
-    bufs: source, result. params: COLLECT_PARAMS. rows: groups of ``lanes`` columns.
+    bufs: source, result. params: COLLECT_PARAMS. rows: panels.
     """
 
     kind: Literal["winograd", "taps"]
+    tile: Tile
     edge: int = 4
 
     @property
     def key(self) -> str:
         """Equal for kernels of equal structure."""
-        return f"collect {self.kind} {self.edge}"
+        return f"collect {self.kind} {self.edge} x{self.tile.vectors}"
 
     def emit(self, name: str) -> str:
         """The module, as text."""
@@ -154,27 +166,36 @@ class _Collect:
     def __init__(self, kernel: CollectKernel, b: Builder) -> None:
         self.kernel, self.b = kernel, b
         self.at = Lanes(b, b.host.lanes(4))
+        self.width = kernel.tile.vectors * self.at.lanes
         self.p = {name: b.load_i64("%params", k) for k, name in enumerate(COLLECT_PARAMS)}
 
     def emit(self) -> None:
-        b, p, lanes = self.b, self.p, self.at.lanes
+        b, p = self.b, self.p
         source, result = buffers(b, 2)
-        self.temp = b.op(f"alloca [{3 * (self.kernel.edge + 2) * lanes} x float], align 64")
-        with Loop(b, "%begin", "%end") as group:
-            column = mul(b, group, lanes)
-            self.left = least(b, b.integer(f"sub {p['columns']}, {column}"), lanes)
-            begin, target = floats(b, source, column), floats(b, result, mul(b, column, p["result_column"]))
+        self.temp = b.op(f"alloca [{3 * (self.kernel.edge + 2) * self.at.lanes} x float], align 64")
+        with Loop(b, "%begin", "%end") as panel:
+            column = mul(b, panel, self.width)
+            left = b.integer(f"sub {p['columns']}, {column}")
+            begin = floats(b, source, mul(b, panel, p["source_panel"]))
+            target = floats(b, result, mul(b, column, p["result_column"]))
             with Loop(b, "0", p["rows"]) as row:
-                start = floats(b, begin, mul(b, row, p["source_row"]))
+                start = floats(b, begin, mul(b, row, self.width))
                 place = floats(b, target, mul(b, row, p["result_row"]))
                 if self.kernel.kind == "taps":
-                    self._copy(start, place)
+                    self._copy(start, place, least(b, left, self.width))
                 else:
-                    self._back(start, place)
+                    self._vectors(start, place, left)
 
-    def _copy(self, source: str, target: str) -> None:
+    def _vectors(self, source: str, target: str, left: str) -> None:
+        b, lanes = self.b, self.at.lanes
+        for v in range(self.kernel.tile.vectors):
+            with when(b, b.op(f"icmp sgt i64 {left}, {v * lanes}")):
+                moved = mul(b, self.p["result_column"], v * lanes)
+                self._back(floats(b, source, v * lanes), floats(b, target, moved))
+
+    def _copy(self, source: str, target: str, columns: str) -> None:
         b, p = self.b, self.p
-        with Loop(b, "0", p["points"]) as tap, Loop(b, "0", self.left) as lane:
+        with Loop(b, "0", p["points"]) as tap, Loop(b, "0", columns) as lane:
             place = floats(b, source, add(b, mul(b, tap, p["source_point"]), lane))
             value = b.op(f"load float, ptr {place}, align 4")
             b.do(f"store float {value}, ptr {floats(b, target, add(b, mul(b, lane, p['result_column']), tap))}")
