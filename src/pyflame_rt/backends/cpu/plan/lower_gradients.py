@@ -99,7 +99,7 @@ def _taps(step: Step, g: View) -> _Sum:
     window = [int(n) for n in (*given["pads"][:2], *kernel, *given["strides"], *given["dilations"])]
     left = SpreadKernel("taps", row_panel(tile, lanes))
     right = SpreadKernel("taps", tile.vectors * lanes)
-    tiles = (g.shape[0], *g.shape[2:])
+    tiles = (g.shape[0], g.shape[2], g.shape[3])
     return _Sum("taps", math.prod(kernel), tiles, left, right, window, [0, 0, 1, 1, 1, 1, 1, 1], True)
 
 

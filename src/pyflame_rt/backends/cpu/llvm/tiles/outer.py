@@ -208,11 +208,11 @@ class _Collect:
                 load_vector(at, floats(b, source, mul(b, self.p["source_point"], i * side + j))) for j in range(side)
             ]
             for tap in range(3):
-                store_vector(at, combined(values, lines[:, tap]), floats(b, self.temp, (i * 3 + tap) * lanes))
+                store_vector(at, combined(values, lines[:, tap].tolist()), floats(b, self.temp, (i * 3 + tap) * lanes))
         for across in range(3):
             values = [load_vector(at, floats(b, self.temp, (i * 3 + across) * lanes)) for i in range(side)]
             for down in range(3):
-                total = combined(values, lines[:, down])
+                total = combined(values, lines[:, down].tolist())
                 for lane in range(lanes):
                     moved = add(b, mul(b, self.p["result_column"], lane), down * 3 + across)
                     b.do(f"store float {at.lane(total, lane)}, ptr {floats(b, target, moved)}, align 4")

@@ -1,0 +1,162 @@
+"""Gradients of convolutions and of batch normalisation by generated kernels, against torch in double precision."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyflame_rt.autodiff import gradient
+from pyflame_rt.backends.base import RunHooks
+from pyflame_rt.backends.cpu.executable import CpuBackend
+from pyflame_rt.backends.cpu.onednn import library
+from pyflame_rt.backends.cpu.plan.choices import choosing
+from pyflame_rt.graph import DType, Graph
+
+pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
+
+
+def convolution(x, w, out, *, stride, pad, dilation, group=1):
+    graph = Graph("convolution")
+    graph.add_input("x", x, DType.Float32)
+    graph.add_input("w", w, DType.Float32)
+    attributes = {"strides": [stride] * 2, "pads": [pad] * 4, "dilations": [dilation] * 2, "group": group}
+    graph.add_node("conv", "Conv", ["x", "w"], ["y"], attributes)
+    graph.add_output("y", out, DType.Float32)
+    return gradient(graph, ["y"], ["x", "w"], seeded=True)
+
+
+def run(graph, feeds, **options):
+    executable = CpuBackend().compile(graph, SimpleNamespace(**options))
+    names = [info.name for info in graph.outputs]
+    results = executable.run(feeds, names, RunHooks())
+    labels = [step.label for step in executable._last.lowered.steps]
+    executable.close()
+    return results, labels
+
+
+def case(n, inputs, outputs, size, taps, stride, pad, dilation, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, inputs, *size), dtype=np.float32)
+    w = rng.standard_normal((outputs, inputs, taps, taps), dtype=np.float32) * np.float32(0.1)
+    tx, tw = (torch.tensor(a.astype(np.float64), requires_grad=True) for a in (x, w))
+    y = torch.conv2d(tx, tw, stride=stride, padding=pad, dilation=dilation)
+    g = rng.standard_normal(tuple(y.shape), dtype=np.float32)
+    y.backward(torch.tensor(g.astype(np.float64)))
+    graph = convolution(x.shape, w.shape, tuple(y.shape), stride=stride, pad=pad, dilation=dilation)
+    wanted = [y.detach().numpy(), tx.grad.numpy(), tw.grad.numpy()]
+    return graph, {"x": x, "w": w, "y_seed": g}, wanted
+
+
+def assert_close(got, wanted):
+    for a, b in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=5e-6 * np.abs(b).max())
+
+
+FORMS = {
+    "3x3": (2, 16, 32, (9, 7), 3, 1, 1, 1),
+    "3x3 without border": (3, 16, 24, (9, 9), 3, 1, 0, 1),
+    "3x3 with a wide border": (2, 16, 16, (4, 5), 3, 1, 2, 1),
+    "3x3 deep": (4, 512, 512, (4, 4), 3, 1, 1, 1),
+    "3x3 in portions": (5, 16, 16, (47, 49), 3, 1, 1, 1),
+    "3x3 of stride 2": (2, 16, 32, (11, 12), 3, 2, 1, 1),
+    "1x1 of stride 2": (2, 16, 32, (10, 10), 1, 2, 0, 1),
+    "1x1": (2, 24, 8, (6, 7), 1, 1, 0, 1),
+    "few channels": (2, 3, 64, (12, 13), 3, 1, 1, 1),
+    "odd channels": (2, 5, 7, (9, 11), 5, 2, 2, 1),
+    "dilated": (1, 16, 16, (9, 9), 3, 1, 2, 2),
+    "windows in portions": (3, 4, 6, (41, 43), 3, 2, 1, 1),
+}
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda f: f.replace(" ", "-"))
+def test_convolution_gradients(form):
+    graph, feeds, wanted = case(*FORMS[form])
+    got, labels = run(graph, feeds)
+    assert "ConvWeightGrad" in labels
+    assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("way", ["winograd2", "winograd4", "taps", "library"])
+def test_every_way_gives_the_same(way):
+    graph, feeds, wanted = case(2, 32, 32, (10, 11), 3, 1, 1, 1)
+    with choosing(prefer=way):
+        executable = CpuBackend().compile(graph, None)
+        types = {name: (DType.Float32, array.shape) for name, array in feeds.items()}
+        plan = executable._make(graph, types, tuple(info.name for info in graph.outputs))
+    assert_close(plan.run(feeds, RunHooks()), wanted)
+    plan.retire()
+
+
+def test_thread_counts_give_the_same_bits():
+    graph, feeds, _ = case(6, 32, 48, (17, 15), 3, 1, 1, 1)
+    one, two = (run(graph, feeds, num_threads=n)[0] for n in (1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(1, 3),
+    st.integers(1, 3).map(lambda n: 8 * n) | st.integers(1, 20),
+    st.integers(1, 3).map(lambda n: 8 * n) | st.integers(1, 20),
+    st.tuples(st.integers(3, 11), st.integers(3, 11)),
+    st.sampled_from([1, 3]),
+    st.integers(1, 2),
+    st.integers(0, 2),
+    st.integers(0, 2**32 - 1),
+)
+def test_gradients_stay_in_bounds(n, inputs, outputs, size, taps, stride, pad, seed):
+    graph, feeds, wanted = case(n, inputs, outputs, size, taps, stride, min(pad, taps - 1), 1, seed)
+    assert_close(run(graph, feeds, checked=True)[0], wanted)
+
+
+# ---------------------------------------------------------------------- batch normalisation
+
+
+def normalisation(shape):
+    graph = Graph("normalisation")
+    graph.add_input("x", shape, DType.Float32)
+    graph.add_input("scale", (shape[1],), DType.Float32)
+    graph.add_input("shift", (shape[1],), DType.Float32)
+    graph.add_node("statistics", "BatchStatistics", ["x"], ["mean", "variance"], domain="pyflame")
+    inputs = ["x", "scale", "shift", "mean", "variance"]
+    graph.add_node("normalized", "BatchNormalized", inputs, ["y"], {"epsilon": 1e-5}, domain="pyflame")
+    graph.add_output("y", shape, DType.Float32)
+    return gradient(graph, ["y"], ["x", "scale", "shift"], seeded=True)
+
+
+@pytest.mark.parametrize("shape", [(8, 16, 9, 9), (64, 40, 16, 16), (33, 7), (4, 20, 5, 3), (300, 1024), (2, 1, 3, 3)])
+@pytest.mark.parametrize("checked", [False, True])
+def test_batch_normalisation(shape, checked):
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal(shape) * 2 + 50).astype(np.float32)
+    scale, shift = (rng.standard_normal(shape[1], dtype=np.float32) for _ in range(2))
+    g = rng.standard_normal(shape, dtype=np.float32)
+    given_ = [torch.tensor(a.astype(np.float64), requires_grad=True) for a in (x, scale, shift)]
+    y = torch.nn.functional.batch_norm(given_[0], None, None, *given_[1:], training=True)
+    y.backward(torch.tensor(g.astype(np.float64)))
+    feeds = {"x": x, "scale": scale, "shift": shift, "y_seed": g}
+    got, labels = run(normalisation(shape), feeds, checked=checked)
+    assert {"BatchStatistics", "BatchNormSums"} <= set(labels)
+    for a, b in zip(got, [y.detach(), *(t.grad for t in given_)], strict=True):
+        np.testing.assert_allclose(a, b.numpy(), rtol=0, atol=3e-5 * np.abs(b.numpy()).max())
+
+
+def test_statistics_of_channels_can_be_differentiated():
+    shape = (4, 8, 5, 6)
+    graph = Graph("statistics")
+    graph.add_input("x", shape, DType.Float32)
+    graph.add_node("statistics", "BatchStatistics", ["x"], ["mean", "variance"], domain="pyflame")
+    graph.add_output("mean", (8,), DType.Float32)
+    graph.add_output("variance", (8,), DType.Float32)
+    x = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    seeds = [np.arange(8, dtype=np.float32) + k for k in (1, 2)]
+    feeds = {"x": x, "mean_seed": seeds[0], "variance_seed": seeds[1]}
+    got, _ = run(gradient(graph, ["mean", "variance"], ["x"], seeded=True), feeds)
+    tx = torch.tensor(x, requires_grad=True)
+    variance, mean = torch.var_mean(tx, dim=(0, 2, 3), correction=0)
+    torch.autograd.backward([mean, variance], [torch.tensor(s) for s in seeds])
+    for a, b in zip(got, [mean.detach(), variance.detach(), tx.grad], strict=True):
+        np.testing.assert_allclose(a, b.numpy(), rtol=1e-5, atol=1e-6)
