@@ -273,7 +273,7 @@ class _Tape(Tracer):
             if len(step.outputs) == 1:
                 return step.op.vjp(arrived[0], step.outputs[0], *step.inputs, **step.attributes)
             full = [
-                zeros_like(y) if g is None and _is_real(y.type) else g
+                zeros_like(y) if g is None and not step.op.partial and _is_real(y.type) else g
                 for g, y in zip(arrived, step.outputs, strict=True)
             ]
             return step.op.vjp(tuple(full), tuple(step.outputs), *step.inputs, **step.attributes)

@@ -144,7 +144,7 @@ def _trace_vjp(rule: Rule, arrived: tuple[bool, ...]) -> Template:
                 results = op.vjp(grads[0], outs[0], *ins, **rule.bound)
             else:
                 full = [
-                    zeros_like(y) if g is None and real else g  # type: ignore[arg-type]
+                    zeros_like(y) if g is None and real and not op.partial else g  # type: ignore[arg-type]
                     for g, y, real in zip(grads, outs, rule.real, strict=True)
                 ]
                 results = op.vjp(tuple(full), tuple(outs), *ins, **rule.bound)

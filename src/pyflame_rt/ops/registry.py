@@ -44,6 +44,7 @@ class Op:
         composite: True when ``body`` is a composition of other operators.
         infer: types of the outputs from input values and attributes.
         vjp: gradients of the inputs from (gradient, output, *inputs), over values.
+        partial: ``vjp`` gets None, not zeros, as the gradient of an output that none came to.
         host: runs on NumPy arrays whatever the library (strings, host-only algorithms).
         control: the body gets an interpreter that can run subgraphs, not a library.
         shape_math: contents are propagated while inferring, symbolic dims included.
@@ -62,6 +63,7 @@ class Op:
     control: bool = False
     shape_math: bool = False
     random: bool = False
+    partial: bool = False
     emit: dict[str, Callable[..., Any]] = field(default_factory=dict)
 
     @property
@@ -126,12 +128,14 @@ def operator(
     infer: Callable[..., Any] | None = None,
     vjp: Callable[..., Any] | None = None,
     random: bool = False,
+    partial: bool = False,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Declare an operator by composition: shapes, gradient and every backend follow from its body."""
 
     def declare(fn: Callable[..., Any]) -> Op:
         signature = read_signature(fn, skip_first=False)
-        return register(Op(name or fn.__name__, domain, since, fn, signature, True, infer, vjp, random=random))
+        made = Op(name or fn.__name__, domain, since, fn, signature, True, infer, vjp, random=random, partial=partial)
+        return register(made)
 
     return declare
 

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pyflame_rt.graph import DimLike, DType, Node, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
 from pyflame_rt.ops.activation import Clip
+from pyflame_rt.ops.arithmetic import zeros_like
 from pyflame_rt.ops.index import Gather
 from pyflame_rt.ops.logic import Where
 from pyflame_rt.ops.math import Tanh
 from pyflame_rt.ops.matmul import MatMul
+from pyflame_rt.ops.recurrence import GRUSteps, LSTMSteps, RNNSteps, backwards_of
 from pyflame_rt.ops.registry import operator
-from pyflame_rt.ops.shape import Expand, Transpose, Unsqueeze
+from pyflame_rt.ops.shape import Expand, Reshape, Transpose, Unsqueeze
 from pyflame_rt.ops.slicing import Concat, Split
 from pyflame_rt.ops.upgrade import Upgrade, upgrade
 from pyflame_rt.ops.value import Value, constant
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
 
 State: TypeAlias = "tuple[Value, ...]"
 Activation: TypeAlias = "Callable[[Value], Value]"
-
-_DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 # Which of alpha and beta a function takes, and what they are when not given.
 _PARAMETERS: dict[str, tuple[float | None, float | None]] = {
@@ -118,7 +118,7 @@ def _rnn_type(states: int) -> Callable[..., Any]:
     ) -> tuple[TensorType, ...]:
         x, r = X.tensor_type.shape, R.tensor_type.shape
         hidden: DimLike = r[2] if r is not None else hidden_size
-        count = len(_directions(direction))
+        count = len(backwards_of(direction))
         steps, batch = (None, None) if x is None else (x[1], x[0]) if layout else (x[0], x[1])
         if layout:
             y, last = Shape([batch, steps, count, hidden]), Shape([batch, count, hidden])
@@ -127,14 +127,6 @@ def _rnn_type(states: int) -> Callable[..., Any]:
         return (TensorType(X.dtype, y), *[TensorType(X.dtype, last)] * states)
 
     return rule
-
-
-def _directions(direction: str) -> tuple[bool, ...]:
-    """For every direction whether it runs backwards."""
-    try:
-        return _DIRECTIONS[direction]
-    except KeyError:
-        raise InputError(f"direction {direction!r} is none of {', '.join(_DIRECTIONS)}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +164,11 @@ def _run(
 ) -> tuple[Value, ...]:
     """All outputs of a layer: the first state at every step, then every state after the last."""
     x, W, R, B = inputs
-    if x.rank != 3 or W.rank != 3 or R.rank != 3:
-        raise ShapeMismatchError(f"X, W and R must have three axes, got shapes {x.shape}, {W.shape} and {R.shape}")
+    _check_ranks(x, W, R)
     if layout:
         x = Transpose(x, perm=[1, 0, 2])
         initial = [None if s is None else Transpose(s, perm=[1, 0, 2]) for s in initial]
-    backwards = _directions(direction)
+    backwards = backwards_of(direction)
     per = len(functions) // len(backwards)
     outputs: list[Value] = []
     ends: list[list[Value]] = []
@@ -193,6 +184,11 @@ def _run(
         y = Transpose(y, perm=[2, 0, 1, 3])
         finals = [Transpose(s, perm=[1, 0, 2]) for s in finals]
     return (y, *finals)
+
+
+def _check_ranks(x: Value, W: Value, R: Value) -> None:
+    if x.rank != 3 or W.rank != 3 or R.rank != 3:
+        raise ShapeMismatchError(f"X, W and R must have three axes, got shapes {x.shape}, {W.shape} and {R.shape}")
 
 
 def _layer(
@@ -252,11 +248,69 @@ def _recur(layer: _Layer, state: Value) -> Value:
 
 
 def _defaulted(activations: Sequence[str] | None, default: Sequence[str], direction: str) -> list[str]:
-    count = len(_directions(direction))
+    count = len(backwards_of(direction))
     names = list(default) * count if not activations else list(activations)
     if len(names) < len(default) * count:
         raise InputError(f"{len(default) * count} activations are needed for direction {direction}, got {names}")
     return names[: len(default) * count]
+
+
+def _is_plain(X: Value, lengths: Value | None) -> bool:
+    """Whether all sequences run through all steps, of which there are some."""
+    return lengths is None and not (X.rank == 3 and 0 in X.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A layer with the usual functions: what its steps need, and its outputs as ONNX has them."""
+
+    inputs: tuple[Value, Value, Value, Value | None]
+    direction: str
+    layout: int
+
+    def __post_init__(self) -> None:
+        _check_ranks(*self.inputs[:3])
+
+    def gates(self, bias: Value | None) -> Value:
+        """What inputs and biases add to the gates of all steps, directions side by side."""
+        x, weights = self.inputs[:2]
+        x = Transpose(x, perm=[1, 0, 2]) if self.layout else x
+        product = MatMul(x, Transpose(Reshape(weights, [-1, weights.shape[2]]), perm=[1, 0]))
+        return product if bias is None else product + bias
+
+    def whole_bias(self) -> Value | None:
+        """The sum of both biases."""
+        bias = self.inputs[3]
+        if bias is None:
+            return None
+        mine, recurrent = _parts(bias, 2)
+        return Reshape(mine + recurrent, [-1])
+
+    def split_bias(self) -> tuple[Value | None, Value]:
+        """Of a GRU: what is added to the gates, and [directions, hidden] what is added inside the reset."""
+        recurrent, bias = self.inputs[2:]
+        if bias is None:
+            return None, Expand(constant(0, recurrent), [recurrent.shape[0], recurrent.shape[2]])
+        mine, other = _parts(bias, 2)
+        apart = _parts(other, 3)
+        joined = mine + Concat(*apart[:2], zeros_like(apart[2]), axis=-1)
+        return Reshape(joined, [-1]), apart[2]
+
+    def states(self, *given: Value | None) -> list[Value]:
+        """States before the first step [directions, batch, hidden]: as given, or zeros."""
+        x, _, recurrent, _ = self.inputs
+        shape = [recurrent.shape[0], x.shape[0 if self.layout else 1], recurrent.shape[2]]
+        zero = None if all(s is not None for s in given) else Expand(constant(0, recurrent), shape)
+        turned = [s if s is None or not self.layout else Transpose(s, perm=[1, 0, 2]) for s in given]
+        return [zero if s is None else s for s in turned]  # type: ignore[misc]
+
+    def outputs(self, y: Value, *last: Value) -> tuple[Value, ...]:
+        """Steps with directions as an axis of their own, then the last states."""
+        directions, _, hidden = self.inputs[2].shape
+        apart = Reshape(y, [0, 0, directions, hidden])
+        if self.layout:
+            return Transpose(apart, perm=[1, 0, 2, 3]), *(Transpose(s, perm=[1, 0, 2]) for s in last)
+        return Transpose(apart, perm=[0, 2, 1, 3]), *last
 
 
 # ---------------------------------------------------------------------- the three layers
@@ -282,6 +336,12 @@ def RNN(
 ) -> tuple[Value, ...]:
     """A plain recurrent layer: H = f(X W' + H R' + b)."""
     names = _defaulted(activations, ["Tanh"], direction)
+    kinds = {name.lower() for name in names}
+    if kinds in ({"tanh"}, {"relu"}) and not clip and _is_plain(X, sequence_lens):
+        form = _Form((X, W, R, B), direction, layout)
+        starts = form.states(initial_h)
+        made = RNNSteps(form.gates(form.whole_bias()), R, *starts, direction=direction, activation=kinds.pop())
+        return form.outputs(*made)
     functions = _activations(names, activation_alpha, activation_beta, clip)
     return _run(
         _rnn_step,
@@ -321,6 +381,11 @@ def GRU(
     """A gated recurrent layer; gates in the order update, reset, hidden."""
     names = _defaulted(activations, ["Sigmoid", "Tanh"], direction)
     functions = _activations(names, activation_alpha, activation_beta, clip)
+    if linear_before_reset and not activations and not clip and _is_plain(X, sequence_lens):
+        form = _Form((X, W, R, B), direction, layout)
+        bias, hidden = form.split_bias()
+        made = GRUSteps(form.gates(bias), R, hidden, *form.states(initial_h), direction=direction)
+        return form.outputs(*made[:2])
     step = _gru_step_linear if linear_before_reset else _gru_step
     return _run(
         step, (X, W, R, B), sequence_lens, [initial_h], None, direction=direction, layout=layout, functions=functions
@@ -374,6 +439,11 @@ def LSTM(
     layout: int = 0,
 ) -> tuple[Value, ...]:
     """Long short-term memory; gates in the order input, output, forget, cell."""
+    if not activations and not clip and P is None and not input_forget and _is_plain(X, sequence_lens):
+        form = _Form((X, W, R, B), direction, layout)
+        starts = form.states(initial_h, initial_c)
+        made = LSTMSteps(form.gates(form.whole_bias()), R, *starts, direction=direction)
+        return form.outputs(*made[:3])
     functions = lstm_functions(activations, activation_alpha, activation_beta, clip, direction)
     return lstm_layer(
         (X, W, R, B), sequence_lens, [initial_h, initial_c], P, direction=direction, layout=layout,
