@@ -155,7 +155,10 @@ class _Pass:
                 live[v.index] = v
         for i, spec in enumerate(expr.rule.outs):
             known = live.get(i) or self._maker(expr, i)
-            outs.append(known if known is not None else Val(spec, expr, i))
+            if known is None:
+                known = Val(spec, expr, i)
+                known.needs_grad = expr.rule.real[i]  # a rule may read it, and be differentiated in turn
+            outs.append(known)
         return outs
 
     def _maker(self, expr: Expr, index: int) -> Val | None:

@@ -131,8 +131,8 @@ class _Recurrent(Module):
         """Gates in ONNX's order."""
         if self.gates == tuple(range(len(self.gates))):
             return weight
-        rows = self.hidden_size
-        return cat([weight.narrow(0, gate * rows, rows) for gate in self.gates], dim=0)
+        parts = weight.chunk(len(self.gates), dim=0)
+        return cat([parts[gate] for gate in self.gates], dim=0)
 
     def _more(self) -> dict[str, Any]:
         return {}

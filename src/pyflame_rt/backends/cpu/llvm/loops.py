@@ -67,28 +67,28 @@ def tail_mask(at: Lanes, i: str, high: str) -> V:
     return at.iota("0", "i32").cmp("slt", at.splat("i32", left))
 
 
-def load_vector(at: Lanes, pointer: str, mask: V | None = None) -> V:
-    """Floats from an address on; lanes outside the mask are zero."""
-    b, kind = at.builder, at.type("float")
+def load_vector(at: Lanes, pointer: str, mask: V | None = None, elem: str = "float") -> V:
+    """Numbers from an address on; lanes outside the mask are zero."""
+    b, kind = at.builder, at.type(elem)
     if mask is None:
-        return at.wrap("float", f"load {kind}, ptr {pointer}, align 4")
+        return at.wrap(elem, f"load {kind}, ptr {pointer}, align 4")
     args = [("ptr", pointer), ("i32", "4"), (mask.kind, mask.name), (kind, "zeroinitializer")]
-    return V(at, "float", b.call(kind, f"llvm.masked.load.{at.suffix('float')}.p0", args))
+    return V(at, elem, b.call(kind, f"llvm.masked.load.{at.suffix(elem)}.p0", args))
 
 
 def store_vector(value: V, pointer: str, mask: V | None = None) -> None:
-    """Floats to an address on; lanes outside the mask are left alone."""
+    """Numbers to an address on; lanes outside the mask are left alone."""
     at, b = value.at, value.at.builder
     if mask is None:
         b.do(f"store {value.kind} {value.name}, ptr {pointer}, align 4")
         return
     args = [(value.kind, value.name), ("ptr", pointer), ("i32", "4"), (mask.kind, mask.name)]
-    b.call("void", f"llvm.masked.store.{at.suffix('float')}.p0", args)
+    b.call("void", f"llvm.masked.store.{at.suffix(value.elem)}.p0", args)
 
 
-def splat_load(at: Lanes, pointer: str) -> V:
-    """One float in every lane."""
-    return at.splat("float", at.builder.op(f"load float, ptr {pointer}, align 4"))
+def splat_load(at: Lanes, pointer: str, elem: str = "float") -> V:
+    """One number in every lane."""
+    return at.splat(elem, at.builder.op(f"load {elem}, ptr {pointer}, align 4"))
 
 
 def vectors(

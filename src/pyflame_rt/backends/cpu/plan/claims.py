@@ -41,7 +41,13 @@ WHOLE = frozenset(
 )  # fmt: skip
 
 # Compositions of our own with a kernel.
-OURS = frozenset({"pyflame::BatchNormSums", "pyflame::BatchStatistics", "pyflame::ConvWeightGrad"})
+OURS = frozenset(
+    {
+        "pyflame::BatchNormSums", "pyflame::BatchStatistics", "pyflame::ConvWeightGrad", "pyflame::GRUSteps",
+        "pyflame::GRUStepsGrad", "pyflame::LSTMSteps", "pyflame::LSTMStepsGrad", "pyflame::RNNSteps",
+        "pyflame::RNNStepsGrad",
+    }
+)  # fmt: skip
 
 # Operators that only say how elements are found.
 VIEWS = frozenset({"Expand", "Flatten", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})

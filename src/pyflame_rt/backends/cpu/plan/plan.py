@@ -18,6 +18,7 @@ from pyflame_rt.backends.cpu.plan import (
     lower_moves,
     lower_products,
     lower_rnn,
+    lower_steps,
     lower_views,
     lower_windows,
 )
@@ -55,6 +56,7 @@ _FAMILIES = (
     lower_moves,
     lower_products,
     lower_rnn,
+    lower_steps,
     lower_views,
     lower_windows,
 )

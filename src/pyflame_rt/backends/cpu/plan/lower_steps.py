@@ -1,0 +1,141 @@
+"""The steps of recurrent layers with weights that are not constant, and their gradients: generated kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pyflame_rt.backends.cpu.llvm.steps import GATES, BackwardSteps, ForwardSteps, PanelKernel, panel_width
+from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative, lowers
+from pyflame_rt.graph import DType
+
+if TYPE_CHECKING:
+    from pyflame_rt.backends.cpu.llvm.steps import Cell, Element
+    from pyflame_rt.backends.cpu.plan.concrete import Step
+    from pyflame_rt.backends.cpu.plan.views import View
+
+__all__: list[str] = []
+
+_ELEMENTS: dict[DType, Element] = {DType.Float32: "float", DType.Float64: "double"}
+
+
+def _element(low: Lowering, name: str) -> Element:
+    dtype = low.concrete.dtype(name)
+    if dtype not in _ELEMENTS:
+        raise NotNative(f"steps of a recurrent layer in {dtype.label}")
+    return _ELEMENTS[dtype]
+
+
+def _optional(step: Step, i: int) -> str:
+    return step.node.inputs[i] if len(step.node.inputs) > i else ""
+
+
+def _cell(step: Step) -> Cell:
+    if step.op.name.startswith("RNN"):
+        return "tanh" if step.attributes["activation"] == "tanh" else "relu"
+    return "lstm" if step.op.name.startswith("LSTM") else "gru"
+
+
+def _sequence(low: Lowering, name: str) -> View:
+    """A value [steps, batch, width] whose last axis is contiguous."""
+    view = low.strided(name)
+    return view if view.strides[-1] == 1 or view.shape[-1] == 1 else low.copied(view)
+
+
+def _packed(low: Lowering, name: str, elem: Element, *, turned: bool) -> View:
+    """Weights [directions, rows, hidden] in panels, as they are or each matrix turned."""
+    weights = low.dense(name)
+    directions, rows, hidden = weights.shape
+    depth, columns = (hidden, rows) if turned else (rows, hidden)
+    width = panel_width(elem)
+    panels = -(-columns // width)
+    out = low.new((directions, panels, depth, width), weights.dtype)
+    strides = (1, hidden) if turned else (hidden, 1)
+    params = [depth, columns, *strides, rows * hidden, panels]
+    low.kernel(
+        "pack", PanelKernel(elem), [weights, out], params, directions * panels, max(1, 16_384 // (depth * width))
+    )
+    return out
+
+
+def _check(low: Lowering, step: Step, like: str) -> tuple[int, int, int, int]:
+    """Steps, hidden, batch and directions."""
+    steps, batch, _ = low.concrete.shape(like)
+    directions, _, hidden = low.concrete.shape(step.node.inputs[1 if _is_forward(step) else 0])
+    if not steps or not batch or not hidden:
+        raise NotNative("an empty sequence")
+    return steps, hidden, batch, directions
+
+
+def _is_forward(step: Step) -> bool:
+    return not step.op.name.endswith("Grad")
+
+
+def _backwards(step: Step) -> int:
+    return int(step.attributes["direction"] == "reverse")
+
+
+def _hand_out(low: Lowering, step: Step, made: list[View]) -> None:
+    for name, view in zip(step.node.outputs, made, strict=False):
+        if name:
+            low.places[name] = view
+
+
+@lowers("pyflame::LSTMSteps", "pyflame::GRUSteps", "pyflame::RNNSteps")
+def forward_steps(low: Lowering, step: Step) -> None:
+    """One kernel over all steps."""
+    names, cell = step.node.inputs, _cell(step)
+    elem, sizes = _element(low, names[0]), _check(low, step, names[0])
+    steps, hidden, batch, directions = sizes
+    gates, panels = _sequence(low, names[0]), _packed(low, names[1], elem, turned=True)
+    dtype = gates.dtype
+    addend = low.dense(names[2]) if cell == "gru" else panels
+    first = low.dense(names[3 if cell == "gru" else 2])
+    first_cell = low.dense(names[3]) if cell == "lstm" else first
+    y, last = low.new((steps, batch, directions * hidden), dtype), low.new((directions, batch, hidden), dtype)
+    last_cell = low.new(last.shape, dtype) if cell == "lstm" else last
+    saved = low.new((steps, batch, directions * 4 * hidden), dtype) if cell in ("lstm", "gru") else y
+    cells = low.new(y.shape, dtype) if cell == "lstm" else y
+    views = [gates, panels, addend, first, first_cell, y, last, last_cell, saved, cells]
+    params = [*sizes, _backwards(step), *gates.strides[:2]]
+    low.kernel(step.op.name, ForwardSteps(cell, elem), views, params, directions * batch, 1)
+    made = {"lstm": [y, last, last_cell, saved, cells], "gru": [y, last, saved]}.get(cell, [y, last])
+    _hand_out(low, step, made)
+
+
+@lowers("pyflame::LSTMStepsGrad", "pyflame::GRUStepsGrad", "pyflame::RNNStepsGrad")
+def backward_steps(low: Lowering, step: Step) -> None:
+    """One kernel over all steps, last to first."""
+    names, cell = step.node.inputs, _cell(step)
+    places = {"lstm": (1, 2, 3, 4), "gru": (1, 3, 2, 4)}.get(cell, (1, 1, 1, 2))
+    start, saved_at, states_at, given_at = places
+    elem, sizes = _element(low, names[0]), _check(low, step, names[states_at])
+    steps, hidden, batch, directions = sizes
+    if any(_optional(step, i) for i in range(given_at + (3 if cell == "lstm" else 2), len(names))):
+        raise NotNative("a gradient of what is saved: only the body has that")
+    panels = _packed(low, names[0], elem, turned=False)
+    first = low.dense(names[start]) if cell in ("lstm", "gru") else panels
+    saved, states = low.dense(names[saved_at]), low.dense(names[states_at])
+    dtype, state = states.dtype, (directions, batch, hidden)
+    dy = _optional(step, given_at)
+    given = _sequence(low, dy) if dy else saved
+    dh = _state(low, _optional(step, given_at + 1), state, dtype)
+    dc = _state(low, _optional(step, given_at + 2), state, dtype) if cell == "lstm" else dh
+    wide = (steps, batch, directions * GATES[cell] * hidden)
+    dgates = low.new(wide, dtype)
+    recurrent = low.new(wide, dtype) if cell == "gru" else dgates
+    dfirst = low.new(state, dtype)
+    dcell = low.new(state, dtype) if cell == "lstm" else dfirst
+    views = [panels, first, saved, states, given, dh, dc, dgates, recurrent, dfirst, dcell]
+    params = [*sizes, _backwards(step), *given.strides[:2]]
+    low.kernel(step.op.name, BackwardSteps(cell, elem, bool(dy)), views, params, directions * batch, 1)
+    made = {"lstm": [dgates, dfirst, dcell], "gru": [dgates, recurrent, dfirst]}.get(cell, [dgates, dfirst])
+    _hand_out(low, step, made)
+
+
+def _state(low: Lowering, name: str, shape: tuple[int, ...], dtype: DType) -> View:
+    if name:
+        return low.dense(name)
+    return replace(low.constant(np.zeros(shape, dtype.numpy)), dtype=dtype)
