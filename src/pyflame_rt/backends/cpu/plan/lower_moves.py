@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyflame_rt.backends.cpu.plan.concrete import Step
 
-__all__ = ["fill", "padded"]
+__all__ = ["fill", "padded", "spaced"]
 
 
 def fill(low: Lowering, value: View, out: View) -> None:
@@ -52,6 +52,17 @@ def _put_inside(low: Lowering, view: View, out: View, pairs: Sequence[tuple[int,
         inside = part(inside, axis, before, view.shape[axis])
     if view.count:
         low.copied(view, inside)
+
+
+def spaced(low: Lowering, view: View, steps: Sequence[int]) -> View:
+    """The view with zeros between its elements, so that each axis goes on by its step."""
+    if all(step == 1 for step in steps):
+        return view
+    out = low.new(tuple((n - 1) * s + 1 for n, s in zip(view.shape, steps, strict=True)), view.dtype)
+    fill(low, low.constant(np.zeros(1, view.dtype.numpy)), out)
+    strides = tuple(s * k for s, k in zip(out.strides, steps, strict=True))
+    low.copied(view, replace(out, shape=view.shape, strides=strides))
+    return out
 
 
 @lowers("Pad")

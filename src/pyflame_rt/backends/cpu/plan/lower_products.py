@@ -14,13 +14,15 @@ from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.onednn.packing import pack
 from pyflame_rt.backends.cpu.plan.claims import LOOP_TYPES
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.plan.lower_dots import dot_products
 from pyflame_rt.backends.cpu.plan.lower_images import turned_convolution
 from pyflame_rt.backends.cpu.plan.lower_loops import row_step
+from pyflame_rt.backends.cpu.plan.lower_moves import spaced
 from pyflame_rt.backends.cpu.plan.lower_windows import add_bias, convolve
 from pyflame_rt.backends.cpu.plan.views import View, contiguous_strides
 from pyflame_rt.graph import DType
 from pyflame_rt.ops.conv import transposed_geometry
-from pyflame_rt.ops.windows import windows
+from pyflame_rt.ops.windows import Windows, windows
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.onednn.primitive import Primitive
@@ -45,6 +47,8 @@ def general_matmul(low: Lowering, step: Step) -> View:
     rank = max(len(a.shape), len(b.shape)) - 2
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     m, n, depth = a.shape[-2], b.shape[-2], a.shape[-1]
+    if a.dtype is DType.Float64 and len(batch) <= 2 and m * n * depth * math.prod(batch):
+        return _tiled_matmul(low, step.op.name, (a, b), batch, shape)
     full = (*batch, m, n, depth)
     left, right = a.broadcast((*batch, m, depth)), b.broadcast((*batch, n, depth))
     left = replace(left, shape=full, strides=(*left.strides[:-1], 0, left.strides[-1]))
@@ -55,6 +59,25 @@ def general_matmul(low: Lowering, step: Step) -> View:
         value = apply("mul", load(0, a.dtype.label), load(1, b.dtype.label))
         stages = [Reduce((Reduction("r", "sum", value),)), Scalar("out", scalar("r", value.dtype), 2)]
         row_step(low, step.op.name, [left, right, target], 1, stages)
+    result = out.reshaped(shape)
+    assert result is not None
+    return result
+
+
+def _tiled_matmul(
+    low: Lowering, label: str, operands: tuple[View, View], batch: tuple[int, ...], shape: tuple[int, ...]
+) -> View:
+    """Rows times rows by register tiles; the second operand is turned already."""
+    a, b = operands
+    a = a if a.strides[-1] == 1 or a.shape[-1] == 1 else low.copied(a)
+    lead = (*(1,) * (2 - len(batch)), *batch)
+    left, right = a.broadcast((*lead, *a.shape[-2:])), b.broadcast((*lead, *b.shape[-2:]))
+    out = low.new((*lead, a.shape[-2], b.shape[-2]), a.dtype)
+    # A row of one element has no step of its own.
+    left, right = (
+        v if v.strides[3] or v.shape[3] > 1 else replace(v, strides=(*v.strides[:3], 1)) for v in (left, right)
+    )
+    dot_products(low, label, left, right, out)
     result = out.reshaped(shape)
     assert result is not None
     return result
@@ -79,6 +102,9 @@ def general_convolution(low: Lowering, step: Step) -> View:
 def conv_transpose(low: Lowering, step: Step) -> None:
     """The library's deconvolution; ONNX keeps weights (in, out / groups, ...)."""
     src, kernel = low.strided(step.node.inputs[0]), step.node.inputs[1]
+    if src.dtype is DType.Float64 and src.count:
+        low.places[step.node.outputs[0]] = _general_transposed(low, step)
+        return
     if src.dtype is not DType.Float32 or not src.count or not 3 <= len(src.shape) <= 5:
         raise NotNative(f"transposed convolution of {src.dtype.label}{list(src.shape)}")
     out_shape = low.concrete.shape(step.node.outputs[0])
@@ -114,6 +140,32 @@ def conv_transpose(low: Lowering, step: Step) -> None:
     out = low.new_blocked(primitive.args["dst"], DType.Float32)
     low.primitive("ConvTranspose", primitive, {**args, "dst": out})
     low.places[step.node.outputs[0]] = out
+
+
+def _general_transposed(low: Lowering, step: Step) -> View:
+    """A convolution by turned filters of the input with zeros between its elements."""
+    x, weights = low.strided(step.node.inputs[0]), low.dense(step.node.inputs[1])
+    sizes, groups = low.concrete.shape(step.node.outputs[0])[2:], step.attributes["group"]
+    attributes = {k: v for k, v in step.attributes.items() if k != "group"}
+    steps, gaps, padding, _ = transposed_geometry(_Sized(x.shape), _Sized(weights.shape), **attributes)
+    wide = spaced(low, x, [1, 1, *steps])
+    taps = weights.shape[2:]
+    before = [(k - 1) * d - p for k, d, (p, _) in zip(taps, gaps, padding, strict=True)]
+    after = [o + (k - 1) * d - n - b for o, k, d, n, b in zip(sizes, taps, gaps, wide.shape[2:], before, strict=True)]
+    if min(*before, *after) < 0:
+        raise NotNative("a transposed convolution that cuts into its input")
+    inputs, each = weights.shape[0] // groups, weights.shape[1]
+    split = weights.reshaped((groups, inputs, each, *taps))
+    assert split is not None
+    last = sum((k - 1) * s for k, s in zip(taps, split.strides[3:], strict=True))
+    turned = replace(split, offset=split.offset + last, strides=(*split.strides[:3], *(-s for s in split.strides[3:])))
+    filters = low.copied(turned.permuted([0, 2, 1, *range(3, len(turned.shape))]))
+    kernel = filters.reshaped((groups * each, inputs, *taps))
+    assert kernel is not None
+    pads = tuple(zip(before, after, strict=True))
+    y = convolve(low, wide, kernel, Windows(tuple(taps), (1,) * len(taps), tuple(gaps), pads), groups)
+    rest = step.node.inputs[2] if len(step.node.inputs) > 2 else ""
+    return add_bias(low, y, low.strided(rest)) if rest else y
 
 
 def _turned(low: Lowering, step: Step, begin: list[int], end: list[int]) -> bool:

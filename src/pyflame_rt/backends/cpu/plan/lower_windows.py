@@ -25,6 +25,7 @@ from pyflame_rt.backends.cpu.llvm.program import (
 from pyflame_rt.backends.cpu.plan.claims import LOOP_TYPES
 from pyflame_rt.backends.cpu.plan.loops import nest_of
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.plan.lower_dots import dot_products, takes_dots
 from pyflame_rt.backends.cpu.plan.lower_loops import fold_axes, row_step, rows_of
 from pyflame_rt.backends.cpu.plan.lower_moves import padded, part
 from pyflame_rt.backends.cpu.plan.views import View, contiguous_strides
@@ -182,12 +183,22 @@ def convolve(low: Lowering, x: View, weights: View, at: Windows, groups: int) ->
     kernel = weights.reshaped((groups, outputs // groups, depth))
     assert columns is not None
     assert kernel is not None
+    out = low.new((n, outputs, *space), x.dtype)
+    pixels = math.prod(space)
+    left = View(columns.buffer, x.dtype, (n, groups, pixels, depth), contiguous_strides((n, groups, pixels, depth)))
+    right = replace(kernel, shape=(n, *kernel.shape), strides=(0, *kernel.strides))
+    if takes_dots(left, right):
+        each_group = outputs // groups * pixels
+        steps = (groups * each_group, each_group, 1, pixels)
+        dot_products(
+            low, "Conv", left, right, replace(out, shape=(n, groups, pixels, outputs // groups), strides=steps)
+        )
+        return out
     full = (n, groups, outputs // groups, *space, depth)
     a = View(columns.buffer, x.dtype, full, (*columns.strides[:2], 0, *columns.strides[2:]))
     b = View(
         kernel.buffer, weights.dtype, full, (0, kernel.strides[0], kernel.strides[1], *(0,) * rank, 1), kernel.offset
     )
-    out = low.new((n, outputs, *space), x.dtype)
     target = View(out.buffer, out.dtype, full, (*contiguous_strides(full[:-1]), 0))
     value = apply("mul", load(0, x.dtype.label), load(1, weights.dtype.label))
     stages = [Reduce((Reduction("r", "sum", value),)), Scalar("out", scalar("r", value.dtype), 2)]
