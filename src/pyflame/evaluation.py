@@ -45,15 +45,22 @@ class Plan:
         self.native = native
 
     def run(
-        self, arrays: Sequence[np.ndarray[Any, Any]], labels: Callable[[], Labels] = Labels, kind: str = "evaluation"
+        self,
+        arrays: Sequence[np.ndarray[Any, Any]],
+        labels: Callable[[], Labels] = Labels,
+        kind: str = "evaluation",
+        given: dict[int, np.ndarray[Any, Any]] | None = None,
     ) -> list[np.ndarray[Any, Any]]:
-        """Outputs for arrays in the order of the inputs; ``labels`` and ``kind`` are for who watches."""
+        """Outputs for arrays in the order of the inputs; ``labels`` and ``kind`` are for who watches.
+
+        Some outputs, by number, may be written into arrays that are ``given``.
+        """
         if watching.active is not None:
             return watching.active.run(self, arrays, labels, kind)
         feeds = dict(zip(self.inputs, arrays, strict=True))
         short = getattr(self.executable, "short", None)
         if short is not None:
-            results = short(feeds)
+            results = short(feeds, None, given)
             if results is not None:
                 return results
         return self.executable.run(feeds, self.outputs, _HOOKS)

@@ -383,11 +383,17 @@ class Tensor(Methods):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradient, or set it to zeros."""
+        found = self._value.leaf
+        if set_to_none and found is not None:
+            if modes.tracer is not None:
+                modes.tracer.clear_grad(found)
+            found.grad = None
+            return
         if self.grad is None:
             return
         from pyflame.ops.creation import zeros_like
 
-        self.grad = None if set_to_none else zeros_like(self)
+        self.grad = zeros_like(self)
 
     def backward(
         self, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None

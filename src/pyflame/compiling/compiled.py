@@ -52,7 +52,7 @@ class _Trace:
         found = [(places[i], h) for i, (_, h) in tracer.captured.items() if i in places]
         self.handles = [(place, h) for place, h in found if id(h) not in held]
         self.gradients = [(place, held[id(h)]) for place, h in found if id(h) in held]
-        self.had_gradient = [(lf, old is not None) for lf, old in tracer.grads.values()]
+        self.had_gradient = [(lf, old is not None) for lf, old in tracer.grads.values() if id(lf) not in tracer.cleared]
         self.keys = [(places[i], g) for i, (_, g) in tracer.keys.items() if i in places]
         self.scalars = [(places[i], r, v.spec.dtype.numpy) for i, (v, r) in tracer.scalars.items() if i in places]
         for i, *_ in (*self.arguments, *self.handles, *self.gradients, *self.keys, *self.scalars):
@@ -67,11 +67,53 @@ class _Trace:
             for h, _, at in tracer.rebound.values()
             if id(h._value) in outs
         ]
-        self.grads = [(lf, self._gradient(lf, outs)) for lf, old in tracer.grads.values() if lf.grad is not old]
+        written = [lf for lf, old in tracer.grads.values() if lf.grad is not old or id(lf) in tracer.cleared]
+        self.grads = [(lf, self._gradient(lf, outs)) for lf in written]
+        self.donors = self._donors()
+        read = {id(lf) for _, lf in self.gradients}
+        self.renewed = [(lf, i) for lf, i in self.grads if isinstance(i, int) and id(lf) not in read]
         self.differentiable = any(n and not s for n, s in zip(self.needs_grad, self.spent, strict=True))
         # Only the executable is needed from now on, unless gradients may be asked for.
         self.work = work if self.differentiable else None
         self.roots = results if self.differentiable else []
+
+    def _donors(self) -> list[tuple[int, Any, int]]:
+        """Leaves whose memory their own new value may take: (leaf, tensor, output); the plan is told of them."""
+        donate = getattr(self.plan.executable, "donate", None)
+        if donate is None:
+            return []
+        targets = {id(h): i for h, i, spent in self.state if isinstance(h, Handle) and not spent}
+        found = [(place, h, targets[id(h)]) for place, h in self.handles if id(h) in targets]
+        donate([(self.plan.inputs[place], out) for place, _, out in found])
+        return found
+
+    def spare(self, arrays: list[Any]) -> dict[int, Any] | None:
+        """Arrays that outputs may be written into: old values that only this step still holds."""
+        allowed = getattr(self.plan.executable, "donated", None)
+        if not allowed:
+            return None
+        given: dict[int, Any] = {}
+        alone, base = _alone()
+        for place, handle, out in self.donors:
+            value = handle._value
+            if out in allowed and value.spec is self.specs[out] and getrefcount(value) == _SOLE_OWNER:
+                count, below = _references(value, arrays, place)
+                if count == alone and below in (0, base):
+                    given[out] = arrays[place]
+        for lf, out in self.renewed:
+            old = lf.grad
+            if old is not None and old._value.spec is self.specs[out] and getrefcount(old) == _SOLE_OWNER:
+                value = old._value
+                if getrefcount(value) == _SOLE_OWNER:
+                    count, below = _references(value, [value.array], 0)
+                    if count == alone and below in (0, base):
+                        given[out] = value.array
+        return given
+
+    def forget_gradients(self) -> None:
+        """After a run that failed: gradients may have been written over."""
+        for lf, _ in self.renewed:
+            lf.grad = None
 
     @staticmethod
     def _source(v: Val, outs: dict[int, int], inputs: list[Val]) -> tuple[str, Any]:
@@ -128,6 +170,30 @@ class _Trace:
             handle._value = made
         for lf, i in self.grads:
             lf.grad = wrap(Val(self.specs[i], array=arrays[i])) if isinstance(i, int) else i
+
+
+def _references(value: Any, arrays: list[Any], place: int) -> tuple[int, int]:
+    """Counts of references to a value's array, which a feed holds too, and to the memory below it."""
+    array = arrays[place]
+    if array is not value.array or not array.flags.writeable:
+        return -1, -1
+    base = array.base
+    return getrefcount(array), 0 if base is None else getrefcount(base)
+
+
+@functools.cache
+def _alone() -> tuple[int, int]:
+    """What :func:`_references` gives where nobody else refers to either; interpreters count differently."""
+    value = _Holder()
+    value.array = np.ndarray((1,), np.float32, np.empty(4, np.uint8))
+    return _references(value, [value.array], 0)
+
+
+class _Holder:
+    """Something that has an array."""
+
+    __slots__ = ("array",)
+    array: Any
 
 
 def _contents(handle: Any) -> Any:
@@ -267,7 +333,13 @@ def _restore(tracer: Tracer, states: dict[int, Any]) -> None:
 def _replay(trace: _Trace, arrays: list[Any], tensors: list[Any]) -> Any:
     feeds = trace.feeds(arrays)
     current = _current(trace, feeds, tensors) if trace.differentiable and modes.grad else []
-    outputs = trace.plan.run(feeds, lambda: trace.labels, "compiled step")
+    given = None if current else trace.spare(feeds)
+    try:
+        outputs = trace.plan.run(feeds, lambda: trace.labels, "compiled step", given)
+    except Exception:
+        if given:
+            trace.forget_gradients()
+        raise
     trace.bind(outputs, tensors)
     made: list[Any] = []
     for (kind, i), needs, spent in zip(trace.results, trace.needs_grad, trace.spent, strict=True):

@@ -30,6 +30,7 @@ class Tracer:
         keys: random keys that were drawn, each with where from.
         scalars: numbers to be read again at each call.
         grads: leaves whose gradient was read or written, with the gradient they had.
+        cleared: those of them (ids) whose gradient was dropped unseen: whether there was one makes no difference.
         modules: what was called in which mode (object, training).
         spans: which module recorded what.
     """
@@ -41,6 +42,7 @@ class Tracer:
         self.keys: dict[int, tuple[Val, Any]] = {}
         self.scalars: dict[int, tuple[Val, Callable[[], Any]]] = {}
         self.grads: dict[int, tuple[Leaf, Any]] = {}
+        self.cleared: set[int] = set()
         self.modules: dict[int, tuple[Any, bool]] = {}
         self.placeholders: dict[int, int] = {}
         self.spans = Spans()
@@ -77,6 +79,12 @@ class Tracer:
         """Note that a gradient is read, or about to be written."""
         if id(leaf) not in self.grads:
             self.grads[id(leaf)] = (leaf, leaf.grad)
+
+    def clear_grad(self, leaf: Leaf) -> None:
+        """Note that a gradient is dropped without having been read."""
+        if id(leaf) not in self.grads:
+            self.cleared.add(id(leaf))
+        self.note_grad(leaf)
 
     def note_mode(self, module: Any) -> None:
         """Note that a module was called: its mode becomes a condition for using the trace again."""

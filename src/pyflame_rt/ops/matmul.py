@@ -59,8 +59,18 @@ def _matmul_vjp(g: Value, y: Value, a: Value, b: Value) -> tuple[Value, Value]:
     if a.rank == 1:
         g = Unsqueeze(g, [-2])
     da = unbroadcast(MatMul(g, _swap_last(right)), left)
-    db = unbroadcast(MatMul(_swap_last(left), g), right)
+    db = _gradient_of_matrix(left, g) if right.rank == 2 and left.rank > 2 else None
+    if db is None:
+        db = unbroadcast(MatMul(_swap_last(left), g), right)
     return (da if a.rank > 1 else Squeeze(da, [0])), (db if b.rank > 1 else Squeeze(db, [1]))
+
+
+def _gradient_of_matrix(rows: Value, g: Value) -> Value | None:
+    """Of a matrix that many rows were multiplied by: one product over all of them, not a sum of products."""
+    depth, width = rows.shape[-1], g.shape[-1]
+    if not isinstance(depth, int) or not isinstance(width, int) or not depth or not width:
+        return None
+    return MatMul(_swap_last(Reshape(rows, [-1, depth])), Reshape(g, [-1, width]))
 
 
 @primitive(since=13, infer=_matmul_type, vjp=_matmul_vjp)

@@ -20,6 +20,7 @@ from pyflame_rt.backends.cpu.placing import place_nodes
 from pyflame_rt.backends.cpu.plan.branches import branch_out
 from pyflame_rt.backends.cpu.plan.choices import choosing
 from pyflame_rt.backends.cpu.plan.concrete import ShapesUnknown
+from pyflame_rt.backends.cpu.plan.donation import donation_of
 from pyflame_rt.backends.cpu.plan.fast import short_way
 from pyflame_rt.backends.cpu.plan.lower import NotNative
 from pyflame_rt.backends.cpu.plan.plan import Plan, Retired, make_plan
@@ -101,7 +102,19 @@ class CpuExecutable:
         self._recent: _Recent | None = None
         self._stages = self._staging()
         self.short: Any = None
+        self._donors: tuple[tuple[str, int], ...] = ()
         forget_after_fork(self)
+
+    def donate(self, pairs: Sequence[tuple[str, int]]) -> None:
+        """Say before the first run which output (by number) may later be written into which input (by name)."""
+        self._donors = tuple(pairs)
+
+    @property
+    def donated(self) -> Mapping[int, int]:
+        """Outputs that :attr:`short` may be given the array of an input for; both by number."""
+        recent = self._recent
+        donation = None if recent is None else recent.plan.donation
+        return {} if donation is None else donation.pairs
 
     @cached_property
     def reference(self) -> Program:
@@ -228,6 +241,8 @@ class CpuExecutable:
         few = len(self._plans) < MAX_STORED
         plan = make_plan(graph, types, self.threads, names, self._folded, stored=not self.checked, keep=few)
         plan.checked = self.checked
+        if self._donors and names == self.outputs and not self.checked:
+            plan.donation = donation_of(plan.lowered, self._donors)
         if self.branches > 1 and not self.checked:
             branch_out(plan, self.branches)
         if self.memory_limit:

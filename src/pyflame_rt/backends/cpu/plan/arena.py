@@ -46,8 +46,9 @@ class Arena:
 
     entry: int = 0  # address of what the short way needs, once it was made
 
-    def __init__(self, lowered: Lowered, size: int, threads: int) -> None:
+    def __init__(self, lowered: Lowered, size: int, threads: int, commit: int = -1) -> None:
         self.lowered = lowered
+        self.commit = commit  # the first step that overwrites an input: none, when a kernel refused an index
         self.memory = _allocated(max(size, 64))
         self.base = self.memory.ctypes.data
         self.flag = np.zeros(1, np.int64)
@@ -89,9 +90,20 @@ class Arena:
         patches: list[Patch] = []
         bound = {k: self._bound(k, addresses.get(k, 0), patches) for k in numbers}
         native = [bound[i] if isinstance(i, int) else self._window(i, bound) for i in items]
+        track: list[int | None] = [i if isinstance(i, int) else None for i in items]
+        if self.commit in track:
+            place = track.index(self.commit)
+            native.insert(place, self._check())
+            track.insert(place, None)
         plan = self._plan(native, patches, threads, self.stream)
-        self.tracks.append(Track(plan, [i if isinstance(i, int) else None for i in items]))
+        self.tracks.append(Track(plan, track))
         return plan
+
+    def _check(self) -> Step:
+        """A step that ends the run when a kernel has reported an index out of range."""
+        places = (ctypes.c_void_p * 1)(self.flag.ctypes.data)
+        self.keep.append(places)
+        return Step(StepKind.CHECK, None, ctypes.addressof(places), 1, None, 0, 0)
 
     def _bound(self, number: int, address: int, patches: list[Patch]) -> Step:
         step = self.lowered.steps[number]
@@ -230,10 +242,10 @@ class Arena:
             self._host(segment)
             return
         status = run()(ctypes.addressof(segment), self.io)
+        if self.flag[0] and status in (0, self.flag[0]):
+            raise InputError(f"an index is out of range (row {int(self.flag[0]) - 1} of a Gather)")
         if status:
             self._raise(segment, status, check)
-        if self.flag[0]:
-            raise InputError(f"an index is out of range (row {int(self.flag[0]) - 1} of a Gather)")
 
     def _host(self, step: HostStep) -> None:
         arrays = [None if v is None else self.array(v) for v in step.inputs]

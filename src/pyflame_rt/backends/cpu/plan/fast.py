@@ -28,7 +28,8 @@ __all__ = ["short_way"]
 def short_way(plan: Plan, types: Sequence[tuple[str, np.dtype[Any], tuple[int, ...]]]) -> Any:
     """A function from a feed to outputs, or to None when the feed needs the long way; None where there is no short one.
 
-    It may be given arrays to write the outputs into.
+    It may be given arrays to write the outputs into: all (``into``), which are looked at, or some by number
+    (``given``), which the caller answers for: of the right type, and an input's only where the plan allows it.
 
     Args:
         plan: what to run.
@@ -60,7 +61,9 @@ def _runner(plan: Plan, pick: Callable[[Any], tuple[Any, ...]], expected: Sequen
     call = enter()
 
     def short(
-        feed: Mapping[str, Any], into: list[np.ndarray[Any, Any]] | None = None
+        feed: Mapping[str, Any],
+        into: list[np.ndarray[Any, Any]] | None = None,
+        given: Mapping[int, np.ndarray[Any, Any]] | None = None,
     ) -> list[np.ndarray[Any, Any]] | None:
         try:
             if len(feed) != count:
@@ -79,7 +82,10 @@ def _runner(plan: Plan, pick: Callable[[Any], tuple[Any, ...]], expected: Sequen
             except IndexError:
                 return None
             try:
-                outputs = [make() for make in makers] if into is None else into
+                if given:
+                    outputs = [given[i] if i in given else make() for i, make in enumerate(makers)]
+                else:
+                    outputs = [make() for make in makers] if into is None else into
                 status = call(arena.entry or _entry(plan, arena, expected), id(inputs), id(outputs))
             finally:
                 give(arena)

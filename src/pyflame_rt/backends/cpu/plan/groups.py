@@ -17,17 +17,24 @@ __all__ = ["Group", "group_steps", "is_elementwise", "single"]
 # Long expressions spill registers; a loop of more inputs than this is split.
 MAX_STEPS = 24
 MAX_INPUTS = 12
+MAX_EXTRA = 3
+CHEAP = frozenset({"Abs", "Add", "Cast", "Greater", "Less", "Mul", "Neg", "Not", "Relu", "Sub"})
 
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """Steps that run as one: a loop when they are elementwise, an attention, else a single step."""
+    """Steps that run as one: a loop when they are elementwise, an attention, else a single step.
+
+    ``extra`` names values of a loop, besides its last, that others read: the loop stores them too.
+    """
 
     steps: list[Step]
     shape: tuple[int, ...] = ()
     loop: bool = False
     inputs: set[str] = field(default_factory=set)
     attention: Attention | None = None
+    extra: list[str] = field(default_factory=list)
+    last: int = 0  # where its last step stands
 
 
 def is_elementwise(step: Step, concrete: Concrete) -> bool:
@@ -44,14 +51,18 @@ def group_steps(concrete: Concrete) -> list[Group]:
     for i, step in enumerate(concrete.steps):
         for name in step.node.inputs:
             readers.setdefault(name, set()).add(i)
-    home: dict[int, Group] = {}
+    home: dict[int, list[Group]] = {}
     outputs = set(concrete.outputs)
+    products = {s.node.outputs[0] for s in concrete.steps if s.op.name in ("Conv", "Gemm", "MatMul")}
     taken = _attentions(concrete)
     for i in reversed(range(len(concrete.steps))):
         step = concrete.steps[i]
-        home[i] = taken.get(id(step)) or _join(step, concrete, readers, home, outputs)
-    ordered = dict.fromkeys(home[i] for i in range(len(concrete.steps)))
-    return _in_order(list(ordered), home)
+        whole = taken.get(id(step))
+        home[i] = [whole] if whole is not None else _join(step, concrete, readers, home, outputs, products)
+        for group in home[i]:
+            group.last = max(group.last, i)
+    # A group runs where its last step stood: everything it reads is made by then.
+    return sorted({id(g): g for groups in home.values() for g in groups}.values(), key=lambda g: g.last)
 
 
 def _attentions(concrete: Concrete) -> dict[int, Group]:
@@ -64,20 +75,49 @@ def _attentions(concrete: Concrete) -> dict[int, Group]:
 
 
 def _join(
-    step: Step, concrete: Concrete, readers: dict[str, set[int]], home: dict[int, Group], outputs: set[str]
-) -> Group:
+    step: Step,
+    concrete: Concrete,
+    readers: dict[str, set[int]],
+    home: dict[int, list[Group]],
+    outputs: set[str],
+    products: set[str],
+) -> list[Group]:
+    """The groups a step is part of: one, or all that read it where it costs less to compute again than to store."""
     if not is_elementwise(step, concrete):
-        return Group([step])
+        return [Group([step])]
     name = step.node.outputs[0]
     shape = concrete.shape(name)
-    homes = {id(home[r]): home[r] for r in readers.get(name, ())}
-    if len(homes) == 1 and name not in outputs:
-        (group,) = homes.values()
-        if group.loop and group.shape == shape and _has_room(group, step):
-            group.steps.insert(0, step)
-            group.inputs = (group.inputs - {name}) | {n for n in step.node.inputs if n}
-            return group
-    return single(step, concrete)
+    homes = list({id(g): g for r in readers.get(name, ()) for g in home[r]}.values())
+    fitting = [g for g in homes if g.loop and g.shape == shape and _has_room(g, step)]
+    # The group that runs first may make the value for all: the others run when it has.
+    first = min(homes, key=lambda g: g.last, default=None)
+    if first is None or not any(first is g for g in fitting):
+        return [single(step, concrete)]
+    shared = len(homes) > 1 or name in outputs
+    if shared and _ends_product(step, readers, products, outputs):
+        return [single(step, concrete)]
+    again = shared and name not in outputs and len(fitting) == len(homes) and _is_cheap(step, concrete)
+    if shared and not again and len(first.extra) >= MAX_EXTRA:
+        return [single(step, concrete)]
+    joined = homes if again else [first]
+    for group in joined:
+        group.steps.insert(0, step)
+        group.inputs = (group.inputs - {name}) | {n for n in step.node.inputs if n}
+    if shared and not again:
+        first.extra.append(name)
+    return joined
+
+
+def _is_cheap(step: Step, concrete: Concrete) -> bool:
+    """Whether a step is one instruction on one value, besides constant numbers."""
+    constants = concrete.constants
+    read = {n for n in step.node.inputs if n and (n not in constants or constants[n].size != 1)}
+    return step.op.name in CHEAP and len(read) <= 1
+
+
+def _ends_product(step: Step, readers: dict[str, set[int]], products: set[str], outputs: set[str]) -> bool:
+    """Whether a step can be done while a product is stored, which a loop of several results cannot."""
+    return any(n in products and n not in outputs and len(readers[n]) == 1 for n in step.node.inputs)
 
 
 def single(step: Step, concrete: Concrete) -> Group:
@@ -90,9 +130,3 @@ def single(step: Step, concrete: Concrete) -> Group:
 def _has_room(group: Group, step: Step) -> bool:
     inputs = group.inputs | {n for n in step.node.inputs if n}
     return len(group.steps) < MAX_STEPS and len(inputs) <= MAX_INPUTS
-
-
-def _in_order(groups: list[Group], home: dict[int, Group]) -> list[Group]:
-    """A group runs where its last step stood: everything it reads is made by then."""
-    last = {id(home[i]): i for i in sorted(home)}
-    return sorted(groups, key=lambda g: last[id(g)])

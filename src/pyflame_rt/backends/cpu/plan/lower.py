@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pyflame_rt.backends.cpu.llvm.program import Kernel, Map, RowKernel, Store, load
+from pyflame_rt.backends.cpu.llvm.program import Kernel, Map, RowKernel, Store, TransposeKernel, load
 from pyflame_rt.backends.cpu.onednn.api import OneDnnError
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.onednn.primitives import reorder
 from pyflame_rt.backends.cpu.plan.choices import Case, Choices
 from pyflame_rt.backends.cpu.plan.concrete import Concrete, Step
 from pyflame_rt.backends.cpu.plan.groups import Group, group_steps, single
-from pyflame_rt.backends.cpu.plan.loops import FLAT_GRAIN, Nest, nest_of
+from pyflame_rt.backends.cpu.plan.loops import FLAT_GRAIN, MAX_OUTER, Nest, nest_of
 from pyflame_rt.backends.cpu.plan.views import Buffer, Place, View, contiguous_strides
 from pyflame_rt.graph import DType
 
@@ -25,14 +25,20 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.plan.attention import Attention
     from pyflame_rt.backends.cpu.plan.branches import Window
 
-__all__ = ["DnnStep", "HostStep", "KernelStep", "Lowered", "Lowering", "NotNative", "lowers"]
+__all__ = ["BetterApart", "DnnStep", "HostStep", "KernelStep", "Lowered", "Lowering", "NotNative", "lowers"]
 
 # Rows are given to threads in pieces of at least this many elements.
 ROW_GRAIN = 32_768
+# Axes shorter than this are not worth a blocked transpose.
+LEAST_TURN = 8
 
 
 class NotNative(Exception):
     """This form of an operator has no native kernel; the reference runs it as a host step."""
+
+
+class BetterApart(NotNative):
+    """A product and the loop that follows it are quicker one after the other."""
 
 
 @dataclass(slots=True)
@@ -228,6 +234,8 @@ class Lowering:
         if view.count == 0:
             return target
         bits = [as_bits(view), as_bits(target)]
+        if view.dtype.itemsize == 4 and self._transposed(bits[0], bits[1]):
+            return target
         nest = nest_of(bits, bits[0].shape)
         if nest is None:
             raise NotNative("too many axes to copy")
@@ -236,6 +244,24 @@ class Lowering:
         kernel = RowKernel(len(nest.outer), (source,), (sink,), (Map((Store(1, load(0, label)),)),))
         self.row_kernel("copy", kernel, nest, bits)
         return target
+
+    def _transposed(self, source: View, target: View) -> bool:
+        """Copy block by block where source and target go through memory in different directions."""
+        sizes = source.shape
+        runs = [
+            next((k for k, n in enumerate(sizes) if n >= LEAST_TURN and v.strides[k] == 1), -1)
+            for v in (source, target)
+        ]
+        i, j = runs
+        outer = [k for k, n in enumerate(sizes) if n != 1 and k not in runs]
+        if min(runs) < 0 or i == j or len(outer) > MAX_OUTER - 1:
+            return False
+        params = [sizes[i], sizes[j], source.strides[j], target.strides[i], *(sizes[k] for k in outer)]
+        params += [v.strides[k] for v in (source, target) for k in outer]
+        blocks = math.prod(sizes[k] for k in outer) * -(-sizes[i] // TransposeKernel.BLOCK)
+        grain = max(1, ROW_GRAIN // (TransposeKernel.BLOCK * sizes[j]))
+        self.kernel("copy", TransposeKernel(len(outer)), [source, target], params, blocks, grain)
+        return True
 
     def reordered(self, view: View, desc: MemDesc | None) -> View:
         """The value in another layout; None asks for contiguous rows."""

@@ -12,7 +12,7 @@ from pyflame_rt.backends.cpu.onednn.api import OneDnnError, cpu_isa
 from pyflame_rt.backends.cpu.onednn.attr import Attr
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.plan.epilogue import Epilogue, find_epilogue
-from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.plan.lower import BetterApart, Lowering, NotNative, lowers
 from pyflame_rt.backends.cpu.plan.lower_gemv import row_product, takes_row_product
 from pyflame_rt.backends.cpu.plan.lower_images import convolution
 from pyflame_rt.backends.cpu.plan.lower_products import general_convolution, general_matmul
@@ -39,8 +39,11 @@ def fuse_epilogue(low: Lowering, group: Group) -> bool:
     for name in [n for n in low.deferred if n in inputs][::-1]:
         if takes_row_product(low, low.deferred[name]) and _fuse_row(low, group, name):
             return True
-        if _fuse_tiled(low, group, name):
-            return True
+        try:
+            if _fuse_tiled(low, group, name):
+                return True
+        except BetterApart:
+            continue
         epilogue = find_epilogue(low.concrete, group, name)
         if epilogue is None:
             continue
@@ -78,6 +81,9 @@ def _fuse_tiled(low: Lowering, group: Group, name: str) -> bool:
     low.nodes = (step.node.name, *low.nodes)
     try:
         out = (convolution if step.op.name == "Conv" else dense)(low, step, group)
+    except BetterApart:
+        low.back_to(kept)
+        raise
     except (NotNative, OneDnnError, ValueError):
         low.back_to(kept)
         return False

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.program import (
     Expr,
     Map,
@@ -24,6 +25,7 @@ from pyflame_rt.backends.cpu.llvm.program import (
     load,
     scalar,
 )
+from pyflame_rt.backends.cpu.llvm.tiles.pack import ColumnSumKernel
 from pyflame_rt.backends.cpu.plan.claims import LOOP_TYPES
 from pyflame_rt.backends.cpu.plan.exprs import constant_expr, expression
 from pyflame_rt.backends.cpu.plan.loops import nest_of
@@ -41,12 +43,15 @@ if TYPE_CHECKING:
 
 __all__ = ["external_names", "group_expression", "lower_loop"]
 
+COLUMN_GRAIN = 65_536  # elements whose columns are summed by one thread
+MAX_COLUMNS = 1024  # whose sums stay in the first-level cache
+
 
 def lower_loop(low: Lowering, group: Group) -> None:
     """One kernel for a group of elementwise steps, or a product's epilogue where it fits."""
     from pyflame_rt.backends.cpu.plan.lower_dnn import fuse_epilogue
 
-    if fuse_epilogue(low, group):
+    if not group.extra and fuse_epilogue(low, group):
         return
     try:
         _loop(low, group)
@@ -56,28 +61,33 @@ def lower_loop(low: Lowering, group: Group) -> None:
 
 
 def _loop(low: Lowering, group: Group) -> None:
-    target = group.steps[-1].node.outputs[0]
+    targets = [*group.extra, group.steps[-1].node.outputs[0]]
     names = external_names(low, group)
     views = [low.view(n) for n in names]
     blocked = _common_layout(views, group.shape)
     if blocked is None:
         found = [low.strided(n) for n in names]
-        out = low.new_like(found, group.shape, low.concrete.dtype(target))
+        # Results that are handed out lie row by row; others as what they are made from.
+        like = [] if any(t in low.concrete.outputs for t in targets) else found
+        outs = [low.new_like(like, group.shape, low.concrete.dtype(t)) for t in targets]
         views = [v.broadcast(group.shape) for v in found]
     else:
-        out = low.new_blocked(blocked.desc, low.concrete.dtype(target))
-        views, out = [_flat(v) for v in views], _flat(out)
-    nest = nest_of([*views, out], views[0].shape if blocked is not None else group.shape)
+        outs = [low.new_blocked(blocked.desc, low.concrete.dtype(t)) for t in targets]
+        views, outs = [_flat(v) for v in views], [_flat(v) for v in outs]
+    nest = nest_of([*views, *outs], views[0].shape if blocked is not None else group.shape)
     if nest is None:
         raise NotNative("too many axes for one loop")
-    operands = [nest.operand(i, v.dtype.label) for i, v in enumerate([*views, out])]
+    operands = [nest.operand(i, v.dtype.label) for i, v in enumerate([*views, *outs])]
     loads = {n: load(i, operands[i].dtype) for i, n in enumerate(names)}
-    value = group_expression(low, group, loads)
-    kernel = RowKernel(len(nest.outer), tuple(operands[:-1]), (operands[-1],), (Map((Store(len(names), value),)),))
+    values = group_values(low, group, loads)
+    stores = tuple(Store(len(names) + i, values[t]) for i, t in enumerate(targets))
+    split = len(names)
+    kernel = RowKernel(len(nest.outer), tuple(operands[:split]), tuple(operands[split:]), (Map(stores),))
     label = "+".join(s.op.name for s in group.steps)
-    if out.count:
-        low.row_kernel(label, kernel, nest, [*views, out])
-    low.places[target] = out if blocked is None else _restored(out, blocked)
+    if outs[0].count:
+        low.row_kernel(label, kernel, nest, [*views, *outs])
+    for target, out in zip(targets, outs, strict=True):
+        low.places[target] = out if blocked is None else _restored(out, blocked)
 
 
 def external_names(low: Lowering, group: Group) -> list[str]:
@@ -94,6 +104,11 @@ def _is_scalar(low: Lowering, name: str) -> bool:
 
 def group_expression(low: Lowering, group: Group, loads: dict[str, Expr]) -> Expr:
     """The result of a group as one expression of the values it reads."""
+    return group_values(low, group, loads)[group.steps[-1].node.outputs[0]]
+
+
+def group_values(low: Lowering, group: Group, loads: dict[str, Expr]) -> dict[str, Expr]:
+    """Every value of a group as an expression of those it reads."""
     values = dict(loads)
     for step in group.steps:
         args = []
@@ -104,7 +119,7 @@ def group_expression(low: Lowering, group: Group, loads: dict[str, Expr]) -> Exp
                 values[name] = constant_expr(array)
             args.append(values[name] if name else None)
         values[step.node.outputs[0]] = expression(step.op, step.attributes, args)
-    return values[group.steps[-1].node.outputs[0]]
+    return values
 
 
 def _common_layout(views: Sequence[View], shape: tuple[int, ...]) -> View | None:
@@ -240,6 +255,8 @@ def reduction(low: Lowering, step: Step) -> None:
     out = low.output(step)
     if x.dtype is DType.Bool:  # false and true are the bytes 0 and 1
         x, out = replace(x, dtype=DType.UInt8), replace(out, dtype=DType.UInt8)
+    if _column_sums(low, step, x, axes, out):
+        return
     rows = rows_of(x, axes, low)
     flat = View(out.buffer, out.dtype, rows.shape[:-1], contiguous_strides(rows.shape[:-1]))
     target = View(flat.buffer, flat.dtype, rows.shape, (*flat.strides, 0))
@@ -249,6 +266,24 @@ def reduction(low: Lowering, step: Step) -> None:
     if step.op.name == "ReduceMean":
         result = apply("div", result, count(value.dtype))
     row_step(low, step.op.name, [rows, target], 1, [fold, Scalar("out", result, 1)])
+
+
+def _column_sums(low: Lowering, step: Step, x: View, axes: Sequence[int], out: View) -> bool:
+    """Sums over leading axes go down columns, many at a time, instead of jumping from row to row for each."""
+    if step.op.name != "ReduceSum" or x.dtype is not DType.Float32:
+        return False
+    kept = [i for i in range(len(x.shape)) if i not in axes]
+    turned = x.permuted([*axes, *kept])
+    matrix = turned.reshaped((math.prod(turned.shape[: len(axes)]), math.prod(turned.shape[len(axes) :])))
+    if matrix is None or matrix.strides[1] != 1 or matrix.shape[0] < 2 or matrix.shape[1] < 8:
+        return False
+    rows, columns = matrix.shape
+    unit = 2 * host().lanes(4)
+    share = -(-columns // (low.threads if rows * columns > COLUMN_GRAIN else 1))
+    width = min(-(-share // unit) * unit, MAX_COLUMNS)
+    params = [rows, columns, matrix.strides[0], width]
+    low.kernel(step.op.name, ColumnSumKernel(), [matrix, out], params, -(-columns // width), 1)
+    return True
 
 
 def fold_axes(low: Lowering, label: str, kind: str, x: View, axes: Sequence[int]) -> View:

@@ -32,8 +32,10 @@ __all__ = [
     "dense",
     "ending_of",
     "label_of",
+    "packed_step",
     "product_step",
     "reach_of",
+    "row_operand",
 ]
 
 # Multiplications a thread must have to be worth waking, some five microseconds.
@@ -106,8 +108,12 @@ def dense(low: Lowering, step: Step, group: Group | None = None) -> View:
     """Lower a product, with the loop that alone reads it; NotNative where the library does better."""
     source, name, *rest = step.node.inputs
     weights = low.constant_of(name)
-    if weights is None or weights.ndim != 2 or weights.dtype != np.float32 or not weights.size:
-        raise NotNative("weights that are not a constant matrix of float32")
+    if weights is None:
+        from pyflame_rt.backends.cpu.plan.lower_gemm import moving
+
+        return moving(low, step, group)
+    if weights.ndim != 2 or weights.dtype != np.float32 or not weights.size:
+        raise NotNative("weights that are not a matrix of float32")
     shape = low.concrete.shape(step.node.outputs[0])
     if low.concrete.dtype(source) is not DType.Float32 or len(low.concrete.shape(source)) < 2:
         raise NotNative("not rows of float32")
@@ -131,7 +137,9 @@ def dense(low: Lowering, step: Step, group: Group | None = None) -> View:
         raise NotNative("the library was measured to be faster")
     ending = ending_of(low, step, group, bias, len(shape) - 1)
     x = as_rows(low, low.strided(source), rows, depth)
-    operands = [_operand(low, n, r, (rows, width)) for n, r in zip(ending.names, ending.finish.operands, strict=True)]
+    operands = [
+        row_operand(low, n, r, (rows, width)) for n, r in zip(ending.names, ending.finish.operands, strict=True)
+    ]
     out = low.new((rows, width), DType.Float32)
     product_step(low, label, x, matrix, operands, ending.finish, out)
     return out.reshaped(shape) or out
@@ -146,7 +154,8 @@ def as_rows(low: Lowering, view: View, rows: int, depth: int) -> View:
     return flat
 
 
-def _operand(low: Lowering, name: str, reach: Reach, shape: tuple[int, int]) -> View:
+def row_operand(low: Lowering, name: str, reach: Reach, shape: tuple[int, int]) -> View:
+    """An operand of the finish, as rows."""
     view = low.strided(name)
     if reach == "full":
         return as_rows(low, view, *shape)
@@ -157,10 +166,17 @@ def product_step(
     low: Lowering, label: str, x: View, matrix: np.ndarray[Any, Any], operands: list[View], finish: Finish, out: View
 ) -> None:
     """The step that multiplies rows by packed weights."""
+    columns = tile_for(host(), out.shape[1]).vectors * host().lanes(4)
+    packed_step(low, label, x, low.constant(panels(matrix, columns)), operands, finish, out)
+
+
+def packed_step(
+    low: Lowering, label: str, x: View, packed: View, operands: list[View], finish: Finish, out: View
+) -> None:
+    """The step that multiplies rows by a matrix in panels."""
     (rows, depth), width = x.shape, out.shape[1]
     tile = tile_for(host(), width)
     columns = tile.vectors * host().lanes(4)
-    packed = low.constant(panels(matrix, columns))
     block = block_of(rows, depth, tile)
     blocks, count = -(-rows // block), -(-width // columns)
     params = [rows, width, depth, block, blocks, x.strides[0], out.strides[0]]

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from pyflame_rt.backends.base import RunHooks, Timeline
     from pyflame_rt.backends.cpu.plan.concrete import Step
+    from pyflame_rt.backends.cpu.plan.donation import Donation
     from pyflame_rt.backends.cpu.plan.facts import StepFacts
     from pyflame_rt.graph import DType, Graph
 
@@ -88,6 +89,7 @@ class Plan:
     slots: threading.Semaphore | None = None
     checked: bool = False
     parallel: bool = True  # whether any step may begin a parallel region
+    donation: Donation | None = None
 
     def run(self, feeds: Mapping[str, Any], hooks: RunHooks) -> list[np.ndarray[Any, Any]]:
         """Outputs in fresh arrays."""
@@ -168,7 +170,8 @@ class Plan:
 
     def _new_arena(self) -> Arena:
         if not self.checked:
-            return Arena(self.lowered, self.arena_bytes, self.threads)
+            commit = -1 if self.donation is None else self.donation.commit
+            return Arena(self.lowered, self.arena_bytes, self.threads, commit)
         from pyflame_rt.backends.cpu.plan.checked import CheckedArena
 
         return CheckedArena(self.lowered, self.threads)

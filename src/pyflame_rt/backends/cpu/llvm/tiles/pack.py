@@ -1,0 +1,128 @@
+"""Rows of a matrix as panels of columns, and sums of columns: both walk down a few neighbouring columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
+from pyflame_rt.backends.cpu.llvm.host import host as this_host
+from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
+from pyflame_rt.backends.cpu.llvm.tiles.control import (
+    Loop,
+    add,
+    buffers,
+    floats,
+    least,
+    load_vector,
+    mul,
+    store_vector,
+    when,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["ColumnSumKernel", "PackKernel"]
+
+_TOGETHER = 8  # rows that are added up before they are added to the sums
+
+
+@dataclass(frozen=True)
+class PackKernel:
+    """Panels of ``vectors`` vectors of columns: result[p, k, :] = source[k, p * width : (p + 1) * width].
+
+    bufs: source, result. params: [depth, columns, row stride of the source]. rows: panels. What the last panel has
+    beyond the last column is zero.
+    """
+
+    vectors: int
+
+    @property
+    def key(self) -> str:
+        """Equal for kernels of equal structure."""
+        return f"pack {self.vectors}"
+
+    def emit(self, name: str) -> str:
+        """The module, as text."""
+        b = Builder(this_host())
+        b.begin()
+        at = Lanes(b, b.host.lanes(4))
+        width = self.vectors * at.lanes
+        source, result = buffers(b, 2)
+        depth, columns, stride = (b.load_i64("%params", k) for k in range(3))
+        with Loop(b, "%begin", "%end") as panel:
+            first = mul(b, panel, width)
+            left = b.integer(f"sub {columns}, {first}")
+            masks = [_mask(at, left, v * at.lanes) for v in range(self.vectors)]
+            start, target = floats(b, source, first), floats(b, result, mul(b, first, depth))
+            with Loop(b, "0", depth) as k:
+                row, place = floats(b, start, mul(b, k, stride)), floats(b, target, mul(b, k, width))
+                for v, mask in enumerate(masks):
+                    value = load_vector(at, floats(b, row, v * at.lanes), mask)
+                    store_vector(at, value, floats(b, place, v * at.lanes))
+        b.do("ret void")
+        b.end(SIGNATURE.format(name=name))
+        return b.text()
+
+
+@dataclass(frozen=True)
+class ColumnSumKernel:
+    """Sums down the columns of a float32 matrix: result[c] = sum of source[k, c].
+
+    bufs: source, result. params: [rows, columns, row stride of the source, columns of an item]. rows: items. A few rows
+    at a time are added to the sums, which stay in the first-level cache; how columns are divided changes no bit.
+    """
+
+    @property
+    def key(self) -> str:
+        """Equal for kernels of equal structure."""
+        return "column sums"
+
+    def emit(self, name: str) -> str:
+        """The module, as text."""
+        b = Builder(this_host())
+        b.begin()
+        at = Lanes(b, b.host.lanes(4))
+        source, result = buffers(b, 2)
+        rows, columns, stride, width = (b.load_i64("%params", k) for k in range(4))
+        whole = b.integer(f"and {rows}, {-_TOGETHER}")
+        with Loop(b, "%begin", "%end") as item:
+            low = mul(b, item, width)
+            high = least(b, add(b, low, width), columns)
+            _each_vector(
+                at, low, high, lambda c, mask: store_vector(at, at.const("float", 0.0), floats(b, result, c), mask)
+            )
+            for begin, end, step in (("0", whole, _TOGETHER), (whole, rows, 1)):
+                with Loop(b, begin, end, step) as row:
+                    starts = [floats(b, source, mul(b, add(b, row, k), stride)) for k in range(step)]
+                    _each_vector(at, low, high, lambda c, mask, starts=starts: _add_rows(at, starts, result, c, mask))
+        b.do("ret void")
+        b.end(SIGNATURE.format(name=name))
+        return b.text()
+
+
+def _add_rows(at: Lanes, starts: list[str], result: str, column: str, mask: V | None) -> None:
+    """Add the vectors of some rows, pair by pair, to the sums."""
+    b = at.builder
+    values = [load_vector(at, floats(b, start, column), mask) for start in starts]
+    while len(values) > 1:
+        values = [x + y for x, y in zip(values[::2], values[1::2], strict=True)]
+    place = floats(b, result, column)
+    store_vector(at, load_vector(at, place, mask) + values[0], place, mask)
+
+
+def _each_vector(at: Lanes, low: str, high: str, body: Callable[[str, V | None], None]) -> None:
+    """Whole vectors of the columns [low, high), then a masked one for the rest."""
+    b = at.builder
+    middle = add(b, low, b.integer(f"and {b.integer(f'sub {high}, {low}')}, {-at.lanes}"))
+    with Loop(b, low, middle, at.lanes) as column:
+        body(column, None)
+    with when(b, b.op(f"icmp slt i64 {middle}, {high}")):
+        body(middle, _mask(at, b.integer(f"sub {high}, {middle}"), 0))
+
+
+def _mask(at: Lanes, left: str, offset: int) -> V:
+    """Which lanes lie before the last column."""
+    limit = at.splat("i64", at.builder.integer(f"sub {left}, {offset}"))
+    return at.iota("0", "i64").cmp("slt", limit)

@@ -1,0 +1,142 @@
+"""Products of two values that are both made at run time: one is packed into panels first, then tiles multiply.
+
+This is what training needs: weights change from step to step, and gradients are products of transposed values. What
+lies the other way round in memory is turned while it is packed; a result that is only read transposed is made so.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from pyflame_rt.backends.cpu.llvm.host import host
+from pyflame_rt.backends.cpu.llvm.program import TransposeKernel
+from pyflame_rt.backends.cpu.llvm.tiles.micro import PLAIN, tile_for
+from pyflame_rt.backends.cpu.llvm.tiles.pack import PackKernel
+from pyflame_rt.backends.cpu.plan.lower import BetterApart, Lowering, NotNative
+from pyflame_rt.backends.cpu.plan.lower_tiles import (
+    MAX_DEPTH,
+    as_rows,
+    ending_of,
+    label_of,
+    packed_step,
+    reach_of,
+    row_operand,
+)
+from pyflame_rt.backends.cpu.plan.views import View
+from pyflame_rt.graph import DType
+
+if TYPE_CHECKING:
+    from pyflame_rt.backends.cpu.plan.concrete import Step
+    from pyflame_rt.backends.cpu.plan.groups import Group
+
+__all__ = ["moving", "turned_alone"]
+
+# Multiplications below which packing costs more than it saves.
+LEAST_WORK = 1 << 18
+MAX_FULL = 2  # values as large as the result that are read while it is stored
+PACK_GRAIN = 1 << 14  # floats to pack that are worth a thread
+
+
+def moving(low: Lowering, step: Step, group: Group | None = None) -> View:
+    """Rows of any value times a matrix that is no constant."""
+    a, b, bias = _operands(low, step)
+    shape = low.concrete.shape(step.node.outputs[0])
+    rows, (depth, width) = math.prod(shape[:-1]), b.shape
+    if rows * depth * width < LEAST_WORK or depth > MAX_DEPTH or rows < 4 or width < 4:
+        raise NotNative("a product too small to be packed")
+    if bias and reach_of(low, bias, shape, len(shape) - 1) != "column":
+        raise NotNative("a bias that differs from row to row")
+    label = label_of(step, group)
+    if low.choices.pick(f"{label} moving {rows}x{depth}x{width}", ("tiles", "library"), step.node.name) == "library":
+        raise NotNative("the library was measured to be faster")
+    if group is None and not bias and turned_alone(low, step):
+        return _turned(low, label, a, b)
+    ending = ending_of(low, step, group, bias, len(shape) - 1)
+    if ending.finish.operands.count("full") > MAX_FULL:
+        raise BetterApart("a loop that reads so much is quicker on its own")
+    x = _rows(low, a, rows, depth)
+    operands = [
+        row_operand(low, n, r, (rows, width)) for n, r in zip(ending.names, ending.finish.operands, strict=True)
+    ]
+    packed = _packed(low, b)
+    out = low.new((rows, width), DType.Float32)
+    packed_step(low, label, x, packed, operands, ending.finish, out)
+    return out.reshaped(shape) or out
+
+
+def turned_alone(low: Lowering, step: Step) -> bool:
+    """Whether nobody reads a matrix but one step that swaps its axes."""
+    name = step.node.outputs[0]
+    reader = low.reader.get(name)
+    if reader is None or len(low.concrete.shape(name)) != 2 or len(reader.steps) != 1:
+        return False
+    (only,) = reader.steps
+    return only.op.name == "Transpose" and list(only.attributes["perm"] or (1, 0)) == [1, 0]
+
+
+def _turned(low: Lowering, label: str, a: View, b: View) -> View:
+    """The transposed product, as a view the right way round."""
+    out = low.new((b.shape[1], a.shape[0]), DType.Float32)
+    x = _rows(low, b.permuted([1, 0]), *b.shape[::-1])
+    packed_step(low, label, x, _packed(low, a.permuted([1, 0])), [], PLAIN, out)
+    return out.permuted([1, 0])
+
+
+def _operands(low: Lowering, step: Step) -> tuple[View, View, str]:
+    """Both operands, the second a matrix (depth, width), and the name of the bias."""
+    first, second, *rest = step.node.inputs
+    if any(low.concrete.dtype(n) is not DType.Float32 for n in (first, second)):
+        raise NotNative("not a product of float32")
+    sizes = low.concrete.shape(first), low.concrete.shape(second)
+    if len(sizes[1]) != 2 or len(sizes[0]) < 2 or low.constant_of(second) is not None:
+        raise NotNative("not rows times a matrix that is made at run time")
+    bias = rest[0] if rest else ""
+    a, b = low.strided(first), low.strided(second)
+    if step.op.name == "Gemm":
+        given = step.attributes
+        if given["alpha"] != 1.0 or (bias and given["beta"] != 1.0):
+            raise NotNative("a scaled product")
+        a = a.permuted([1, 0]) if given["transA"] else a
+        b = b.permuted([1, 0]) if given["transB"] else b
+    return a, b, bias
+
+
+def _rows(low: Lowering, view: View, rows: int, depth: int) -> View:
+    flat = view.reshaped((rows, depth))
+    if flat is not None and len(flat.shape) == 2 and flat.strides[1] != 1 and depth != 1:
+        return low.copied(flat)
+    return as_rows(low, view, rows, depth)
+
+
+def _packed(low: Lowering, matrix: View) -> View:
+    """Panels of columns; zeros or whatever was there beyond the last column, which nobody stores."""
+    depth, width = matrix.shape
+    tile = tile_for(host(), width)
+    columns = tile.vectors * host().lanes(4)
+    count = -(-width // columns)
+    out = low.new((count, depth, columns), DType.Float32)
+    if matrix.strides[0] == 1 and matrix.strides[1] != 1 and width > 1:
+        _pack_turned(low, matrix, out)
+        return out
+    if matrix.strides[1] != 1 and width != 1:
+        matrix = low.copied(matrix)
+    grain = PACK_GRAIN // (depth * columns)
+    low.kernel("pack", PackKernel(tile.vectors), [matrix, out], [depth, width, matrix.strides[0]], count, grain)
+    return out
+
+
+def _pack_turned(low: Lowering, matrix: View, out: View) -> None:
+    """Columns lie next to each other: whole panels by a blocked transpose, and one more for the rest."""
+    (depth, width), columns, step = matrix.shape, out.shape[2], matrix.strides[1]
+    blocks, grain = -(-depth // TransposeKernel.BLOCK), PACK_GRAIN // (TransposeKernel.BLOCK * columns)
+    whole, rest = divmod(width, columns)
+    for first, panels, wide in ((0, whole, columns), (whole, 1, rest)):
+        if not panels or not wide:
+            continue
+        source = View(
+            matrix.buffer, DType.Float32, matrix.shape, matrix.strides, matrix.offset + first * columns * step
+        )
+        target = View(out.buffer, DType.Float32, out.shape, out.strides, out.offset + first * depth * columns)
+        params = [depth, wide, step, columns, panels, columns * step, depth * columns]
+        low.kernel("pack", TransposeKernel(1), [source, target], params, panels * blocks, grain)

@@ -1,0 +1,147 @@
+"""Products of values made at run time, sums of columns, loops with several results: forms and odd sizes."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import pyflame_rt
+from pyflame_rt.backends.cpu.llvm.host import host
+from pyflame_rt.backends.cpu.llvm.jit import call
+from pyflame_rt.backends.cpu.llvm.tiles.pack import ColumnSumKernel, PackKernel
+from pyflame_rt.backends.cpu.onednn import library
+from pyflame_rt.backends.cpu.plan.choices import choosing
+
+pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
+
+
+def session(nodes, inputs, outputs):
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs.items()]
+    outs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs]
+    model = helper.make_model(helper.make_graph(nodes, "g", infos, outs), opset_imports=[helper.make_opsetid("", 21)])
+    return pyflame_rt.InferenceSession(model.SerializeToString())
+
+
+def run(made, feeds):
+    return made.run(None, feeds)
+
+
+SIZES = [(64, 96, 160), (65, 97, 131), (7, 300, 333), (301, 1025, 5), (130, 64, 17), (1024, 33, 48)]
+
+
+@pytest.mark.parametrize(("rows", "depth", "width"), SIZES)
+@pytest.mark.parametrize("turned", ["none", "a", "b", "both", "result"])
+def test_products_of_both_directions(rows, depth, width, turned):
+    rng = np.random.default_rng(rows)
+    a, b = rng.normal(size=(rows, depth)).astype(np.float32), rng.normal(size=(depth, width)).astype(np.float32)
+    feeds = {"a": a.T.copy() if turned in ("a", "both") else a, "b": b.T.copy() if turned in ("b", "both") else b}
+    nodes = []
+    names = {}
+    for name in "ab":
+        names[name] = name
+        if turned in (name, "both"):
+            nodes.append(helper.make_node("Transpose", [name], [f"{name}t"], perm=[1, 0]))
+            names[name] = f"{name}t"
+    nodes.append(helper.make_node("MatMul", [names["a"], names["b"]], ["c" if turned == "result" else "y"]))
+    if turned == "result":
+        nodes.append(helper.make_node("Transpose", ["c"], ["y"], perm=[1, 0]))
+    made = session(nodes, {n: list(x.shape) for n, x in feeds.items()}, ["y"])
+    (y,) = run(made, feeds)
+    want = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_allclose(y, want.T if turned == "result" else want, rtol=1e-4, atol=1e-3)
+    with choosing(prefer="library"):
+        again = session(nodes, {n: list(x.shape) for n, x in feeds.items()}, ["y"])
+        np.testing.assert_allclose(run(again, feeds)[0], y, rtol=1e-4, atol=1e-3)
+
+
+def test_rows_of_several_axes_with_bias_residual_and_activation():
+    rng = np.random.default_rng(1)
+    feeds = {
+        "x": rng.normal(size=(4, 33, 72)).astype(np.float32),
+        "w": rng.normal(size=(72, 90)).astype(np.float32),
+        "bias": rng.normal(size=(90,)).astype(np.float32),
+        "rest": rng.normal(size=(4, 33, 90)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Add", ["p", "bias"], ["q"]),
+        helper.make_node("Relu", ["q"], ["r"]),
+        helper.make_node("Add", ["r", "rest"], ["y"]),
+    ]
+    made = session(nodes, {n: list(x.shape) for n, x in feeds.items()}, ["y"])
+    (y,) = run(made, feeds)
+    want = np.maximum(feeds["x"].astype(np.float64) @ feeds["w"] + feeds["bias"], 0) + feeds["rest"]
+    np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 130, 1001])
+@pytest.mark.parametrize("columns", [8, 33, 64, 1000, 2500])
+def test_sums_of_columns(rows, columns):
+    rng = np.random.default_rng(rows)
+    x = rng.normal(size=(rows, columns)).astype(np.float32)
+    wide = np.full((rows, columns + 3), np.nan, np.float32)
+    wide[:, :columns] = x
+    out = np.full(columns + 1, 7, np.float32)
+    width = 96
+    call(
+        ColumnSumKernel(),
+        [wide.ctypes.data, out.ctypes.data],
+        [rows, columns, columns + 3, width],
+        0,
+        -(-columns // width),
+    )
+    np.testing.assert_allclose(out[:-1], x.astype(np.float64).sum(0), rtol=1e-4, atol=1e-4)
+    assert out[-1] == 7
+
+
+@pytest.mark.parametrize("columns", [1, 15, 16, 40])
+def test_packing_fills_the_last_panel_with_zeros(columns):
+    lanes = host().lanes(4)
+    x = np.random.default_rng(0).normal(size=(11, columns)).astype(np.float32)
+    count = -(-columns // (2 * lanes))
+    out = np.full((count, 11, 2 * lanes), 9, np.float32)
+    call(PackKernel(2), [x.ctypes.data, out.ctypes.data], [11, columns, columns], 0, count)
+    padded = np.pad(x, ((0, 0), (0, count * 2 * lanes - columns)))
+    np.testing.assert_array_equal(out, padded.reshape(11, count, 2 * lanes).transpose(1, 0, 2))
+
+
+@pytest.mark.parametrize("shape", [(40, 70), (3, 40, 70), (2, 3, 17, 33)])
+def test_sums_over_leading_axes(shape):
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    axes = helper.make_tensor("axes", TensorProto.INT64, [len(shape) - 1], list(range(len(shape) - 1)))
+    nodes = [
+        helper.make_node("Constant", [], ["axes"], value=axes),
+        helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=0),
+    ]
+    made = session(nodes, {"x": list(shape)}, ["y"])
+    np.testing.assert_allclose(run(made, {"x": x})[0], x.reshape(-1, shape[-1]).sum(0), rtol=1e-4, atol=1e-4)
+
+
+def test_a_loop_hands_out_what_it_computes_on_the_way():
+    rng = np.random.default_rng(0)
+    feeds = {n: rng.normal(size=(50, 60)).astype(np.float32) for n in "pgm"}
+    nodes = [
+        helper.make_node("Mul", ["g", "g"], ["square"]),
+        helper.make_node("Add", ["m", "square"], ["m2"]),
+        helper.make_node("Sqrt", ["m2"], ["root"]),
+        helper.make_node("Div", ["g", "root"], ["move"]),
+        helper.make_node("Sub", ["p", "move"], ["p2"]),
+        helper.make_node("Neg", ["move"], ["down"]),
+        helper.make_node("ReduceSum", ["down"], ["total"], keepdims=0),
+    ]
+    feeds["m"] = np.abs(feeds["m"]) + 1
+    made = session(nodes, {n: [50, 60] for n in feeds}, ["m2", "p2", "total"])
+    m2, p2, total = run(made, feeds)
+    want = feeds["m"] + feeds["g"] ** 2
+    np.testing.assert_allclose(m2, want, rtol=1e-6)
+    np.testing.assert_allclose(p2, feeds["p"] - feeds["g"] / np.sqrt(want), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(total, -(feeds["g"] / np.sqrt(want)).sum(), rtol=1e-3, atol=1e-3)
+    assert len(made.explain().rows) >= 1
+
+
+@pytest.mark.parametrize("perm", [(1, 0), (0, 2, 1), (2, 1, 0), (0, 3, 1, 2)])
+@pytest.mark.parametrize("size", [8, 19])
+def test_copies_of_transposed_values(perm, size):
+    shape = tuple(range(size, size + len(perm)))
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    made = session([helper.make_node("Transpose", ["x"], ["y"], perm=list(perm))], {"x": list(shape)}, ["y"])
+    np.testing.assert_array_equal(run(made, {"x": x})[0], x.transpose(perm))
