@@ -25,12 +25,14 @@ class Code:
         actions: statements that run it, in order; a True with one says that it goes on by itself and activates
             ``advance_id`` in the end.
         joined: the function that goes on when blocks of both operands have arrived.
+        turned: the function that goes on when a tile has arrived.
         axes: the axes along which it sends.
     """
 
     decls: list[str]
     actions: list[tuple[str, bool]] = field(default_factory=list)
     joined: str = ""
+    turned: str = ""
     axes: str = ""
 
 

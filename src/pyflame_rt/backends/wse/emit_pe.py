@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from pyflame_rt.backends.wse.emit_comm import Code, emit_matmul, emit_reduce
 from pyflame_rt.backends.wse.emit_index import emit_put, emit_take
 from pyflame_rt.backends.wse.emit_map import emit_map
-from pyflame_rt.backends.wse.kernels import BYTES, App, Map, MatMul, Put, Reduce, Take
+from pyflame_rt.backends.wse.emit_spread import emit_spread
+from pyflame_rt.backends.wse.kernels import BYTES, App, Map, MatMul, Put, Reduce, Spread, Take
 from wsesim.csl import syntax as s
 from wsesim.csl.parser import parse_text
 from wsesim.csl.printer import print_file
@@ -24,7 +25,7 @@ __all__ = ["IDS", "Program", "emit"]
 IDS = {
     "colors": {"x": [0, 1], "y": [4, 5]},
     "queues": {"x": [2, 4], "y": [3, 5]},
-    "tasks": {"x": [8, 9], "y": [10, 11], "advance": 12, "join": 13, "x_done": 14, "y_done": 15},
+    "tasks": {"x": [8, 9], "y": [10, 11], "advance": 12, "join": 13, "x_done": 14, "y_done": 15, "turn": 16},
 }
 Item: TypeAlias = "str | s.Comment"
 
@@ -95,6 +96,8 @@ class _Emitter:
         name = f"k{index}"
         if isinstance(kernel, Map):
             return Code(emit_map(name, kernel, optimize=self.options.optimize), [(f"{name}();", False)])
+        if isinstance(kernel, Spread):
+            return emit_spread(name, kernel)
         if isinstance(kernel, Take):
             return emit_take(name, kernel)
         if isinstance(kernel, Put):
@@ -161,6 +164,11 @@ class _Emitter:
             self.items.append("var joining: u16 = 0;")
             self.items += [f"const k{i}_number: u16 = {n};" for n, i in enumerate(summas)]
             self.items.append("fn least(a: i16, b: i16) i16 {\nreturn if (a < b) a else b;\n}")
+        turned = [i for i, c in enumerate(self.codes) if c.turned]
+        if turned:
+            self.note("Tiles on their way to all PEs: whose turn it is, and along which axis it goes.")
+            self.items += [f"var {n}: u16 = 0;" for n in ("spread_s", "spread_r", "spread_down", "turning")]
+            self.items += [f"const k{i}_number: u16 = {n};" for n, i in enumerate(turned)]
         self.items += [f"const {n}_id = @get_local_task_id({IDS['tasks'][n]});" for n in self._tasks()]
         for i, (kernel, code) in enumerate(zip(self.plan.kernels, self.codes, strict=True)):
             self.note(describe(i, kernel))
@@ -174,6 +182,8 @@ class _Emitter:
         names = ["advance"] if any(wait for c in self.codes for _, wait in c.actions) else []
         if any(c.joined for c in self.codes):
             names += ["join", "x_done", "y_done"]
+        if any(c.turned for c in self.codes):
+            names.append("turn")
         return names
 
     def _stages(self, axes: str) -> int:
@@ -222,6 +232,10 @@ class _Emitter:
             self.items.append("task x_done() void {\n@activate(join_id);\n}")
             self.items.append("task y_done() void {\n@unblock(join_id);\n}")
             self.items.append(f"task join() void {{\n@block(join_id);\n{chain}\n}}")
+        turned = [c.turned for c in self.codes if c.turned]
+        if turned:
+            chain = " else ".join(f"if (turning == {n}) {{ {name}(); }}" for n, name in enumerate(turned))
+            self.items.append(f"task turn() void {{\n{chain}\n}}")
 
     def _exports(self) -> None:
         tasks = self._tasks()
@@ -277,6 +291,9 @@ def describe(index: int, kernel: Kernel) -> str:
         case Take():
             sent = f", added up along {' and '.join(kernel.axes)}" if kernel.axes else ""
             return f"Kernel {index}: elements by number along dimension {kernel.axis}{sent}."
+        case Spread():
+            how = " ".join(v.kind for v in kernel.views) or "another layout"
+            return f"Kernel {index}: tiles sent along {' and '.join(kernel.axes) or 'nothing'}: {how}."
         case Put():
             return f"Kernel {index}: elements put by number along dimension {kernel.axis} ({kernel.reduction})."
         case MatMul():

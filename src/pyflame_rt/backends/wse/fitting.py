@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.wse.fold import families, folded
 from pyflame_rt.backends.wse.footprint import MEMORY, measure, surely_fits
+from pyflame_rt.backends.wse.kernels import Spread
 from pyflame_rt.backends.wse.lower import lower, opened
 from pyflame_rt.backends.wse.memory import plan_memory
 from pyflame_rt.backends.wse.options import TARGETS
@@ -57,7 +58,15 @@ class _Fitting:
         raise MemoryLimitError(self._refusal(plan, bool(rows or cols)))
 
     def _plan(self, flat: Flat, grid: Grid) -> Plan:
-        plan = lower(flat, grid, optimize=self.options.optimize)
+        """Data moves on the fabric where its tiles, on their way, leave room for the rest."""
+        if self.options.optimize:
+            plan = self._lowered(flat, grid, spread=True)
+            if not any(isinstance(k, Spread) for k in plan.kernels) or self._fits(plan):
+                return plan
+        return self._lowered(flat, grid, spread=False)
+
+    def _lowered(self, flat: Flat, grid: Grid, *, spread: bool) -> Plan:
+        plan = lower(flat, grid, optimize=self.options.optimize, spread=spread)
         return plan_memory(plan, share=self.options.optimize)
 
     def _largest(self) -> Grid:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 if TYPE_CHECKING:
     from pyflame_rt.backends.wse.fold import Fold
     from pyflame_rt.backends.wse.footprint import Footprint
+    from pyflame_rt.backends.wse.spread import View
     from pyflame_rt.backends.wse.tiling import Grid, Tiling
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Put",
     "Reduce",
     "Ref",
+    "Spread",
     "Take",
 ]
 
@@ -34,7 +36,7 @@ __all__ = [
 # ["windows", e, window, strides, dilations, pads, out, fill], ["pad", e, pairs, mode, fill], ["tile", e, counts],
 # ["indices", e, sizes].
 HostExpr: TypeAlias = list[Any]
-BYTES = {"f32": 4, "f16": 2, "u16": 2, "i16": 2, "i32": 4}
+BYTES = {"f32": 4, "u32": 4, "f16": 2, "u16": 2, "i16": 2, "i32": 4}
 INTEGERS = ("i16", "i32")
 
 
@@ -216,7 +218,33 @@ class Put:
         return (self.data, self.index, self.updates)
 
 
-Kernel: TypeAlias = Map | Reduce | MatMul | Take | Put
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Elements go to other places, on other PEs: tiles are broadcast, and every PE keeps what belongs to it.
+
+    Attributes:
+        views: the changes of coordinates from the source to the result.
+        fill: what the result holds before; None when nothing of it is left out.
+    """
+
+    label: str
+    out: Buffer
+    source: Buffer
+    views: tuple[View, ...]
+    fill: float | None = None
+
+    @property
+    def axes(self) -> str:
+        """The axes along which tiles are sent."""
+        used, grid = "".join(self.source.tiling.axes), self.source.tiling.grid
+        return "".join(a for a in "xy" if a in used and grid.cuts(a) > 1)
+
+    def reads(self) -> tuple[Buffer, ...]:
+        """What it reads."""
+        return (self.source,)
+
+
+Kernel: TypeAlias = Map | Reduce | MatMul | Take | Put | Spread
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,12 @@ from pyflame_rt.backends.wse.kernels import (
     Put,
     Reduce,
     Ref,
+    Spread,
     Take,
 )
 from pyflame_rt.backends.wse.opening import open_steps
 from pyflame_rt.backends.wse.scalar import RULES
+from pyflame_rt.backends.wse.spread import View, view_of
 from pyflame_rt.backends.wse.tiling import Grid, Tiling
 from pyflame_rt.backends.wse.views import VIEWS, host_view, reshaped
 from pyflame_rt.backends.wse.windows import WINDOWED
@@ -53,6 +55,8 @@ _DTYPES = {
 }  # fmt: skip
 _HELD = "the wafer's programs hold float32, float16, bool, int16, int32 and int64 (as 32 bits)"
 _MAX_OPERANDS, _MAX_NODES = 6, 24
+# Every PE sees every element that moves on the fabric: larger tensors go through the host.
+_SPREAD_MOST = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +70,16 @@ class Use:
 Tree: TypeAlias = "Use | Lit | App"
 
 
-def lower(flat: Flat, grid: Grid, *, optimize: bool = True) -> Plan:
-    """Kernels, phases and outputs for a grid; memory is planned afterwards."""
-    return _Lowering(opened(flat), grid, optimize).run()
+def lower(flat: Flat, grid: Grid, *, optimize: bool = True, spread: bool | None = None) -> Plan:
+    """Kernels, phases and outputs for a grid; memory is planned afterwards.
+
+    Args:
+        flat: the graph.
+        grid: the PEs.
+        optimize: fuse elementwise operators, and move data on the fabric.
+        spread: whether data moves on the fabric, where it is otherwise left to the host; None as ``optimize`` says.
+    """
+    return _Lowering(opened(flat), grid, optimize, optimize if spread is None else spread).run()
 
 
 def opened(flat: Flat) -> Flat:
@@ -77,8 +88,9 @@ def opened(flat: Flat) -> Flat:
 
 
 class _Lowering:
-    def __init__(self, flat: Flat, grid: Grid, optimize: bool) -> None:
+    def __init__(self, flat: Flat, grid: Grid, optimize: bool, spread: bool) -> None:
         self.flat = flat
+        self.spread = spread
         self.grid = grid
         self.optimize = optimize
         self.flat_mesh = _is_flat(flat)
@@ -92,6 +104,7 @@ class _Lowering:
         self.buffers: list[Buffer] = []
         self.used_inputs: dict[str, None] = {}
         self.numbers = itertools.count()
+        self.computed: set[str] = set()  # values that PEs made, not the host
 
     def run(self) -> Plan:
         for step in self.flat.steps:
@@ -185,6 +198,8 @@ class _Lowering:
         for buffer in self.places.get(name, ()):
             if buffer.tiling.same_tiles(wanted):
                 return buffer
+        if self.spread and (found := self._spread(name, wanted)) is not None:
+            return found
         expr, reads = self._host(name)
         if any(self.made_in.get(b.root, -1) == len(self.phases) - 1 for b in reads):
             self.phases.append(Phase())
@@ -193,6 +208,55 @@ class _Lowering:
         self.phases[-1].moves.append(Move(made, expr, tuple(reads)))
         self.places.setdefault(name, []).append(made)
         return made
+
+    # --- on the fabric ---------------------------------------------------------------------------------------------
+
+    def _spread(self, name: str, wanted: Tiling) -> Buffer | None:
+        """The value's tiles sent by the PEs that have it; None when the host has it, or when it is too much."""
+        parts = self._parts(name)
+        for source, _ in parts:
+            self._placed(source)
+        if not any(source in self.computed for source, _ in parts):
+            return None
+        if any(len(v) and v[-1] is None for _, v in parts) or math.prod(wanted.shape) > _SPREAD_MOST:
+            return None
+        if len(parts) > 1 and self.flat.dtype(name) == DType.Bool:
+            return None
+        made = self._new(name, wanted.axes)
+        for number, (source, views) in enumerate(parts):
+            placed = self._placed(source) or self._require(source, self._usual(self.flat.shape(source)))
+            known = tuple(v for v in views if v is not None)
+            fill = next((v.fill for v in known if v.fill is not None), None)
+            self._emit(name, Spread(self._origin(name), made, placed, known, None if number else fill))
+        del self.places[name][1 : len(parts)]
+        return made
+
+    def _origin(self, name: str) -> str:
+        step = self.views.get(name)
+        return name if step is None else step.origin
+
+    def _parts(self, name: str) -> list[tuple[str, tuple[View | None, ...]]]:
+        """The values that a value is a view of, with the changes of coordinates; None for one that cannot be made."""
+        step = self.views.get(name)
+        if step is None or (self._placed(name) is not None and name in self.computed):
+            return [(name, ())]
+        shape = self.flat.shape(name)
+        if step.op == "Concat":
+            found: list[tuple[str, tuple[View | None, ...]]] = []
+            axis, first = step.attributes["axis"] % len(shape), 0
+            for source in step.inputs:
+                shift = View("shift", shape, tuple(first if d == axis else 0 for d in range(len(shape))))
+                found += [(n, (*views, shift)) for n, views in self._parts(source)]
+                first += self.flat.shape(source)[axis]
+            return found
+        view = view_of(step, self.flat)
+        inner = self._parts(step.inputs[0])
+        if len(inner) > 1 and (view is None or view.fill is not None):
+            view = None
+        filled = any(v is not None and v.fill is not None for _, views in inner for v in views)
+        if view is not None and view.fill is not None and filled:  # one value for all that is left out
+            view = None
+        return [(n, (*views, view)) if None not in views else (n, views) for n, views in inner]
 
     def _host(self, name: str) -> tuple[HostExpr, list[Buffer]]:
         """How the host gets at a value."""
@@ -210,6 +274,7 @@ class _Lowering:
         return ["input", name], []
 
     def _emit(self, name: str, kernel: Kernel) -> None:
+        self.computed.add(name)
         self.phases[-1].kernels.append(kernel)
         self.made_in[kernel.out.root] = len(self.phases) - 1
         self.places.setdefault(name, []).insert(0, kernel.out)
@@ -219,6 +284,8 @@ class _Lowering:
         made = Buffer(f"b{next(self.numbers)}", of.dtype, tiling, name, shares=of)
         self.buffers.append(made)
         self.places.setdefault(name, []).insert(0, made)
+        if of.value in self.computed:
+            self.computed.add(name)
         return made
 
     # --- elementwise -----------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyflame_rt.backends.wse.kernels import INTEGERS, Map, MatMul, Put, Take
+from pyflame_rt.backends.wse.kernels import INTEGERS, Map, MatMul, Put, Spread, Take
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.wse.kernels import Buffer, Kernel, Plan
@@ -17,13 +17,17 @@ def plan_memory(plan: Plan, *, share: bool = True) -> Plan:
     _Slots(plan, share).run()
     for kernel in plan.kernels:
         for name, count in _scratch(kernel).items():
-            have = plan.scratch.get(name, ("f32", 0))[1]
-            plan.scratch[name] = ("f32", max(have, count))
+            kind = "u32" if name.startswith("spread") else "f32"
+            have = plan.scratch.get(name, (kind, 0))[1]
+            plan.scratch[name] = (kind, max(have, count))
     return plan
 
 
 def _scratch(kernel: Kernel) -> dict[str, int]:
-    """Arrays of f32 that a kernel uses while it runs."""
+    """Arrays that a kernel uses while it runs."""
+    if isinstance(kernel, Spread):
+        names = [n for n, on in (("spread_hold", kernel.axes), ("spread_pass", "y" in kernel.axes)) if on]
+        return dict.fromkeys(names, kernel.source.tiling.elements)
     wide = kernel.out.dtype not in ("f32", *INTEGERS)
     if isinstance(kernel, (Map, Put)) or (isinstance(kernel, Take) and not kernel.axes):
         return {}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.wse.flatten import Flat, Step
     from pyflame_rt.backends.wse.kernels import HostExpr
 
-__all__ = ["VIEWS", "host_view", "reshaped"]
+__all__ = ["VIEWS", "host_view", "pad_pairs", "reshaped", "slice_parts"]
 
 VIEWS = frozenset(
     {"Concat", "Indices", "Pad", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Windows"}
@@ -33,7 +33,7 @@ def host_view(step: Step, flat: Flat, sources: Sequence[HostExpr]) -> HostExpr:
         case "Concat":
             return ["concat", step.attributes["axis"] % len(shape), *sources]
         case "Slice":
-            return ["slice", sources[0], _slices(step, flat)]
+            return ["slice", sources[0], slice_parts(step, flat)]
         case "Pad":
             return _padded(step, flat, sources[0])
         case "Tile":
@@ -56,23 +56,30 @@ def _numbers(step: Step, flat: Flat, place: int, what: str) -> list[Any]:
     return flat.constants[name].ravel().tolist() if name else []
 
 
-def _padded(step: Step, flat: Flat, source: HostExpr) -> HostExpr:
+def pad_pairs(step: Step, flat: Flat) -> tuple[list[list[int]], float]:
+    """What Pad adds before and after each dimension, and its value."""
     shape = flat.shape(step.inputs[0])
     pads, fill = _numbers(step, flat, 1, "pads"), _numbers(step, flat, 2, "its value")
     axes = [a % len(shape) for a in _numbers(step, flat, 3, "axes") or range(len(shape))]
     pairs = [[0, 0] for _ in shape]
     for i, axis in enumerate(axes):
         pairs[axis] = [pads[i], pads[len(axes) + i]]
+    return pairs, fill[0] if fill else 0
+
+
+def _padded(step: Step, flat: Flat, source: HostExpr) -> HostExpr:
+    shape = flat.shape(step.inputs[0])
+    pairs, number = pad_pairs(step, flat)
     if any(n < 0 for pair in pairs for n in pair):
         parts = [[max(0, -a), size - max(0, -b), 1] for (a, b), size in zip(pairs, shape, strict=True)]
         source = ["slice", source, parts]
         pairs = [[max(0, n) for n in pair] for pair in pairs]
-    number = fill[0] if fill else 0
     text = repr(number) if isinstance(number, float) else int(number)  # JSON has no infinities
     return ["pad", source, pairs, _PAD_MODES[step.attributes.get("mode") or "constant"], text]
 
 
-def _slices(step: Step, flat: Flat) -> list[list[Any]]:
+def slice_parts(step: Step, flat: Flat) -> list[list[Any]]:
+    """Start, end and step of a slice in every dimension."""
     shape = flat.shape(step.inputs[0])
     given: list[list[int] | None] = []
     for name in step.inputs[1:]:

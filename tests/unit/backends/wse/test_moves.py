@@ -1,23 +1,79 @@
-"""Data that changes its place: by the host between phases, or not at all."""
+"""Data that changes its place: on the fabric, by the host between phases, or not at all."""
+
+import itertools
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyflame_rt.graph import Graph
+from pyflame_rt.backends.wse.kernels import Spread
+from pyflame_rt.graph import DType, Graph
 from tests.unit.backends.wse.running import GRIDS, check, feeds_for, graph_of
 
 
-@pytest.mark.parametrize("grid", GRIDS)
-def test_a_computed_matrix_is_turned_between_phases(grid):
-    graph = Graph("turn")
-    graph.add_input("x", [5, 7])
-    graph.add_node("n1", "Exp", ["x"], ["e"])
-    graph.add_node("n2", "Transpose", ["e"], ["t"])
-    graph.add_node("n3", "Neg", ["t"], ["y"])
-    graph.add_output("y", [7, 5])
-    assert len(check(graph, grid).phases) == 2
+def chain(shape, steps, dtype=np.float32):
+    """A computed value goes through steps (operator, further inputs, attributes), and is computed with again."""
+    graph = Graph("chain")
+    kind = DType.of(np.dtype(dtype))
+    graph.add_input("x", shape, kind)
+    graph.add_node("first", "Neg", ["x"], ["v0"])
+    for i, (op, more, attributes) in enumerate(steps):
+        names = [f"v{i}"]
+        for j, item in enumerate(more):
+            names.append(item if isinstance(item, str) else f"c{i}_{j}")
+            if not isinstance(item, str):
+                graph.add_initializer(names[-1], np.asarray(item))
+        graph.add_node(f"n{i}", op, names, [f"v{i + 1}"], attributes)
+    graph.add_node("last", "Neg", [f"v{len(steps)}"], ["y"])
+    graph.add_output("y", None, kind)
+    return graph
+
+
+_W = np.random.default_rng(0).standard_normal((3, 2, 3, 3)).astype(np.float32)
+CHAINS = {
+    "transpose": ([5, 7], [("Transpose", [], {})]),
+    "reshape": ([4, 6], [("Reshape", [[3, 8]], {})]),
+    "slice": ([5, 7], [("Slice", [[1], [6], [1], [2]], {})]),
+    "backwards": ([5, 7], [("Slice", [[-1], [-99], [1], [-2]], {})]),
+    "pad": ([5, 7], [("Pad", [[1, 0, 2, 3]], {})]),
+    "concat": ([5, 7], [("Concat", ["x", "v0"], {"axis": 1})]),
+    "heads": ([6, 8], [("Reshape", [[6, 2, 4]], {}), ("Transpose", [], {"perm": [1, 0, 2]})]),
+    "pool": ([1, 2, 6, 6], [("MaxPool", [], {"kernel_shape": [2, 2], "strides": [2, 2]})]),
+    "pool of pad": ([1, 2, 5, 6], [("Pad", [[0, 0, 1, 0, 0, 0, 0, 1]], {}), ("MaxPool", [], {"kernel_shape": [2, 2]})]),
+    "convolution": ([1, 2, 6, 6], [("Conv", [_W], {"pads": [1, 1, 1, 1], "strides": [2, 1]})]),
+}
+
+
+FLAT = [name for name, (shape, _) in CHAINS.items() if len(shape) == 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "grid", "dtype"),
+    [
+        *itertools.product(CHAINS, [*GRIDS, (3, 2)], [np.float32]),
+        *itertools.product(FLAT, [(3, 2)], [np.float16, np.int32]),
+    ],
+)
+def test_computed_values_change_their_place_on_the_fabric(name, grid, dtype):
+    shape, steps = CHAINS[name]
+    graph = chain(shape, steps, dtype)
+    feeds = {"x": np.random.default_rng(1).integers(-9, 9, shape).astype(dtype)}
+    arch = "wse2" if sum(grid) % 2 else "wse3"
+    plan = check(graph, grid, feeds, arch=arch)
+    assert len(plan.phases) == (2 if name == "pool of pad" else 1)
+    if grid == (2, 3):
+        hosted = check(graph, grid, feeds, optimize=False)
+        assert len(hosted.phases) > 1
+        assert not any(isinstance(k, Spread) for k in hosted.kernels)
+
+
+def test_tiles_that_leave_no_room_on_their_way_go_through_the_host():
+    graph = chain([24, 24], [("Transpose", [], {})])
+    wide = check(graph, (2, 2))
+    narrow = check(graph, (2, 2), memory_budget=wide.data_bytes - 4)
+    assert [len(p.phases) for p in (wide, narrow)] == [1, 2]
+    assert narrow.fold is None
 
 
 @pytest.mark.parametrize("grid", GRIDS)
