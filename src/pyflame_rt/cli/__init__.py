@@ -1,6 +1,7 @@
-"""The command line: ``pyflame-rt info|run|convert|verify|explain|diff``."""
+"""The command line: ``pyflame-rt info|run|convert|verify|explain|diff|wafer``."""
 
 from pyflame_rt.cli.commands import app
 from pyflame_rt.cli.entry import main
+from pyflame_rt.cli.wafer import wafer as _wafer  # noqa: F401 - adds its command
 
 __all__ = ["app", "main"]

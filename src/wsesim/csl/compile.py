@@ -113,6 +113,7 @@ def compile_program(
     strict: bool = False,
     import_paths: Sequence[str | os.PathLike[str]] = (),
     texts: Mapping[str, str] | None = None,
+    partial: bool = False,
 ) -> p.Program:
     """Compiles a layout file and everything it refers to.
 
@@ -130,6 +131,7 @@ def compile_program(
         strict: reject what the documentation does not define, and every resource conflict.
         import_paths: further directories for modules.
         texts: files as path to text; when given the disk is not read (libraries excepted).
+        partial: PEs may be without code; for estimates, such a program does not run.
 
     Raises:
         CompileError: with every diagnostic, when the program is not valid.
@@ -140,7 +142,7 @@ def compile_program(
     with _deep_recursion():
         return _compile(
             path, arch, params or {}, colors or {}, fabric_dims, fabric_offsets, memcpy, channels, width_west_buf,
-            width_east_buf, strict, import_paths, texts,
+            width_east_buf, strict, import_paths, texts, partial,
         )  # fmt: skip
 
 
@@ -159,9 +161,10 @@ def _compile(
     path: str | os.PathLike[str], arch: Arch, params: Mapping[str, Any], colors: Mapping[str, int],
     fabric_dims: tuple[int, int] | None, fabric_offsets: tuple[int, int], memcpy: bool, channels: int,
     width_west_buf: int, width_east_buf: int, strict: bool, import_paths: Sequence[Any],
-    texts: Mapping[str, str] | None,
+    texts: Mapping[str, str] | None, partial: bool,
 ) -> p.Program:  # fmt: skip
     session = _session(arch, strict, import_paths, texts, fabric_dims, fabric_offsets)
+    session.partial = partial
     given = {name: _value(name, value) for name, value in params.items()}
     given.update({name: CV(t.HandleType("color"), int(number)) for name, number in colors.items()})
     try:

@@ -71,6 +71,8 @@ def _check_tiles(session: Session, layout: LayoutRecord) -> None:
     if layout.size is None:
         session.diagnostics.error("missing-rectangle", "the layout block does not call @set_rectangle", NOWHERE)
         return
+    if session.partial:
+        return
     width, height = layout.size
     missing = [(x, y) for y in range(height) for x in range(width) if (x, y) not in layout.tiles]
     if missing:

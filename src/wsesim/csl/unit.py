@@ -39,6 +39,7 @@ class Session:
     fabric_offsets: tuple[int, int] = (0, 0)
     fp16: str = "f16"
     printed: list[str] = field(default_factory=list)  # @comptime_print
+    partial: bool = False  # PEs without code are allowed
 
 
 @dataclass(frozen=True)

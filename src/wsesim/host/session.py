@@ -39,6 +39,10 @@ class HostSession:
     """Drives a loaded machine as a host program would.
 
     Copies and calls are commands: they wait until every PE has unblocked its command stream. Streams are not.
+
+    Attributes:
+        commands: time and name of every command.
+        spans: name of each call, when it began and when the last PE took commands again.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -47,6 +51,8 @@ class HostSession:
         self.receives: list[Receive] = []
         self.started = False
         self.commands: list[tuple[float, str]] = []
+        self.spans: list[tuple[str, float, float]] = []
+        self._open: tuple[str, float] | None = None
 
     # --- order -----------------------------------------------------------------------------------------------------
 
@@ -82,18 +88,25 @@ class HostSession:
 
         if not self.machine.run(until=free):
             raise self.machine.deadlock(f"{what} waits for ever: {len(blocked)} PEs do not take a command any more")
+        if self._open is not None:
+            self.spans.append((*self._open, self.machine.now))
+            self._open = None
 
     def stop(self) -> None:
         """Runs to the end and checks that every command and stream was served."""
         if not self.started:
             return
-        self.machine.run()
         self._unblocked("stop")
+        self.machine.run()
         self._collect()
         if self.receives:
             waiting = self.receives[0]
             raise self.machine.deadlock(f"the host still expects {waiting.count} words a PE on colour {waiting.color}")
         self.started = False
+
+    def ready(self) -> None:
+        """Runs until every PE takes commands again."""
+        self._unblocked("the host")
 
     # --- regions and symbols ---------------------------------------------------------------------------------------
 
@@ -207,6 +220,7 @@ class HostSession:
             pe.call(fn.call, fn.stalls, values, name, self.machine.now)
         if not found:
             raise HostError(f"no PE exports a function {name!r}")
+        self._open = (name, self.machine.now)
 
     # --- inspection --------------------------------------------------------------------------------------------------
 
