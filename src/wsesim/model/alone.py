@@ -80,7 +80,7 @@ def estimate(
         PredictionError: the program communicates outside the library of collectives, or stands still alone.
     """
     first = _only_first(program)
-    costs = costs or measure_lines(first.arch, timing)  # type: ignore[arg-type]
+    costs = costs or measure_lines(first.arch, timing)
     found, own = _run(first, (0, 0), calls, timing, costs)
     # Neighbours of the first PE: each sends a block of one operand in the second step of a product.
     places = [at for at in ((1, 0), (0, 1)) if at[0] < program.width and at[1] < program.height]
@@ -238,7 +238,8 @@ class _Lines:
     def settle(self) -> float:
         """Cycles until the last PE is where this one is."""
         rest = self.late["x"] + self.late["y"]
-        self.root, self.late = {"x": None, "y": None}, {"x": 0.0, "y": 0.0}
+        for axis in "xy":
+            self.root[axis], self.late[axis] = None, 0.0
         return rest
 
 

@@ -185,7 +185,7 @@ class _Line:
         self.ended: dict[Any, float] = {}
         self.setup: dict[Any, float] = {}
         for pe in self.machine.pes.values():
-            pe.activate = self._noting(pe, pe.activate)  # type: ignore[method-assign]
+            pe.activate = self._noting(pe, pe.activate)
         for code in self.machine.codes:
             start = next(fn.call for fn in code.functions.values() if fn.name == "start")
             start.__globals__[start.__name__] = self._entering(start)
