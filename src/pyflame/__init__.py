@@ -31,7 +31,10 @@ from pyflame.autograd import (
 from pyflame.compiling.compiled import CompiledFunction
 from pyflame.compiling.compiled import compile_function as _compile_function
 from pyflame.compiling.tracer import TraceError
-from pyflame.device import Device
+from pyflame.device import (
+    Backend, Device, device_info, get_device, rocm_device_count, rocm_get_device, rocm_get_device_info,
+    rocm_is_available, rocm_set_device, rocm_synchronize, set_device, synchronize,
+)
 from pyflame.dtypes import (
     DType,
     dtype_name,
@@ -129,8 +132,8 @@ from pyflame.toplevel import (
 )
 
 __all__ = [
-    "CSLCodeGenerator", "CodeGenOptions", "CodeGenResult", "CompiledFunction", "DType", "Device", "Generator",
-    "Graph", "LazyEvaluationWarning", "MemoryReport",
+    "Backend", "CSLCodeGenerator", "CodeGenOptions", "CodeGenResult", "CompiledFunction", "DType", "Device",
+    "Generator", "Graph", "LazyEvaluationWarning", "MemoryReport",
     "MeshLayout", "Node", "PECoord", "Tensor", "TensorSpec", "TraceError", "absolute", "acos", "acosh", "add",
     "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "allclose", "amax", "amin", "aminmax", "arange",
     "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "argmax", "argmin", "argsort",
@@ -141,12 +144,12 @@ __all__ = [
     "clear_cache", "clip", "clone", "column_stack", "compile_to_csl", "concat", "concatenate", "copysign", "cos",
     "cosh",
     "cosine_similarity", "count_nonzero", "cross", "cumprod", "cumsum", "default_generator", "deg2rad", "det",
-    "diag", "diag_embed", "diagflat", "diagonal", "div", "divide", "dot", "double", "dropout", "dstack",
+    "device_info", "diag", "diag_embed", "diagflat", "diagonal", "div", "divide", "dot", "double", "dropout", "dstack",
     "dtype_name", "dtype_size", "einsum", "elu", "embedding", "empty", "empty_like", "enable_grad", "eq", "equal",
     "erf", "erfc", "erfinv", "exp", "exp2", "expand", "expand_as", "expand_dims", "expit", "expm1", "export",
     "eye", "fix", "flatten", "flip", "fliplr", "flipud", "float16", "float32", "float64", "float_power", "floor",
     "floor_divide", "fmax", "fmin", "fmod", "frac", "from_dlpack", "from_numpy", "full", "full_like", "gather",
-    "ge", "gelu", "ger", "get_default_dtype", "get_graph", "get_node", "get_rng_state", "glu", "greater",
+    "ge", "gelu", "ger", "get_default_dtype", "get_device", "get_graph", "get_node", "get_rng_state", "glu", "greater",
     "greater_equal", "gt", "half", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "heaviside", "hstack",
     "hypot", "index_add", "index_copy", "index_fill", "index_select", "inference_mode", "initial_seed", "inner",
     "int16", "int32", "int64", "int8", "inverse", "is_floating_point", "is_grad_enabled",
@@ -160,12 +163,15 @@ __all__ = [
     "one_hot", "ones", "ones_like", "outer", "pad", "permute", "pixel_shuffle", "pixel_unshuffle", "positive",
     "prelu", "print_graph", "prod", "promote_types", "rad2deg", "rand", "rand_like", "randint", "randint_like",
     "randn", "randn_like", "randperm", "ravel", "reciprocal", "relu", "relu6", "remainder", "repeat",
-    "repeat_interleave", "reshape", "reshape_as", "result_type", "roll", "rot90", "row_stack", "rsqrt", "rsub",
+    "repeat_interleave", "reshape", "reshape_as", "result_type", "rocm_device_count",
+    "rocm_get_device", "rocm_get_device_info", "rocm_is_available", "rocm_set_device", "rocm_synchronize",
+    "roll", "rot90", "row_stack", "rsqrt", "rsub",
     "runtime_scalar", "save", "scalar_tensor", "scatter", "scatter_add", "searchsorted", "seed", "select", "selu",
-    "set_default_dtype", "set_grad_enabled", "set_printoptions", "set_rng_state", "sgn", "short", "sigmoid",
-    "sign", "signbit", "silu", "sin", "sinc", "sinh", "softmax", "softmin", "softplus", "softshrink", "softsign",
+    "set_default_dtype", "set_device", "set_grad_enabled", "set_printoptions", "set_rng_state", "sgn", "short",
+    "sigmoid", "sign", "signbit", "silu", "sin", "sinc", "sinh", "softmax", "softmin", "softplus", "softshrink",
+    "softsign",
     "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "std_mean", "stop_gradient", "sub", "subtract",
-    "swapaxes", "swapdims", "swish", "take", "take_along_dim", "tan", "tanh", "tanhshrink", "tensor",
+    "swapaxes", "swapdims", "swish", "synchronize", "take", "take_along_dim", "tan", "tanh", "tanhshrink", "tensor",
     "tensor_split", "tensordot", "threshold", "tile", "topk", "trace", "transpose", "tril", "tril_indices",
     "triu", "triu_indices", "true_divide", "trunc", "typename", "uint8", "unbind", "unflatten", "unique",
     "unsqueeze", "var", "var_mean", "vdot", "view", "view_as", "vstack", "where", "xlogy", "zeros", "zeros_like",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame import watching
+from pyflame.device import chosen
 from pyflame.lazy import Expr, Val, ancestors, modes
 from pyflame.watching import Labels, labels_of, node_name
 from pyflame_rt.backends.base import RunHooks
@@ -66,7 +67,7 @@ class Plan:
         return self.executable.run(feeds, self.outputs, _HOOKS)
 
 
-_plans: OrderedDict[tuple[int, ...], Plan] = OrderedDict()
+_plans: OrderedDict[tuple[Any, ...], Plan] = OrderedDict()
 _lock = threading.Lock()
 _counts = {"hits": 0, "misses": 0}
 
@@ -201,10 +202,11 @@ def _input_name(graph: Graph, v: Val | None, made: dict[tuple[Expr, int], str], 
 
 def plan_for(work: Work, *, native: bool | None = None) -> Plan:
     """The executable for a structure, made when it is new."""
+    key = work.key if chosen.provider is None else (*work.key, chosen.provider)
     with _lock:
-        plan = _plans.get(work.key)
+        plan = _plans.get(key)
         if plan is not None:
-            _plans.move_to_end(work.key)
+            _plans.move_to_end(key)
             if not native or plan.native:
                 _counts["hits"] += 1
                 return plan
@@ -212,7 +214,7 @@ def plan_for(work: Work, *, native: bool | None = None) -> Plan:
     plan = make_plan(to_graph(work.exprs, work.leaves, work.outputs), native=by_machine)
     with _lock:
         _counts["misses"] += 1
-        _plans[work.key] = plan
+        _plans[key] = plan
         dropped = _plans.popitem(last=False)[1] if len(_plans) > MAX_PLANS else None
     if dropped is not None:
         dropped.executable.close()
@@ -220,8 +222,8 @@ def plan_for(work: Work, *, native: bool | None = None) -> Plan:
 
 
 def make_plan(graph: Graph, *, native: bool) -> Plan:
-    """Compile a graph."""
-    provider = "CPUExecutionProvider" if native else "ReferenceExecutionProvider"
+    """Compile a graph for the device that was chosen; ``native`` says with which engine on the CPU."""
+    provider = chosen.provider or ("CPUExecutionProvider" if native else "ReferenceExecutionProvider")
     compiled = rt_compile(graph, provider)
     return Plan(compiled.executable, graph, native)
 

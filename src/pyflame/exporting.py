@@ -20,7 +20,7 @@ from pyflame_rt.graph.errors import UnsupportedFormatError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["export", "model_graph"]
 
@@ -134,6 +134,8 @@ def export(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     opset: int | None = None,
+    dynamic_axes: Mapping[str, Any] | None = None,
+    dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None,
 ) -> Path:
     """Write a model as ``.onnx``, for any runtime, or ``.pfm``, for this one.
 
@@ -146,22 +148,36 @@ def export(
         input_names: names of the inputs.
         output_names: names of the outputs.
         opset: version of the ONNX operators; the newest by default.
+        dynamic_axes: axes that may have any size, by name of the input: ``{"input": {0: "batch"}}``, or a list of
+            axes. Axes of the same name have the same size. Those of outputs follow; naming them is allowed.
+        dynamic_shapes: the same, also as a sequence with one entry for each input: ``({0: "batch"},)``.
 
     Returns:
         The path.
 
+    Raises:
+        UnsupportedOperatorError: an operator cannot be written for all sizes of the dynamic axes; it is named.
+
     Example:
-        >>> import pyflame as pf, pyflame_rt, tempfile, pathlib
+        >>> import numpy as np, pyflame as pf, pyflame_rt, tempfile, pathlib
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.onnx"
         >>> _ = pf.export(lambda x: pf.relu(x), pf.ones([2]), path)
         >>> pyflame_rt.InferenceSession(path).run(None, {"input": [1.0, -1.0]})
         [array([1., 0.], dtype=float32)]
+        >>> net = pf.nn.Linear(3, 2)
+        >>> _ = pf.export(net, pf.ones([1, 3]), path, dynamic_axes={"input": {0: "batch"}})
+        >>> session = pyflame_rt.InferenceSession(path)
+        >>> [session.run(None, {"input": np.ones((n, 3), np.float32)})[0].shape for n in (1, 7)]
+        [(1, 2), (7, 2)]
     """
     target = Path(path)
     if target.suffix not in (".onnx", ".pfm"):
         raise UnsupportedFormatError(f"{str(path)!r}: models are written as .onnx or .pfm")
     arguments = example if isinstance(example, tuple) else (example,)
-    graph = evaluation_graph(model, arguments, input_names=input_names, output_names=output_names)
+    if dynamic_axes is not None and dynamic_shapes is not None:
+        raise ValueError("dynamic_axes and dynamic_shapes say the same: give one of them")
+    dynamic = dynamic_axes if dynamic_axes is not None else dynamic_shapes
+    graph = _graph(model, arguments, dynamic, input_names=input_names, output_names=output_names)
     if target.suffix == ".onnx":
         from pyflame_rt.exporters import export_onnx
 
@@ -171,6 +187,27 @@ def export(
 
         save_model(graph, target)
     return target
+
+
+def _graph(model: Any, arguments: tuple[Any, ...], dynamic: Any, **names: Any) -> Graph:
+    """The graph of a model in evaluation mode, for any size of the axes that are dynamic."""
+    graph = evaluation_graph(model, arguments, **names)
+    if not dynamic:
+        return graph
+    from pyflame.dynamic import axes_of, dynamic_graph
+
+    tensors: list[Any] = []
+    structure = flatten(arguments, tensors)
+    arrays = [np.asarray(t.numpy() if hasattr(t, "numpy") else t) for t in tensors]
+    inputs = [info.name for info in graph.inputs]
+    axes = axes_of(dynamic, inputs, [a.shape for a in arrays], [info.name for info in graph.outputs])
+    if not axes:
+        return graph
+
+    def make(given: tuple[Any, ...]) -> Graph:
+        return evaluation_graph(model, unflatten(structure, iter(given)), **names)
+
+    return dynamic_graph(make, arrays, axes)
 
 
 def evaluation_graph(model: Any, arguments: tuple[Any, ...], **options: Any) -> Graph:

@@ -11,6 +11,7 @@ import numpy as np
 from pyflame.autograd.function import with_gradient
 from pyflame.compiling.tracer import Tracer
 from pyflame.compiling.trees import flatten, unflatten
+from pyflame.device import chosen
 from pyflame.dtypes import to_dtype
 from pyflame.evaluation import Work, evaluate, make_plan, to_graph
 from pyflame.lazy import Val, leaf, modes, spec_of
@@ -237,7 +238,7 @@ class CompiledFunction:
             return self.function(*args, **kwargs)  # inside another compiled function
         tensors: list[Any] = []
         structure = flatten((args, kwargs) if kwargs else args, tensors)
-        arrays, key = [], [structure, modes.grad]
+        arrays, key = [], [structure, modes.grad, chosen.provider]
         for t in tensors:
             if isinstance(t, Handle):
                 v = t._value

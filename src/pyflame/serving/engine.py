@@ -123,18 +123,23 @@ class InferenceEngine:
         for _ in range(self.config.warmup_iterations):
             self._answer(batch)
 
-    def infer(self, batch: Any) -> Any:
-        """The model's answer, evaluated: a tensor, or the nest of tensors that the model gives."""
-        return self.infer_with_time(batch)[0]
+    def infer(self, batch: Any, *, batch_size: int | None = None) -> Any:
+        """The model's answer, evaluated: a tensor, or the nest of tensors that the model gives.
 
-    def infer_with_time(self, batch: Any) -> tuple[Any, float]:
+        Args:
+            batch: What to answer.
+            batch_size: Compute in parts of this size; the config's `max_batch_size` by default.
+        """
+        return self.infer_with_time(batch, batch_size=batch_size)[0]
+
+    def infer_with_time(self, batch: Any, *, batch_size: int | None = None) -> tuple[Any, float]:
         """The answer and how many milliseconds it took."""
         begun = time.perf_counter()
         inputs = to_tensors(batch)
         key = _fingerprint(inputs) if self.config.enable_caching else None
         answer = self._remembered(key)
         if answer is None:
-            answer = self._in_parts(inputs)
+            answer = self._in_parts(inputs, batch_size or self.config.max_batch_size)
             self._remember(key, answer)
         took = 1e3 * (time.perf_counter() - begun)
         with self._lock:
@@ -193,8 +198,8 @@ class InferenceEngine:
 
         return use_threads(self.config.num_threads)
 
-    def _in_parts(self, inputs: Any) -> Any:
-        most, size = self.config.max_batch_size, _count(inputs)
+    def _in_parts(self, inputs: Any, most: int | None) -> Any:
+        size = _count(inputs)
         if most is None or size <= most:
             return self._answer(inputs)
         parts = [self._answer(_cut(inputs, start, min(start + most, size))) for start in range(0, size, most)]

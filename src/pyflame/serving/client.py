@@ -1,0 +1,238 @@
+"""Ask a model server."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import ssl
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from pyflame.serving.errors import BY_STATUS, ServerUnavailableError, ServingError, ServingTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["ClientConfig", "ModelClient"]
+
+
+@dataclass
+class ClientConfig:
+    """How a client asks.
+
+    Attributes:
+        timeout: Seconds to wait for an answer.
+        max_retries: How often to ask again when nobody answers or the server has too much to do.
+        retry_delay: Seconds before the first such time; doubled each time.
+        api_key: Sent along where the server asks for one.
+        verify_ssl: Check the server's certificate.
+        ca_file: Certificates to check it by, besides the system's.
+        headers: Sent along.
+        max_answer_bytes: Longer answers are refused.
+
+    Example:
+        >>> from pyflame.serving import ClientConfig
+        >>> ClientConfig(timeout=5).max_retries
+        3
+    """
+
+    timeout: float = 30.0
+    max_retries: int = 3
+    retry_delay: float = 0.2
+    api_key: str | None = None
+    verify_ssl: bool = True
+    ca_file: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    max_answer_bytes: int = 256 << 20
+
+    def __post_init__(self) -> None:
+        if self.timeout <= 0 or self.max_retries < 0 or self.retry_delay < 0:
+            raise ValueError(
+                "timeout must be positive, max_retries and retry_delay not negative. "
+                f"Received: {self.timeout}, {self.max_retries}, {self.retry_delay}"
+            )
+
+
+class ModelClient:
+    """Asks a :class:`ModelServer`; safe to use from several threads. A context manager, also with ``async with``.
+
+    Args:
+        url: Where the server is, such as "http://localhost:8000".
+        config: The settings.
+
+    Example:
+        >>> import pyflame as pf
+        >>> with pf.serving.ModelServer(pf.nn.ReLU(), pf.serving.ServerConfig(port=0)) as server:
+        ...     with pf.serving.ModelClient(server.url) as client:
+        ...         client.health_check(), client.predict([[-1.0, 2.0]])
+        (True, array([[0., 2.]]))
+    """
+
+    def __init__(self, url: str = "http://localhost:8000", config: ClientConfig | None = None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"url must begin with http:// or https:// and name a host. Received: {url!r}")
+        self.url, self.config = url.rstrip("/"), config or ClientConfig()
+        self._parts = parts
+
+    def predict(self, inputs: Any, *, batch_size: int | None = None, dtype: str | None = None) -> Any:
+        """The model's outputs for a batch: an array, or a list or dict of arrays where the model gives such.
+
+        Args:
+            inputs: A batch: array, tensor, nested lists, or a dict of them by argument name.
+            batch_size: Let the server compute in parts of this size.
+            dtype: Element type of the inputs; by default what an array or tensor has, else the server's choice.
+        """
+        body: dict[str, Any] = {"inputs": _plain(inputs)}
+        kind = dtype if dtype is not None else _dtype(inputs)
+        if kind is not None:
+            body["dtype"] = kind
+        if batch_size is not None:
+            body["batch_size"] = batch_size
+        return _arrays(self._ask("POST", "/v1/predict", body)["outputs"])
+
+    def predict_batch(self, batches: Sequence[Any], **options: Any) -> list[Any]:
+        """The outputs of several batches, one request each."""
+        return [self.predict(batch, **options) for batch in batches]
+
+    def health_check(self) -> bool:
+        """Whether the server answers and is well; False also when nobody answers."""
+        try:
+            return self._ask("GET", "/v1/health").get("status") == "healthy"
+        except ServingError:
+            return False
+
+    def get_info(self) -> dict[str, Any]:
+        """What the server says of its model and limits."""
+        return self._ask("GET", "/v1/info")
+
+    def get_stats(self) -> dict[str, Any]:
+        """What the server has done so far."""
+        return self._ask("GET", "/v1/stats")
+
+    async def predict_async(self, inputs: Any, **options: Any) -> Any:
+        """The same as :meth:`predict`, for ``await``."""
+        return await asyncio.to_thread(self.predict, inputs, **options)
+
+    async def predict_batch_async(self, batches: Sequence[Any], **options: Any) -> list[Any]:
+        """The outputs of several batches, asked for at the same time."""
+        return list(await asyncio.gather(*(self.predict_async(batch, **options) for batch in batches)))
+
+    def close(self) -> None:
+        """End; a connection is only held while it is used, so that nothing is left open."""
+
+    def __enter__(self) -> ModelClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> ModelClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    # Requests.
+
+    def _ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        delay = self.config.retry_delay
+        for left in range(self.config.max_retries, -1, -1):
+            try:
+                return self._once(method, path, body)
+            except ServerUnavailableError:
+                if not left:
+                    raise
+            time.sleep(delay)
+            delay *= 2
+        raise AssertionError("unreachable")
+
+    def _once(self, method: str, path: str, body: Any) -> dict[str, Any]:
+        connection = self._connection()
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            connection.request(method, self._parts.path.rstrip("/") + path, data, self._headers(data is not None))
+            response = connection.getresponse()
+            text = response.read(self.config.max_answer_bytes + 1)
+        except TimeoutError as error:
+            raise ServingTimeoutError(f"{self.url} gave no answer within {self.config.timeout} s") from error
+        except ssl.SSLCertVerificationError as error:
+            raise ServingError(f"the certificate of {self.url} is not trusted: {error}") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise ServerUnavailableError(f"{self.url} does not answer: {error or type(error).__name__}") from error
+        finally:
+            connection.close()
+        return self._read(response.status, text)
+
+    def _read(self, status: int, text: bytes) -> dict[str, Any]:
+        if len(text) > self.config.max_answer_bytes:
+            raise ServingError(f"the answer has more than max_answer_bytes={self.config.max_answer_bytes}", status)
+        try:
+            answer = json.loads(text)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict):
+            raise ServingError(f"{self.url} gave no JSON object (status {status}): is it a model server?", status)
+        if status != 200:
+            raise BY_STATUS.get(status, ServingError)(f"{self.url}: {answer.get('error', 'no reason given')}", status)
+        return answer
+
+    def _connection(self) -> http.client.HTTPConnection:
+        host, port, timeout = self._parts.hostname or "", self._parts.port, self.config.timeout
+        if self._parts.scheme == "http":
+            return http.client.HTTPConnection(host, port, timeout=timeout)
+        context = ssl.create_default_context(cafile=self.config.ca_file)
+        if not self.config.verify_ssl:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+
+    def _headers(self, has_body: bool) -> dict[str, str]:
+        headers = {"Accept": "application/json", "Connection": "close", **self.config.headers}
+        if has_body:
+            headers["Content-Type"] = "application/json"
+        if self.config.api_key is not None:
+            headers["X-API-Key"] = self.config.api_key
+        return headers
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(v) for name, v in value.items()}
+    if hasattr(value, "numpy"):
+        value = value.numpy()
+    return (
+        value.astype(np.float64).tolist() if _is_half(value) else value.tolist() if hasattr(value, "tolist") else value
+    )
+
+
+def _is_half(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind == "V"
+
+
+def _dtype(value: Any) -> Any:
+    if isinstance(value, dict):
+        kinds = {name: _dtype(v) for name, v in value.items()}
+        return {name: kind for name, kind in kinds.items() if kind is not None} or None
+    kind = getattr(value, "dtype", None)
+    return None if kind is None else getattr(kind, "name", str(kind))
+
+
+def _arrays(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _arrays(v) for name, v in value.items()}
+    try:
+        array = np.array(value, dtype=None)
+    except ValueError:  # several outputs of different shapes
+        return [_arrays(v) for v in value]
+    if array.dtype == object:  # null stands for what JSON has no number for
+        try:
+            return np.array(value, np.float64)
+        except (TypeError, ValueError):
+            return [_arrays(v) for v in value]
+    return array

@@ -1,0 +1,262 @@
+"""Servers and clients over real sockets."""
+
+import asyncio
+import http.client
+import json
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import pyflame as pf
+from pyflame.serving import ClientConfig, ModelClient, ModelServer, ServerConfig
+from pyflame_rt.graph.errors import BackendError
+
+QUICK = ClientConfig(max_retries=0, timeout=20)
+
+
+@pytest.fixture
+def linear():
+    model = pf.nn.Linear(3, 2)
+    with ModelServer(model, ServerConfig(port=0, max_batch_size=8, max_body_bytes=4096)) as server:
+        yield model, server
+
+
+def raw(server, method, path, body=None, headers=None):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection.request(method, path, body, headers or {})
+    response = connection.getresponse()
+    text = response.read()
+    connection.close()
+    return response, json.loads(text) if text else None
+
+
+def test_predictions_are_the_models(linear):
+    model, server = linear
+    client = ModelClient(server.url, QUICK)
+    x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    want = model(pf.tensor(x)).numpy()
+    np.testing.assert_allclose(client.predict(x), want, rtol=1e-5)
+    np.testing.assert_allclose(client.predict(x.tolist(), batch_size=3), want, rtol=1e-5)
+    np.testing.assert_allclose(client.predict(pf.tensor(x)), want, rtol=1e-5)
+    first, second = client.predict_batch([x[:1], x[1:]])
+    np.testing.assert_allclose(np.concatenate([first, second]), want, rtol=1e-5)
+    assert client.health_check()
+    assert client.get_info()["parameters"] == 8
+    stats = client.get_stats()
+    assert stats["total_requests"] == 5
+    assert stats["total_samples"] == 16
+    assert stats["average_time_ms"] > 0
+
+
+def test_the_wire_is_as_documented(linear):
+    _, server = linear
+    response, answer = raw(server, "POST", "/v1/predict", json.dumps({"inputs": [[1, 2, 3]], "batch_size": 1}))
+    assert response.status == 200
+    assert sorted(answer) == ["latency_ms", "outputs"]
+    assert np.shape(answer["outputs"]) == (1, 2)
+    assert raw(server, "GET", "/v1/health")[1]["status"] == "healthy"
+
+
+def test_asking_at_the_same_time(linear):
+    model, server = linear
+    batches = [np.full((2, 3), n, np.float32) for n in range(12)]
+
+    async def ask():
+        async with ModelClient(server.url) as client:
+            return await client.predict_batch_async(batches)
+
+    for x, got in zip(batches, asyncio.run(ask()), strict=True):
+        np.testing.assert_allclose(got, model(pf.tensor(x)).numpy(), rtol=1e-5)
+    client = ModelClient(server.url)
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(client.predict, batches))
+    np.testing.assert_allclose(answers[3], model(pf.tensor(batches[3])).numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b"{", 400, "not JSON"),
+        (b"[" * 100_000, 413, "max_body_bytes"),
+        (b"[" * 4000, 400, "not JSON"),
+        (b"[1]", 400, '"inputs"'),
+        (b'{"inputs": 3}', 400, "a list of numbers"),
+        (b'{"inputs": [[1, 2], [3]]}', 400, "not an array"),
+        (b'{"inputs": ["a"]}', 400, "not an array"),
+        (b'{"inputs": [[1, 2, 3]], "dtype": "float99"}', 400, "element type"),
+        (b'{"inputs": [[1, 2, 3]], "batch_size": 0}', 400, "batch_size"),
+        (b'{"inputs": {}}', 400, "empty"),
+        (json.dumps({"inputs": [[0, 0, 0]] * 9}).encode(), 413, "max_batch_size"),
+        (b'{"inputs": [[1, 2]]}', 500, "2"),
+    ],
+)
+def test_bad_requests_are_answered(linear, body, status, message):
+    _, server = linear
+    response, answer = raw(server, "POST", "/v1/predict", body)
+    assert response.status == status
+    assert message in answer["error"]
+    assert ModelClient(server.url, QUICK).health_check()
+
+
+def test_other_paths_and_methods(linear):
+    _, server = linear
+    assert raw(server, "GET", "/nowhere")[0].status == 404
+    assert raw(server, "POST", "/v1/health", b"{}")[0].status == 404
+    assert raw(server, "GET", "/v1/predict")[0].status == 405
+    assert raw(server, "POST", "/v1/predict", iter([b"{}"]), {"Transfer-Encoding": "chunked"})[0].status == 411
+
+
+def test_errors_of_clients_have_types(linear):
+    _, server = linear
+    client = ModelClient(server.url, QUICK)
+    with pytest.raises(pf.serving.InvalidRequestError, match="max_batch_size allows 8") as caught:
+        client.predict(np.zeros((9, 3), np.float32))
+    assert caught.value.status == 413
+    with pytest.raises(pf.serving.ModelFailedError):
+        client.predict([[1.0, 2.0]])
+    server.stop()
+    assert not client.health_check()
+    with pytest.raises(pf.serving.ServerUnavailableError, match="does not answer"):
+        client.predict([[1.0, 2.0, 3.0]])
+    with pytest.raises(ValueError, match="http"):
+        ModelClient("ftp://x")
+
+
+def test_a_key_keeps_others_out():
+    with ModelServer(pf.nn.ReLU(), ServerConfig(port=0, api_key="secret")) as server:
+        with pytest.raises(pf.serving.AuthenticationError):
+            ModelClient(server.url, QUICK).predict([[1.0]])
+        keyed = ModelClient(server.url, ClientConfig(api_key="secret", max_retries=0))
+        assert keyed.predict([[1.0]]).tolist() == [[1.0]]
+        bearer = {"Authorization": "Bearer secret"}
+        assert raw(server, "GET", "/v1/stats", headers=bearer)[0].status == 200
+        assert raw(server, "GET", "/v1/stats")[0].status == 401
+        assert ModelClient(server.url, QUICK).health_check()  # probes need no key
+
+
+def test_pages_of_other_origins():
+    config = ServerConfig(port=0, enable_cors=True, cors_origins=("https://a.example",))
+    with ModelServer(pf.nn.ReLU(), config) as server:
+        asked, _ = raw(server, "OPTIONS", "/v1/predict", headers={"Origin": "https://a.example"})
+        assert asked.getheader("Access-Control-Allow-Origin") == "https://a.example"
+        other, _ = raw(server, "OPTIONS", "/v1/predict", headers={"Origin": "https://b.example"})
+        assert other.getheader("Access-Control-Allow-Origin") is None
+
+
+def test_slow_models_time_out_and_full_queues_refuse():
+    gate = threading.Event()
+
+    class Slow:
+        def __call__(self, x):
+            return x
+
+    server = ModelServer(Slow(), ServerConfig(port=0, timeout=0.5, max_queue=1))
+    server.engine.infer = lambda inputs, batch_size=None: (gate.wait(20), inputs)[1]
+    with server:
+        client = ModelClient(server.url, QUICK)
+
+        def ask(n):
+            with pytest.raises(pf.serving.ServingError) as caught:
+                client.predict([[float(n)]])
+            return caught.value
+
+        with ThreadPoolExecutor(3) as pool:  # one is computed, one waits
+            errors = list(pool.map(ask, range(3)))
+        assert sorted(e.status for e in errors) == [503, 504, 504]
+        assert any(isinstance(e, TimeoutError) and "timeout=0.5" in str(e) for e in errors)
+        assert any(isinstance(e, ConnectionError) and "waiting" in str(e) for e in errors)
+        gate.set()
+        time.sleep(0.1)
+        assert ModelClient(server.url, ClientConfig(retry_delay=0.05)).predict([[4.0]]).tolist() == [[4.0]]
+        assert client.get_stats()["refused_requests"] >= 1
+
+
+def test_clients_that_send_nothing_do_not_block_others():
+    with ModelServer(pf.nn.ReLU(), ServerConfig(port=0, timeout=0.4, max_connections=2)) as server:
+        idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
+        time.sleep(0.1)
+        assert not ModelClient(server.url, QUICK).health_check()  # both places are taken
+        time.sleep(0.8)
+        assert ModelClient(server.url, QUICK).health_check()  # and free again
+        for connection in idle:
+            connection.close()
+
+
+def test_several_inputs_and_outputs_and_numbers_json_lacks():
+    def model(a, b):
+        return {"sum": a + b, "quotient": a / b, "ids": (a > 1).to(pf.int64)}
+
+    with ModelServer(model, ServerConfig(port=0)) as server:
+        a, b = np.array([1.0, 2.0], np.float32), np.array([0.0, 4.0], np.float32)
+        answer = ModelClient(server.url, QUICK).predict({"a": a, "b": b})
+    assert answer["sum"].tolist() == [1.0, 6.0]
+    assert np.isnan(answer["quotient"][0])
+    assert answer["ids"].tolist() == [0, 1]
+
+
+def test_life_of_a_server():
+    server = ModelServer(pf.nn.ReLU(), ServerConfig(port=0))
+    with pytest.raises(RuntimeError, match="not running"):
+        _ = server.url
+    server.stop()
+    thread = threading.Thread(target=server.start)
+    thread.start()
+    while server._http is None:
+        time.sleep(0.01)
+    assert ModelClient(server.url).health_check()
+    with pytest.raises(RuntimeError, match="already running"):
+        server.start_background()
+    server.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+    with server:  # once more
+        assert ModelClient(server.url).health_check()
+    for wrong in ({"workers": 0}, {"port": 70000}, {"ssl_cert": "x"}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            ServerConfig(**wrong)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+def test_encrypted(tmp_path):
+    cert, key = tmp_path / "c.pem", tmp_path / "k.pem"
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-keyout", key, "-out", cert]
+    subprocess.run([*command, *subject], check=True, capture_output=True, timeout=60)
+    config = ServerConfig(port=0, ssl_cert=str(cert), ssl_key=str(key))
+    with ModelServer(pf.nn.ReLU(), config) as server:
+        assert server.url.startswith("https://")
+        trusting = ModelClient(server.url, ClientConfig(ca_file=str(cert), max_retries=0))
+        assert trusting.predict([[-1.0]]).tolist() == [[0.0]]
+        with pytest.raises(pf.serving.ServingError, match="not trusted"):
+            ModelClient(server.url, QUICK).predict([[-1.0]])
+        unchecked = ModelClient(server.url, ClientConfig(verify_ssl=False, max_retries=0))
+        assert unchecked.health_check()
+
+
+def test_models_for_answering_alone():
+    model = pf.nn.Sequential(pf.nn.Linear(4, 8), pf.nn.Dropout(0.5), pf.nn.ReLU(), pf.nn.Linear(8, 2))
+    x = pf.randn([5, 4])
+    want = model.eval()(x).numpy()
+    model.train()
+    for fusion in (True, False):
+        fast = pf.serving.optimize_for_inference(model, x, enable_fusion=fusion)
+        np.testing.assert_allclose(fast(x).numpy(), want, rtol=1e-4, atol=1e-6)
+    with pytest.raises(TypeError, match="takes 1 tensors"):
+        fast(x, x)
+    with pytest.raises(ValueError, match="no device"):
+        pf.serving.optimize_for_inference(model, x, target_device="abacus")
+
+
+def test_quantization_that_is_not_there_is_told():
+    import importlib.util
+
+    if importlib.util.find_spec("pyflame_rt.quantization") is not None:
+        pytest.skip("it is there")
+    with pytest.raises(BackendError, match="quantization"):
+        pf.serving.optimize_for_inference(pf.nn.ReLU(), pf.ones([2]), enable_quantization=True)

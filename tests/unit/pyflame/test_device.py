@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+
+import pyflame as pf
+import pyflame_rt
+
+
+@pytest.fixture(autouse=True)
+def back_to_the_cpu():
+    yield
+    pf.set_device("cpu")
+
+
+def test_the_simulator_evaluates_graphs():
+    x = np.arange(-4, 4, dtype=np.float32).reshape(2, 4)
+
+    @pf.compile
+    def f(t):
+        return pf.relu(t * 2.0)
+
+    on_cpu = f(x).numpy()
+    pf.set_device("cerebras:simulator")
+    assert pf.get_device() == "cerebras:simulator"
+    assert pf.device_info()["provider"] == "WSEExecutionProvider"
+    np.testing.assert_array_equal(pf.relu(pf.tensor(x) * 2.0).numpy(), on_cpu)
+    np.testing.assert_array_equal(f(x).numpy(), on_cpu)
+    assert f.trace_count == 2
+    pf.set_device("cpu")
+    np.testing.assert_array_equal(f(x).numpy(), on_cpu)
+    assert f.trace_count == 2
+
+
+def test_devices_that_are_not_here_are_refused():
+    for name in ("cerebras", "rocm", "rocm:3"):
+        with pytest.raises(RuntimeError, match=r"not available.*Devices: cpu, cerebras:simulator"):
+            pf.set_device(name)
+    for name in ("abacus", "rocm:x", "cerebras:2"):
+        with pytest.raises(ValueError, match="no device"):
+            pf.set_device(name)
+    assert pf.get_device() == "cpu"
+    assert not pf.rocm_is_available()
+    assert (pf.rocm_device_count(), pf.rocm_get_device()) == (0, -1)
+    for call in (pf.rocm_get_device_info, pf.rocm_synchronize):
+        with pytest.raises(RuntimeError, match="no ROCm device"):
+            call()
+    with pytest.raises(RuntimeError, match="no ROCm device 1"):
+        pf.rocm_set_device(1)
+
+
+def test_a_registered_backend_is_a_device():
+    class Doubler(pyflame_rt.Backend):
+        name = "gpu"
+
+        def get_supported_ops(self):
+            return ["Add"]
+
+        def execute(self, graph, input_feed, output_names=()):
+            return [sum(np.asarray(t.raw()) for t in input_feed.values())]
+
+    pyflame_rt.register_backend("ROCMExecutionProvider", Doubler)
+    try:
+        assert pf.rocm_is_available()
+        pf.rocm_set_device(0)
+        assert (pf.get_device(), pf.rocm_get_device()) == ("rocm:0", 0)
+        assert pf.rocm_get_device_info()["type"] == "rocm"
+        total = pf.tensor([1.0, 2.0]) + pf.tensor([3.0, 4.0])
+        assert total.numpy().tolist() == [4.0, 6.0]
+        pf.rocm_synchronize()
+        with pytest.raises(RuntimeError, match="does not run Relu"):
+            pf.eval(pf.relu(total))
+    finally:
+        pf.set_device(pf.Backend.CPU)
+        pyflame_rt.unregister_backend("ROCMExecutionProvider")
+    pf.synchronize()
