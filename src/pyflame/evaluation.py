@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,14 +11,14 @@ import numpy as np
 from pyflame import watching
 from pyflame.device import chosen
 from pyflame.lazy import Expr, Val, ancestors, modes
-from pyflame.watching import Labels, labels_of, node_name
+from pyflame.watching import labels_of, node_name
 from pyflame_rt.backends.base import RunHooks
 from pyflame_rt.compiler import compile as rt_compile
 from pyflame_rt.graph import Graph, Node, Tensor, TensorInfo
 from pyflame_rt.graph.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pyflame.spans import Spans
     from pyflame_rt.backends.base import Executable
@@ -46,18 +45,9 @@ class Plan:
         self.native = native
 
     def run(
-        self,
-        arrays: Sequence[np.ndarray[Any, Any]],
-        labels: Callable[[], Labels] = Labels,
-        kind: str = "evaluation",
-        given: dict[int, np.ndarray[Any, Any]] | None = None,
+        self, arrays: Sequence[np.ndarray[Any, Any]], given: dict[int, np.ndarray[Any, Any]] | None = None
     ) -> list[np.ndarray[Any, Any]]:
-        """Outputs for arrays in the order of the inputs; ``labels`` and ``kind`` are for who watches.
-
-        Some outputs, by number, may be written into arrays that are ``given``.
-        """
-        if watching.active is not None:
-            return watching.active.run(self, arrays, labels, kind)
+        """Outputs for arrays in the order of the inputs; some, by number, may be written into ``given`` arrays."""
         feeds = dict(zip(self.inputs, arrays, strict=True))
         short = getattr(self.executable, "short", None)
         if short is not None:
@@ -242,8 +232,11 @@ def evaluate(roots: Sequence[Val]) -> None:
 
         results = run_watching(work)
     else:
-        labels = partial(labels_of, work, modes.spans, scoped=False)
-        results = plan_for(work).run([v.array for v in work.leaves], labels)  # type: ignore[misc]
+        plan, arrays = plan_for(work), [v.array for v in work.leaves]
+        if watching.active is None:
+            results = plan.run(arrays)  # type: ignore[arg-type]
+        else:
+            results = watching.active.run(plan, arrays, labels_of(work, modes.spans, scoped=False), "evaluation")
     for v, result in zip(work.outputs, results, strict=True):
         settle(v, result)
 

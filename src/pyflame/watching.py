@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from pyflame_rt.backends.base import RunHooks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pyflame.evaluation import Plan, Work
     from pyflame.lazy import Val
@@ -109,9 +109,8 @@ class Watch:
     recorder: Recorder | None = None
     inspector: Inspector | None = None
 
-    def run(self, plan: Plan, arrays: Sequence[Any], labels: Callable[[], Labels], kind: str) -> list[Any]:
+    def run(self, plan: Plan, arrays: Sequence[Any], named: Labels, kind: str) -> list[Any]:
         """Run a plan and tell the watchers."""
-        named = labels()
         feeds = dict(zip(plan.inputs, arrays, strict=True))
         pieces = self.inspector.wanted(plan, named) if self.inspector is not None else []
         first = pieces[0] if pieces else []

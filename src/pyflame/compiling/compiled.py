@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame import watching
 from pyflame.autograd.function import with_gradient
 from pyflame.compiling.tracer import Tracer
 from pyflame.compiling.trees import flatten, unflatten
@@ -331,16 +332,21 @@ def _restore(tracer: Tracer, states: dict[int, Any]) -> None:
         generator.set_state(state)
 
 
-def _replay(trace: _Trace, arrays: list[Any], tensors: list[Any]) -> Any:
-    feeds = trace.feeds(arrays)
-    current = _current(trace, feeds, tensors) if trace.differentiable and modes.grad else []
-    given = None if current else trace.spare(feeds)
+def _outputs(trace: _Trace, feeds: list[Any], given: dict[int, Any] | None) -> list[Any]:
+    if watching.active is not None:
+        return watching.active.run(trace.plan, feeds, trace.labels, "compiled step")
     try:
-        outputs = trace.plan.run(feeds, lambda: trace.labels, "compiled step", given)
+        return trace.plan.run(feeds, given)
     except Exception:
         if given:
             trace.forget_gradients()
         raise
+
+
+def _replay(trace: _Trace, arrays: list[Any], tensors: list[Any]) -> Any:
+    feeds = trace.feeds(arrays)
+    current = _current(trace, feeds, tensors) if trace.differentiable and modes.grad else []
+    outputs = _outputs(trace, feeds, None if current else trace.spare(feeds))
     trace.bind(outputs, tensors)
     made: list[Any] = []
     for (kind, i), needs, spent in zip(trace.results, trace.needs_grad, trace.spent, strict=True):
