@@ -183,7 +183,7 @@ def _compile(
     found = p.Program(
         arch, layout.size[0], layout.size[1], *program, tuple(layout.names.values()), shown,
         fabric_dims, fabric_offsets, memcpy, channels, width_west_buf, width_east_buf, dict(session.files.read),
-        given=as_given,
+        given=as_given, strict=strict,
     )  # fmt: skip
     check_program(found, dsds, session)
     session.diagnostics.check()

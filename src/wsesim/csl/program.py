@@ -318,6 +318,7 @@ class Program:
     sources: Mapping[str, str] = field(default_factory=dict)  # file name -> text, everything that was read
     warnings: tuple[Diagnostic, ...] = ()  # what the compiler noticed without refusing the program
     given: Mapping[str, Any] = field(default_factory=dict)  # parameters as given: text, or ("color", id)
+    strict: bool = False  # compiled, and to be run, in strict mode
 
     def pe(self, x: int, y: int) -> PeProgram:
         """The program of the PE in column ``x``, row ``y`` of the rectangle."""

@@ -101,6 +101,7 @@ class Deadlock(RunError):
     Attributes:
         picture: who waits for what, one line each.
         edges: ``((x, y), (x, y), reason)`` of the wait-for graph.
+        svg: the same graph as a drawing, where the fabric is not too large for one.
     """
 
     name = "deadlock"
@@ -110,10 +111,12 @@ class Deadlock(RunError):
         message: str,
         picture: str = "",
         edges: tuple[tuple[tuple[int, int], tuple[int, int], str], ...] = (),
+        svg: str = "",
     ) -> None:
         super().__init__(f"{message}\n{picture}" if picture else message)
         self.picture = picture
         self.edges = edges
+        self.svg = svg
 
 
 class ResourceBusy(RunError):

@@ -41,6 +41,7 @@ _COLORS = 32
 _HORIZONTAL = frozenset(("WEST", "EAST"))
 _VERTICAL = frozenset(("NORTH", "SOUTH"))
 TIMELINE_LIMIT = 20_000
+DRAWN_PES = 4096  # a wait-for picture of more of them shows nothing
 
 
 class Machine:
@@ -397,10 +398,10 @@ class Machine:
 
     def deadlock(self, message: str) -> Deadlock:
         """The error for a machine that stands still while somebody waits."""
-        from wsesim.fabric.waits import picture
+        from wsesim.fabric.waits import picture, svg
 
         text, edges = picture(self)
-        return Deadlock(message, text, edges)
+        return Deadlock(message, text, edges, svg(self, edges) if len(self.pes) <= DRAWN_PES else "")
 
 
 class _Arrival:

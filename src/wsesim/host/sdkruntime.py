@@ -109,7 +109,9 @@ class SdkRuntime:
 
     def load(self) -> None:
         """Puts the program on the machine."""
-        self._session = HostSession(load(self.program, traced=self.traced))
+        folder = Path(self.bindir) if Path(self.bindir).is_dir() else None
+        machine = load(self.program, traced=self.traced, strict=self.program.strict)
+        self._session = HostSession(machine, folder)
         for x, y, name, image in self.values:
             self._session.write_symbol(x, y, name, image)
 

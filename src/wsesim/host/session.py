@@ -12,10 +12,12 @@ from wsesim.fabric.load import argument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from wsesim.csl.program import Export, Global
+    from wsesim.fabric.errors import Deadlock
     from wsesim.fabric.machine import Machine
     from wsesim.fabric.pe import PE
 
@@ -38,15 +40,17 @@ class Receive:
 class HostSession:
     """Drives a loaded machine as a host program would.
 
-    Copies and calls are commands: they wait until every PE has unblocked its command stream. Streams are not.
+    Copies and calls are commands: they wait until every PE has unblocked its command stream. Streams are not. When the
+    machine stands still, ``deadlock.svg`` in ``folder`` shows who waits for whom.
 
     Attributes:
         commands: time and name of every command.
         spans: name of each call, when it began and when the last PE took commands again.
     """
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, folder: Path | None = None) -> None:
         self.machine = machine
+        self.folder = folder
         self.last: float = 0.0
         self.receives: list[Receive] = []
         self.started = False
@@ -87,10 +91,19 @@ class HostSession:
             return not blocked
 
         if not self.machine.run(until=free):
-            raise self.machine.deadlock(f"{what} waits for ever: {len(blocked)} PEs do not take a command any more")
+            raise self._stuck(f"{what} waits for ever: {len(blocked)} PEs do not take a command any more")
         if self._open is not None:
             self.spans.append((*self._open, self.machine.now))
             self._open = None
+
+    def _stuck(self, message: str) -> Deadlock:
+        """The error for a machine that stands still, with a drawing in the folder."""
+        error = self.machine.deadlock(message)
+        if self.folder is not None and error.svg:
+            path = self.folder / "deadlock.svg"
+            path.write_text(error.svg, encoding="utf-8")
+            error.add_note(f"who waits for whom is drawn in {path}")
+        return error
 
     def stop(self) -> None:
         """Runs to the end and checks that every command and stream was served."""
@@ -101,7 +114,7 @@ class HostSession:
         self._collect()
         if self.receives:
             waiting = self.receives[0]
-            raise self.machine.deadlock(f"the host still expects {waiting.count} words a PE on colour {waiting.color}")
+            raise self._stuck(f"the host still expects {waiting.count} words a PE on colour {waiting.color}")
         self.started = False
 
     def ready(self) -> None:
@@ -194,7 +207,7 @@ class HostSession:
         while receive.got is None:
             first = self.receives[0]
             if not self.machine.run(until=lambda first=first: self._available(first)):
-                raise self.machine.deadlock(
+                raise self._stuck(
                     f"the host waits for {first.count} words a PE on colour {first.color} that never come"
                 )
             self._collect()

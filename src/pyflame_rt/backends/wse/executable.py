@@ -19,6 +19,7 @@ from pyflame_rt.backends.wse.simulate import SimulatedDevice, compile_sources
 from pyflame_rt.graph.errors import BackendError, InputError
 from pyflame_rt.graph.locks import new_lock
 from wsesim.csl.diagnostics import CslError
+from wsesim.fabric.errors import Deadlock, FabricError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -128,9 +129,16 @@ class WseExecutable:
         device = SimulatedDevice(prepared.program)
         try:
             results = run_program(prepared.manifest, {**prepared.plan.constants, **arrays}, device)
+            device.stop()
         except HostError as problem:
             raise InputError(str(problem)) from problem
-        device.stop()
+        except Deadlock as problem:
+            raise BackendError(
+                f"the program stands still on {prepared.plan.grid} PEs; the .svg of this error's __cause__ draws who "
+                f"waits for whom: {problem}"
+            ) from problem
+        except FabricError as problem:
+            raise BackendError(f"the program stops on {prepared.plan.grid} PEs: {problem}") from problem
         self.cycles = float(device.host.machine.now)
         return [results[name] for name in wanted]
 

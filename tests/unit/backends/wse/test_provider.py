@@ -9,6 +9,7 @@ import pyflame_rt
 from pyflame_rt import InferenceSession, SessionOptions
 from pyflame_rt.backends.wse.executable import SETTINGS
 from pyflame_rt.graph import DType, Graph
+from pyflame_rt.graph.errors import BackendError
 from pyflame_rt.providers import find_provider
 
 
@@ -108,3 +109,30 @@ def test_an_index_outside_is_named():
     graph.add_output("y", [2, 3])
     with pytest.raises(pyflame_rt.InputError, match="index 4 is outside a dimension of size 4"):
         wafer(graph, rows=2).run(None, {"x": np.ones((4, 3), np.float32), "i": np.array([0, 4])})
+
+
+def test_a_deadlock_offers_its_drawing(monkeypatch):
+    from wsesim.fabric.errors import Deadlock, ProgramFault
+
+    graph = Graph("g")
+    graph.add_input("x", [4, 4])
+    graph.add_node("n", "Relu", ["x"], ["y"])
+    graph.add_output("y", [4, 4])
+    session = InferenceSession(graph, providers=["WSEExecutionProvider"])
+    feed = {"x": np.zeros((4, 4), np.float32)}
+
+    def stuck(self):
+        raise self.host.machine.deadlock("nobody sends")
+
+    def broken(self):
+        raise ProgramFault("an access outside memory")
+
+    where = "pyflame_rt.backends.wse.simulate.SimulatedDevice.stop"
+    monkeypatch.setattr(where, stuck)
+    with pytest.raises(BackendError, match=r"stands still on 1 x 1 PEs; the \.svg") as caught:
+        session.run(None, feed)
+    assert isinstance(caught.value.__cause__, Deadlock)
+    assert caught.value.__cause__.svg.startswith("<svg")
+    monkeypatch.setattr(where, broken)
+    with pytest.raises(BackendError, match="stops on 1 x 1 PEs: an access outside memory"):
+        session.run(None, feed)

@@ -1,0 +1,169 @@
+"""The commands themselves: diagnostics of ``cslc``, deadlocks and reports of ``cs_python``."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+import wsesim
+from wsesim.cli import main
+
+LAYOUT = """layout {
+  @set_rectangle(2, 1);
+  @set_tile_code(0, 0, "pe.csl");
+  @set_tile_code(1, 0, "pe.csl");
+  const c = @get_color(3);
+  @set_color_config(0, 0, c, .{ .routes = .{ .rx = .{ %s }, .tx = .{ %s } } });
+  @set_color_config(1, 0, c, .{ .routes = .{ .rx = .{ WEST }, .tx = .{ %s } } });
+  @export_name("go", fn()void);
+}"""
+ROUTES = ("RAMP", "EAST", "RAMP")
+PE = """const c = @get_color(3);
+const iq = @get_input_queue(2);
+const oq = @get_output_queue(3);
+const sys_mod = @import_module("<memcpy/memcpy>", .{});
+var a = @zeros([%d]f32);
+const into = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> a[i] });
+const incoming = @get_dsd(fabin_dsd, .{ .extent = 4, .fabric_color = c, .input_queue = iq });
+const outgoing = @get_dsd(fabout_dsd, .{ .extent = 4, .fabric_color = c, .output_queue = oq });
+const done_id = @get_local_task_id(9);
+task done() void { sys_mod.unblock_cmd_stream(); }
+fn go() void {
+  @fmovs(into, incoming, .{ .async = true, .activate = done_id });
+  %s
+}
+comptime {
+  @bind_local_task(done, done_id);
+  @initialize_queue(iq, .{ .color = c });
+  %s
+  @export_symbol(go);
+}"""
+QUEUE = "@initialize_queue(oq, .{ .color = c });"
+SEND = "@fmovs(outgoing, into, .{ .async = true });"
+RUN = """import sys
+from cerebras.sdk.runtime.sdkruntimepybind import SdkRuntime
+runner = SdkRuntime("out", cmaddr=None)
+runner.load()
+runner.run()
+runner.launch("go", nonblock=False)
+runner.stop()
+print("SUCCESS")
+"""
+NEGATIVE = {
+    "memory-overflow": (LAYOUT % ROUTES, PE % (13000, SEND, QUEUE)),
+    "color-clash": (
+        LAYOUT.replace(
+            "  @export_name", "  @set_color_config(0, 0, c, .{ .routes = .{ .rx = .{ EAST } } });\n  @export_name"
+        )
+        % ROUTES,
+        PE % (4, SEND, QUEUE),
+    ),
+    "missing-queue-init": (LAYOUT % ROUTES, PE % (4, SEND, "")),
+    "routing-loop": (LAYOUT % ("RAMP, EAST", "EAST", "WEST"), PE % (4, SEND, QUEUE)),
+}
+
+
+def _write(folder: Path, layout: str, pe: str) -> None:
+    (folder / "layout.csl").write_text(layout)
+    (folder / "pe.csl").write_text(pe)
+    (folder / "run.py").write_text(RUN)
+
+
+def _cslc(folder: Path, *flags: str) -> int:
+    return main(["cslc", "--arch=wse3", str(folder / "layout.csl"), "--memcpy", "-o", str(folder / "out"), *flags])
+
+
+def _cs_python(folder: Path) -> subprocess.CompletedProcess[str]:
+    source = str(Path(wsesim.__file__).parents[1])
+    path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
+    command = [sys.executable, "-m", "wsesim", "cs_python", "run.py"]
+    return subprocess.run(
+        command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.mark.parametrize("code", NEGATIVE)
+@pytest.mark.parametrize("flags", [(), ("--strict",)], ids=["plain", "strict"])
+def test_cslc_names_what_is_wrong(tmp_path, capsys, code, flags):
+    _write(tmp_path, *NEGATIVE[code])
+    assert _cslc(tmp_path, *flags) == 1
+    said = capsys.readouterr().err
+    assert f"[{code}]" in said
+    assert ".csl:" in said
+    assert not (tmp_path / "out" / "program.json").exists()
+
+
+def test_cs_python_reports_a_deadlock_and_draws_it(tmp_path):
+    _write(tmp_path, LAYOUT % ROUTES, PE % (4, "", QUEUE))
+    assert _cslc(tmp_path, "--strict") == 0
+    done = _cs_python(tmp_path)
+    assert done.returncode == 1
+    assert "SUCCESS" not in done.stdout
+    assert "[deadlock]" in done.stderr
+    assert "waits for wavelets on colour 3" in done.stderr
+    assert "who waits for whom is drawn in out/deadlock.svg" in done.stderr
+    drawing = ET.parse(tmp_path / "out" / "deadlock.svg").getroot()
+    titles = [e.text for e in drawing.iter("{http://www.w3.org/2000/svg}title")]
+    assert "(1, 0) waits for (0, 0): wavelets on colour 3" in titles
+
+
+SENDER = PE % (4, SEND, QUEUE)
+SENDER = SENDER.replace("@fmovs(into, incoming, .{ .async = true, .activate = done_id });", "@activate(done_id);")
+
+
+@pytest.fixture
+def reported(tmp_path):
+    """A run with its reports: the first PE sends, the second receives."""
+    layout = (LAYOUT % ROUTES).replace('@set_tile_code(0, 0, "pe.csl")', '@set_tile_code(0, 0, "send.csl")')
+    _write(tmp_path, layout, PE % (4, "", QUEUE))
+    (tmp_path / "send.csl").write_text(SENDER)
+    assert _cslc(tmp_path) == 0
+    done = _cs_python(tmp_path)
+    assert done.stdout == "SUCCESS\n", done.stderr
+    return tmp_path / "out"
+
+
+def test_reports_of_a_run(reported):
+    found = json.loads((reported / "report.json").read_text())
+    assert (found["width"], found["height"]) == (2, 1)
+    assert found["wavelets"] == found["hops"] == 4
+    assert found["busiest_link"] == {"pe": [0, 0], "side": "east", "words": 4}
+    assert [p["program"] for p in found["pes"]] == ["send.csl", "pe.csl"]
+    assert {t[4] for t in found["timeline"]} == {"go", "done"}
+    assert {c["name"] for c in found["constants"]} >= {"hop", "ramp"}
+    assert "4 words, PE (0, 0) to the east" in (reported / "report.txt").read_text()
+    assert not (reported / "deadlock.svg").exists()
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a browser")
+def test_a_browser_draws_the_report(reported, tmp_path):
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile"]
+    page = (reported / "report.html").resolve().as_uri()
+    done = subprocess.run([*command, "--dump-dom", page], capture_output=True, text=True, timeout=120)
+    fabric = done.stdout.split('id="map"')[1].split("</svg>")[0]
+    assert fabric.count("<rect") == 2
+    assert fabric.count("<line") == 1
+    assert "(0, 0) to the east: 4 words" in fabric
+    timeline = done.stdout.split('id="time"')[1].split("</svg>")[0]
+    assert timeline.count("<rect") == 4
+    assert "done on (1, 0)" in timeline
+
+
+def test_a_strict_program_runs_strictly(tmp_path):
+    twice = "@fmovs(into, incoming, .{ .async = true });"
+    layout = (LAYOUT % ROUTES).replace('@set_tile_code(0, 0, "pe.csl")', '@set_tile_code(0, 0, "send.csl")')
+    _write(
+        tmp_path, layout, (PE % (4, "again();", QUEUE)).replace("fn go()", f"fn again() void {{ {twice} }}\nfn go()")
+    )
+    (tmp_path / "send.csl").write_text(SENDER)
+    assert _cslc(tmp_path, "--strict") == 0
+    done = _cs_python(tmp_path)
+    assert done.returncode == 1
+    assert "[resource-busy]" in done.stderr
