@@ -33,8 +33,9 @@ CASES = {
     "scale": ("dsd_ops.scale(f32, to, da, @as(i16, 2), .{});", A * 4),
     "convert": ("dsd_ops.convert(f32, i16, to, dw, .{});", W.astype(np.float32)),
     "half": (
-        "dsd_ops.convert(f16, f32, dh, da, .{}); dsd_ops.mul(f16, dh, dh, dh, .{});"
-        "dsd_ops.convert(f32, f16, to, dh, .{});",
+        """dsd_ops.convert(f16, f32, dh, da, .{});
+        dsd_ops.mul(f16, dh, dh, dh, .{});
+        dsd_ops.convert(f32, f16, to, dh, .{});""",
         (A.astype(np.float16) ** 2).astype(np.float32),
     ),
 }
