@@ -171,13 +171,20 @@ def product_step(
 
 
 def packed_step(
-    low: Lowering, label: str, x: View, packed: View, operands: list[View], finish: Finish, out: View
+    low: Lowering,
+    label: str,
+    x: View,
+    packed: View,
+    operands: list[View],
+    finish: Finish,
+    out: View,
+    block: int = 0,
 ) -> None:
-    """The step that multiplies rows by a matrix in panels."""
+    """The step that multiplies rows by a matrix in panels; ``block`` rows share a panel, or as many as is usual."""
     (rows, depth), width = x.shape, out.shape[1]
     tile = tile_for(host(), width)
     columns = tile.vectors * host().lanes(4)
-    block = block_of(rows, depth, tile)
+    block = block or block_of(rows, depth, tile)
     blocks, count = -(-rows // block), -(-width // columns)
     params = [rows, width, depth, block, blocks, x.strides[0], out.strides[0]]
     params += [o.strides[0] for o, r in zip(operands, finish.operands, strict=True) if r == "full"]
