@@ -33,6 +33,7 @@ Cell: TypeAlias = Literal["lstm", "gru", "tanh", "relu"]
 GATES: dict[Cell, int] = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
 SAVED: dict[Cell, int] = {"lstm": 4, "gru": 4, "tanh": 1, "relu": 1}
 _UNROLL = 4
+_AHEAD = 256  # numbers of the panel asked for ahead: the machine's own prefetch stops at pages
 _PARAMS = ("steps", "hidden", "batch", "directions", "reversed", "in_step", "in_row")
 
 
@@ -393,6 +394,8 @@ class _Steps:
             line = b.element(elem, weights, b.integer(f"mul {k}, {self.width}"))
             starts = [b.element(elem, row, k) for row in rows]
             for u in range(repeat):
+                ahead = b.element(elem, line, str(u * self.width + _AHEAD))
+                b.call("void", "llvm.prefetch.p0", [("ptr", ahead), ("i32", "0"), ("i32", "3"), ("i32", "1")])
                 columns = [
                     load_vector(at, b.element(elem, line, str(u * self.width + v * at.lanes)), None, elem)
                     for v in range(count)
@@ -427,15 +430,16 @@ class _Forward(_Steps):
             before = self._before(t, self._first(first), y, 1)
             given = self._given(gates, time, GATES[self.cell]), self.p["in_row"]
             out = self._line(sums, time, wide), self._stride(wide)
-            self._product(before, hidden, columns, out, t, None if self.cell == "gru" else given)
+            # What inputs give is added row by row, not tile by tile: it comes from memory, in order.
+            self._product(before, hidden, columns, out, t, None)
             result = self._line(y, time, 1), self._stride(1)
             if self.cell == "lstm":
                 old = self._before(t, self._first(cell0), cells, 1)
-                self._each(self._lstm, out, old, (self._line(cells, time, 1), self._stride(1)), result)
+                self._each(self._lstm, out, old, (self._line(cells, time, 1), self._stride(1)), result, given)
             elif self.cell == "gru":
                 self._each(self._gru, out, given, before, result, (self.addend, "0"))
             else:
-                self._each(self._plain, result)
+                self._each(self._plain, result, given)
             return []
 
         loop(b, "0", self.p["steps"], 1, [], step)
@@ -445,8 +449,8 @@ class _Forward(_Steps):
             self._copy((self._line(cells, end, 1), self._stride(1)), (self._first(cell), hidden))
 
     def _lstm(self, i: str, mask: V | None, lines: list[str]) -> None:
-        saved, old, cells, y = lines
-        parts = [self._load(saved, i, mask, gate) for gate in range(4)]
+        saved, old, cells, y, given = lines
+        parts = [self._load(saved, i, mask, gate) + self._load(given, i, mask, gate) for gate in range(4)]
         gates = [*map(self.sigmoid, parts[:3]), self.tanh(parts[3])]
         for gate, value in enumerate(gates):
             self._store(value, saved, i, mask, gate)
@@ -467,7 +471,7 @@ class _Forward(_Steps):
         self._store(self.at.fma(z, self._load(old, i, mask) - n, n), y, i, mask)
 
     def _plain(self, i: str, mask: V | None, lines: list[str]) -> None:
-        x = self._load(lines[0], i, mask)
+        x = self._load(lines[0], i, mask) + self._load(lines[1], i, mask)
         self._store(self.tanh(x) if self.cell == "tanh" else x.above(0.0), lines[0], i, mask)
 
 
