@@ -86,6 +86,9 @@ from pyflame.nn.pooling import (
     MaxPool1d,
     MaxPool2d,
     MaxPool3d,
+    MaxUnpool1d,
+    MaxUnpool2d,
+    MaxUnpool3d,
 )
 from pyflame.nn.rnn import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from pyflame.nn.sparse import Embedding
@@ -168,6 +171,9 @@ __all__ = [
     "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
+    "MaxUnpool1d",
+    "MaxUnpool2d",
+    "MaxUnpool3d",
     "Mish",
     "Module",
     "ModuleDict",

@@ -27,6 +27,9 @@ __all__ = [
     "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
+    "MaxUnpool1d",
+    "MaxUnpool2d",
+    "MaxUnpool3d",
 ]
 
 
@@ -210,3 +213,58 @@ class GlobalAvgPool2d(Module):
     def forward(self, input: Any) -> Tensor:
         """The means."""
         return F.adaptive_avg_pool2d(input, 1)
+
+
+class _MaxUnpool(Module):
+    function: Any
+
+    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
+        super().__init__()
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+
+    def forward(self, input: Any, indices: Any, output_size: Any = None) -> Tensor:
+        """The values at their places, zeros elsewhere."""
+        return type(self).function(input, indices, self.kernel_size, self.stride, self.padding, output_size)
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        return f"kernel_size={self.kernel_size!r}, stride={self.stride!r}, padding={self.padding!r}"
+
+
+class MaxUnpool1d(_MaxUnpool):
+    """The largest values of windows put back where `MaxPool1d` found them, with 1 spatial dimension.
+
+    Example:
+        >>> import pyflame as pf
+        >>> y, places = pf.nn.MaxPool1d(2, return_indices=True)(pf.ones([1, 1, 4]))
+        >>> pf.nn.MaxUnpool1d(2)(y, places).shape
+        [1, 1, 4]
+    """
+
+    function = staticmethod(F.max_unpool1d)
+
+
+class MaxUnpool2d(_MaxUnpool):
+    """The largest values of windows put back where `MaxPool2d` found them, with 2 spatial dimensions.
+
+    Example:
+        >>> import pyflame as pf
+        >>> y, places = pf.nn.MaxPool2d(2, return_indices=True)(pf.ones([1, 1, 4, 4]))
+        >>> pf.nn.MaxUnpool2d(2)(y, places).shape
+        [1, 1, 4, 4]
+    """
+
+    function = staticmethod(F.max_unpool2d)
+
+
+class MaxUnpool3d(_MaxUnpool):
+    """The largest values of windows put back where `MaxPool3d` found them, with 3 spatial dimensions.
+
+    Example:
+        >>> import pyflame as pf
+        >>> y, places = pf.nn.MaxPool3d(2, return_indices=True)(pf.ones([1, 1, 4, 4, 4]))
+        >>> pf.nn.MaxUnpool3d(2)(y, places).shape
+        [1, 1, 4, 4, 4]
+    """
+
+    function = staticmethod(F.max_unpool3d)

@@ -61,6 +61,7 @@ from pyflame.nn.functional.pooling import (
     max_pool3d,
 )
 from pyflame.nn.functional.sparse import embedding, one_hot
+from pyflame.nn.functional.unpooling import max_unpool1d, max_unpool2d, max_unpool3d
 from pyflame.nn.functional.vision import affine_grid, grid_sample, interpolate, unfold, upsample
 from pyflame.ops.activation import (
     celu,
@@ -153,6 +154,9 @@ __all__ = [
     "max_pool1d",
     "max_pool2d",
     "max_pool3d",
+    "max_unpool1d",
+    "max_unpool2d",
+    "max_unpool3d",
     "mish",
     "mse_loss",
     "multi_margin_loss",

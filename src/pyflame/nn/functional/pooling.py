@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from pyflame.arrays import adopt
+from pyflame.autograd import no_grad
+from pyflame.dtypes import DType
 from pyflame.nn.functional.windows import batched, sizes, symmetric_pads, unbatched
 from pyflame.ops.core import call, call_many
+from pyflame.ops.creation import arange
 from pyflame.ops.linalg import matmul
-from pyflame.ops.reduction import amax
-from pyflame.ops.shaping import stack
+from pyflame.ops.shaping import cat
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -141,12 +143,24 @@ def _avg_pool(
     if divisor is not None:
         if divisor == 0:
             raise ValueError("divisor_override must not be zero")
-        ones = call("AveragePool", x, **settings, ceil_mode=int(ceil_mode), count_include_pad=1)
         if ceil_mode:
-            raise ValueError("divisor_override with ceil_mode is not supported; pad the input instead")
-        return unbatched(ones * (math.prod(settings["kernel_shape"]) / divisor), had_batch)
+            settings["pads"] = _reached(x.shape[2:], **settings)
+        means = call("AveragePool", x, **settings, count_include_pad=1)
+        return unbatched(means * (math.prod(settings["kernel_shape"]) / divisor), had_batch)
     y = call("AveragePool", x, **settings, ceil_mode=int(ceil_mode), count_include_pad=int(count_include_pad))
     return unbatched(y, had_batch)
+
+
+def _reached(spatial: Sequence[int], kernel_shape: Any, strides: Any, pads: Any) -> tuple[int, ...]:
+    """Pads as far as windows go when the last may begin anywhere in the input or the padding before it."""
+    rank = len(spatial)
+    ends = []
+    for n, k, s, p in zip(spatial, kernel_shape, strides, pads[:rank], strict=True):
+        count = -(-(n + 2 * p - k) // s) + 1
+        if (count - 1) * s >= n + p:
+            count -= 1
+        ends.append(max((count - 1) * s + k - n - p, 0))
+    return (*pads[:rank], *ends)
 
 
 def avg_pool1d(
@@ -299,43 +313,63 @@ def adaptive_avg_pool3d(input: Any, output_size: Any) -> Tensor:
     return _adaptive_avg(3, input, output_size)
 
 
-def _adaptive_max(rank: int, input: Any, output_size: Any) -> Tensor:
+def _adaptive_max(rank: int, input: Any, output_size: Any, return_indices: bool) -> Any:
     x, had_batch = batched(input, rank + 2, f"adaptive_max_pool{rank}d")
-    want = _targets(x, output_size, rank)
-    for axis, w in enumerate(want, start=2):
-        pieces = [x.narrow(axis, a, b - a) for a, b in _bins(x.shape[axis], w)]
-        x = stack([amax(piece, dim=axis) for piece in pieces], dim=axis)
-    return unbatched(x, had_batch)
+    want, have = _targets(x, output_size, rank), tuple(x.shape[2:])
+    if all(w and h % w == 0 for h, w in zip(have, want, strict=True)):
+        kernel = tuple(h // w for h, w in zip(have, want, strict=True))
+        return _max_pool(rank, input, kernel, kernel, 0, 1, False, return_indices)
+    places = _first_maxima(x, want)
+    lead = list(x.shape[:2])
+    y = x.reshape([*lead, -1]).gather(-1, places.reshape([*lead, -1])).reshape([*lead, *want])
+    return (unbatched(y, had_batch), unbatched(places, had_batch)) if return_indices else unbatched(y, had_batch)
 
 
-def adaptive_max_pool1d(input: Any, output_size: Any) -> Tensor:
-    """Largest values of windows chosen so that the result has the wanted size.
+def _first_maxima(x: Tensor, want: Sequence[int]) -> Tensor:
+    """Where in its plane each window has its first maximum; the last axis goes first, so that ties go row by row."""
+    have = x.shape[2:]
+    with no_grad():
+        values = x.detach()
+        places = arange(math.prod(have), dtype=DType.int64).reshape([1, 1, *have]).expand(list(x.shape))
+        for axis in range(len(have) + 1, 1, -1):
+            tops, found = [], []
+            for a, b in _bins(values.shape[axis], want[axis - 2]):
+                piece, part = values.narrow(axis, a, b - a), places.narrow(axis, a, b - a)
+                best = piece.argmax(dim=axis, keepdim=True)
+                tops.append(piece.gather(axis, best))
+                found.append(part.gather(axis, best))
+            values, places = cat(tops, dim=axis), cat(found, dim=axis)
+    return places
+
+
+def adaptive_max_pool1d(input: Any, output_size: Any, return_indices: bool = False) -> Any:
+    """Largest values of windows chosen so that the result has the wanted size; with `return_indices` also where.
 
     Example:
         >>> import pyflame as pf
         >>> pf.nn.functional.adaptive_max_pool1d(pf.arange(6.0).reshape([1, 1, 6]), 2).numpy().tolist()
         [[[2.0, 5.0]]]
     """
-    return _adaptive_max(1, input, output_size)
+    return _adaptive_max(1, input, output_size, return_indices)
 
 
-def adaptive_max_pool2d(input: Any, output_size: Any) -> Tensor:
-    """Largest values of windows chosen so that the result has the wanted size.
+def adaptive_max_pool2d(input: Any, output_size: Any, return_indices: bool = False) -> Any:
+    """Largest values of windows chosen so that the result has the wanted size; with `return_indices` also where.
 
     Example:
         >>> import pyflame as pf
         >>> pf.nn.functional.adaptive_max_pool2d(pf.ones([1, 2, 7, 5]), 3).shape
         [1, 2, 3, 3]
     """
-    return _adaptive_max(2, input, output_size)
+    return _adaptive_max(2, input, output_size, return_indices)
 
 
-def adaptive_max_pool3d(input: Any, output_size: Any) -> Tensor:
-    """Largest values of windows chosen so that the result has the wanted size.
+def adaptive_max_pool3d(input: Any, output_size: Any, return_indices: bool = False) -> Any:
+    """Largest values of windows chosen so that the result has the wanted size; with `return_indices` also where.
 
     Example:
         >>> import pyflame as pf
         >>> pf.nn.functional.adaptive_max_pool3d(pf.ones([1, 2, 4, 4, 4]), 2).shape
         [1, 2, 2, 2, 2]
     """
-    return _adaptive_max(3, input, output_size)
+    return _adaptive_max(3, input, output_size, return_indices)

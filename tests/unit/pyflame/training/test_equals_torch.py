@@ -1,5 +1,6 @@
 """Training step by step against torch: the same weights, data and optimizer give the same losses."""
 
+import copy
 import importlib.util
 from pathlib import Path
 
@@ -67,14 +68,14 @@ def test_first_steps_of_a_residual_network_in_single_precision(twins):
     np.testing.assert_allclose(got, want, rtol=1e-3)
 
 
-def nudged(twin, number):
-    """Their model with every weight moved by one unit in the last place, up or down."""
-    rng = np.random.default_rng(number)
+def nudged(model, number):
+    """A copy of a torch model with every weight moved by one unit in the last place, up or down."""
+    rng, model = np.random.default_rng(number), copy.deepcopy(model)
     with torch.no_grad():
-        for parameter in twin.theirs.parameters():
+        for parameter in model.parameters():
             ends = torch.from_numpy(np.where(rng.random(parameter.shape) < 0.5, -np.inf, np.inf).astype(np.float32))
             parameter.copy_(torch.nextafter(parameter, ends))
-    return twin.theirs
+    return model
 
 
 def batches(twin, count):
@@ -93,12 +94,12 @@ def run_of(step, wrap, twin, count):
 @pytest.mark.slow
 def test_a_residual_network_ends_where_torch_runs_of_nearly_equal_weights_end(twins):
     """Rounding grows over 200 steps: torch's own runs spread when weights differ by one unit in the last place."""
-    sizes, steps, rate = {"batch": 8, "size": 16}, 200, 1e-2
-    twin = twins.TWINS["resnet18"](**sizes)
+    steps, rate = 200, 1e-2
+    twin = twins.TWINS["resnet18"](batch=4, size=16)
     ours = run_of(twins.our_step(twin.ours, pf.optim.SGD(twin.ours.parameters(), lr=rate)), pf.from_numpy, twin, steps)
     ends = []
     for number in range(5):
-        model = nudged(twins.TWINS["resnet18"](**sizes), number)
+        model = nudged(twin.theirs, number)
         step = twins.their_step(model, torch.optim.SGD(model.parameters(), lr=rate))
         theirs = run_of(step, torch.from_numpy, twin, steps)
         np.testing.assert_allclose(ours[:2], theirs[:2], rtol=1e-3)

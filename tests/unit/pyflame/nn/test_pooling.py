@@ -1,0 +1,99 @@
+"""Pooling with places, divisors and rounding up, and its way back, against torch."""
+
+import numpy as np
+import pytest
+
+import pyflame as pf
+from pyflame_rt.graph.errors import ShapeMismatchError
+
+torch = pytest.importorskip("torch")
+F, T = pf.nn.functional, torch.nn.functional
+
+SPATIAL = {1: (9,), 2: (7, 10), 3: (5, 6, 7)}
+
+
+def data(rank, seed=0, *, ties=False):
+    values = np.random.default_rng(seed).standard_normal((2, 3, *SPATIAL[rank])).astype(np.float32)
+    return np.round(values) if ties else values
+
+
+def assert_gradients(ours, theirs, x):
+    """Values of both, then gradients of a weighted sum."""
+    px, tx = pf.tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+    got, want = ours(px), theirs(tx)
+    np.testing.assert_allclose(got.detach().numpy(), want.detach().numpy(), rtol=1e-5, atol=1e-6)
+    weights = np.random.default_rng(1).standard_normal(tuple(want.shape)).astype(np.float32)
+    (got * pf.from_numpy(weights)).sum().backward()
+    (want * torch.from_numpy(weights)).sum().backward()
+    np.testing.assert_allclose(px.grad.numpy(), tx.grad.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize(
+    ("rank", "size"), [(1, 4), (1, 3), (2, (3, 4)), (2, (7, 5)), (2, (None, 3)), (2, 1), (3, (2, 3, 3)), (3, (5, 2, 7))]
+)
+def test_adaptive_maxima_and_their_places(rank, size, ties):
+    x = data(rank, ties=ties)
+    ours, theirs = (getattr(m, f"adaptive_max_pool{rank}d") for m in (F, T))
+    got, want = (
+        ours(pf.from_numpy(x), size, return_indices=True),
+        theirs(torch.from_numpy(x), size, return_indices=True),
+    )
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+    assert_gradients(lambda v: ours(v, size), lambda v: theirs(v, size), x)
+
+
+def test_adaptive_maxima_of_one_image():
+    x = data(2)[0]
+    layer = pf.nn.AdaptiveMaxPool2d((3, 4), return_indices=True)
+    got, want = layer(pf.from_numpy(x)), T.adaptive_max_pool2d(torch.from_numpy(x), (3, 4), return_indices=True)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+@pytest.mark.parametrize("kernel", [2, 3, 4])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("padding", [0, 1])
+@pytest.mark.parametrize("rank", [2, 3])
+def test_means_by_a_given_divisor_rounded_up(rank, kernel, stride, padding):
+    options = {"stride": stride, "padding": padding, "ceil_mode": True, "divisor_override": 5}
+    ours, theirs = (getattr(m, f"avg_pool{rank}d") for m in (F, T))
+    assert_gradients(lambda v: ours(v, kernel, **options), lambda v: theirs(v, kernel, **options), data(rank))
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(2, None, 0), (3, 2, 1), (3, 3, 0)])
+def test_maxima_go_back_to_their_places(rank, kernel, stride, padding):
+    x = data(rank)
+    pooled, places = getattr(T, f"max_pool{rank}d")(torch.from_numpy(x), kernel, stride, padding, return_indices=True)
+    ours, theirs = (getattr(m, f"max_unpool{rank}d") for m in (F, T))
+    size = list(x.shape[2:])
+    assert_gradients(
+        lambda v: ours(v, pf.from_numpy(places.numpy()), kernel, stride, padding, size),
+        lambda v: theirs(v, places, kernel, stride, padding, size),
+        pooled.numpy(),
+    )
+
+
+def test_layers_of_unpooling():
+    x = pf.from_numpy(data(2)[:, :, :6])
+    y, places = pf.nn.MaxPool2d(2, return_indices=True)(x)
+    layer = pf.nn.MaxUnpool2d(2)
+    back = layer(y, places)
+    want = torch.nn.MaxUnpool2d(2)(torch.from_numpy(y.numpy()), torch.from_numpy(places.numpy()))
+    np.testing.assert_array_equal(back.numpy(), want.numpy())
+    assert repr(layer) == "MaxUnpool2d(kernel_size=2, stride=None, padding=0)"
+
+
+def test_wrong_calls_are_refused():
+    x = pf.ones([1, 1, 4, 4])
+    y, places = F.max_pool2d(x, 2, return_indices=True)
+    with pytest.raises(ValueError, match="is impossible"):
+        F.max_unpool2d(y, places, 2, output_size=[9, 9])
+    with pytest.raises(ValueError, match="must hold 2 sizes"):
+        F.max_unpool2d(y, places, 2, output_size=[4])
+    with pytest.raises(ShapeMismatchError, match="indices of shape"):
+        F.max_unpool2d(y, places[:, :, :1], 2)
+    with pytest.raises(ValueError, match="must not be zero"):
+        F.avg_pool2d(x, 2, divisor_override=0)
