@@ -99,7 +99,9 @@ def is_scalar(value: object) -> bool:
 
 
 def scalar(value: Any, dtype: DType) -> Tensor:
-    """A number as a runtime input of the graph."""
+    """A number as a runtime input of the graph; an integer that a small type cannot hold wraps round, as torch's do."""
+    if isinstance(value, int) and dtype.numpy.kind in "iu":
+        return wrap(leaf(np.array(value, np.int64).astype(dtype.numpy), dtype))
     return wrap(leaf(np.array(value, dtype.numpy), dtype))
 
 

@@ -94,7 +94,8 @@ def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) ->
 
 def addbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """``beta * input + alpha *`` the sum of the products of a batch."""
-    return _plus(input, red.sum(bmm(batch1, batch2), 0), beta, alpha)
+    products = bmm(batch1, batch2)
+    return _plus(input, red.sum(products, 0, dtype=products.dtype), beta, alpha)
 
 
 def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:

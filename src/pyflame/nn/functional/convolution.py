@@ -49,7 +49,8 @@ def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Tensor:
         [[6.0, 6.0, 6.0, 6.0]]
     """
     left = matmul(input1.unsqueeze(-2).unsqueeze(-3), weight)
-    product = (left * input2.unsqueeze(-2).unsqueeze(-3)).sum(dim=-1).squeeze(-1)
+    terms = left * input2.unsqueeze(-2).unsqueeze(-3)
+    product = terms.sum(dim=-1, dtype=terms.dtype).squeeze(-1)  # integers keep their type
     return product if bias is None else product + bias
 
 

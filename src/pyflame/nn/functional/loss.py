@@ -422,6 +422,8 @@ def multi_margin_loss(
     """
     from pyflame.nn.functional.sparse import one_hot
 
+    if input.ndim < 2:  # one sample: its target may have no axis, or one of size 1
+        input, target = input.reshape([-1]), target.reshape([])
     classes = input.shape[-1]
     true = cast(one_hot(target, classes), input.dtype)
     own = (input * true).sum(dim=-1, keepdim=True)
