@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyflame_rt._version import __version__
 from pyflame_rt.backends.wse import hostrun
 from pyflame_rt.backends.wse.emit_pe import IDS, describe, emit
+from pyflame_rt.backends.wse.picture import picture
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.wse.emit_pe import Program
@@ -32,6 +33,7 @@ def package(plan: Plan, options: CodeGenOptions) -> tuple[dict[str, str], dict[s
         sources[f"commands_{arch}.sh"] = _commands(arch, plan)
     sources["manifest.json"] = json.dumps(manifest, indent=1) + "\n"
     sources["README.md"] = _readme(plan, manifest)
+    sources["placement.svg"] = picture(plan)
     return sources, manifest
 
 
@@ -224,6 +226,8 @@ def _readme(plan: Plan, manifest: dict[str, Any]) -> str:
         "",
         "The program was never compiled with Cerebras' `cslc`: it follows the public documentation and runs in the",
         "open simulator `wsesim`, whose cycle counts are approximate and uncalibrated.",
+        "",
+        "![placement](placement.svg)",
         "",
         "| kernel | node |",
         "| --- | --- |",

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from wsesim.csl.printer import print_file
 
 FILES = {
     "README.md", "commands_wse2.sh", "commands_wse3.sh", "layout.csl", "lib/collectives.csl", "manifest.json",
-    "pe_program.csl", "run.py",
+    "pe_program.csl", "placement.svg", "run.py",
 }  # fmt: skip
 
 
@@ -54,6 +55,19 @@ def test_text_prints_back_to_itself():
     sources, _, _ = planned(graph_of("Softmax", [(5, 7)]), (2, 2), emit_comments=False)
     for name in ("layout.csl", "pe_program.csl"):
         assert print_file(parse_text(sources[name])) == sources[name]
+
+
+@pytest.mark.parametrize("grid", [(1, 1), (2, 3), (70, 40)])
+def test_the_picture_shows_every_element_and_its_memory(grid):
+    sources, _, plan = planned(graph_of("Gemm", [(64, 48), (48, 32), (32,)]), grid)
+    svg = ET.fromstring(sources["placement.svg"])
+    titles = [t.text for t in svg.iter("{http://www.w3.org/2000/svg}title")]
+    cells = [t for t in titles if t.startswith("PE (")]
+    shown = {1: 1, 6: 6, 2800: -(-70 // 3) * -(-40 // 3)}[grid[0] * grid[1]]
+    assert len(cells) == shown
+    assert any(t.startswith("free: ") for t in titles)
+    texts = [t.text for t in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert sum(t.startswith("phase 0: Kernel") for t in texts) == len(plan.kernels)
 
 
 def test_the_manifest_tells_memory_symbols_and_ids():
