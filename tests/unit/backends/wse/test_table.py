@@ -1,7 +1,9 @@
 """Every operator of the table equals the reference: a sample of grids, types and machines here, all under ``slow``."""
 
 import itertools
+import re
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,6 +37,13 @@ def run(typed, grid, arch, seed=3, **options):
 
 def test_every_rule_is_in_the_table():
     assert {case.name for case in CASES} >= KNOWN
+
+
+def test_the_documentation_lists_the_table():
+    text = (Path(__file__).parents[4] / "docs" / "wse.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([a-z ]+) \| (`.*`) \|$", text.split("## Operators")[1].split("## ")[0], re.MULTILINE)
+    listed = {(group, name) for group, names in rows for name in re.findall(r"`([^`]+)`", names)}
+    assert listed == {(case.group, case.name) for case in CASES}
 
 
 def _sampled(case):
