@@ -17,7 +17,7 @@ from pyflame_rt.backends.cpu.plan.choices import Case, Choices
 from pyflame_rt.backends.cpu.plan.concrete import Concrete, Step
 from pyflame_rt.backends.cpu.plan.groups import Group, group_steps, single
 from pyflame_rt.backends.cpu.plan.loops import FLAT_GRAIN, MAX_OUTER, Nest, nest_of
-from pyflame_rt.backends.cpu.plan.views import Buffer, Place, View, contiguous_strides
+from pyflame_rt.backends.cpu.plan.views import Buffer, Place, View, contiguous_strides, strides_in_order
 from pyflame_rt.graph import DType
 
 if TYPE_CHECKING:
@@ -181,12 +181,22 @@ class Lowering:
         return View(buffer, dtype, shape, contiguous_strides(shape))
 
     def new_like(self, views: Sequence[View], shape: tuple[int, ...], dtype: DType) -> View:
-        """A fresh value with its axes in memory as the first operand of the same shape has them."""
+        """A fresh value with its axes in memory as the first operand of the same shape has them, a dense one if any."""
         fresh = self.new(shape, dtype)
-        for view in views:
-            if view.shape == shape and view.is_dense and 0 not in view.strides:
+        same = [view for view in views if view.shape == shape and 0 not in view.strides]
+        for view in same:
+            if view.is_dense:
                 return replace(fresh, strides=view.strides)
-        return fresh
+        return self.in_order(fresh, same[0]) if same else fresh
+
+    def in_order(self, fresh: View, view: View) -> View:
+        """A fresh value with its axes in memory as those of a view of the same rank, unless that repeats elements."""
+        return fresh if 0 in view.strides else replace(fresh, strides=strides_in_order(view, fresh.shape))
+
+    def output_like(self, step: Step, view: View) -> View:
+        """A fresh value for the first output of a step, its axes in memory as those of a view of the same rank."""
+        out = self.places[step.node.outputs[0]] = self.in_order(self.output(step), view)
+        return out
 
     def new_blocked(self, desc: MemDesc, dtype: DType) -> View:
         """A fresh value in a layout the library chose; plain ones get strides."""

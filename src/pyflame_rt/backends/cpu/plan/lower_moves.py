@@ -23,7 +23,7 @@ __all__ = ["fill", "padded", "spaced"]
 
 
 def fill(low: Lowering, value: View, out: View) -> None:
-    """Every element of a contiguous value := the first element of another."""
+    """Every element of a dense value := the first element of another."""
     if value.dtype.itemsize == 16:
         raise NotNative("elements of 16 bytes")
     if out.count:
@@ -40,7 +40,7 @@ def part(view: View, axis: int, start: int, count: int, step: int = 1) -> View:
 def padded(low: Lowering, view: View, pairs: Sequence[tuple[int, int]], value: Any) -> View:
     """The view with a border of one value."""
     shape = tuple(b + n + a for n, (b, a) in zip(view.shape, pairs, strict=True))
-    out = low.new(shape, view.dtype)
+    out = low.in_order(low.new(shape, view.dtype), view)
     fill(low, low.constant(np.full(1, value, view.dtype.numpy)), out)
     _put_inside(low, view, out, pairs)
     return out
@@ -93,7 +93,7 @@ def pad(low: Lowering, step: Step) -> None:
 
 
 def _pad_constant(low: Lowering, step: Step, view: View, pairs: Sequence[tuple[int, int]]) -> None:
-    out = low.output(step)
+    out = low.output_like(step, view)
     given = step.node.inputs[2] if len(step.node.inputs) > 2 else ""
     value = low.dense(given) if given else low.constant(np.zeros(1, view.dtype.numpy))
     if value.dtype is not view.dtype:
@@ -107,7 +107,7 @@ def _mirrored(low: Lowering, view: View, axis: int, pair: tuple[int, int], mode:
     places = np.pad(np.arange(view.shape[axis]), pair, mode)  # type: ignore[call-overload]
     shape = list(view.shape)
     shape[axis] = len(places)
-    out = low.new(tuple(shape), view.dtype)
+    out = low.in_order(low.new(tuple(shape), view.dtype), view)
     for first, start, count, step in runs(places):
         low.copied(part(view, axis, start, count, step), part(out, axis, first, count))
     return out

@@ -81,9 +81,9 @@ def split(low: Lowering, step: Step) -> None:
 
 @lowers("Concat")
 def concat(low: Lowering, step: Step) -> None:
-    """Each input is copied to its place."""
+    """Each input is copied to its place; the result lies in memory as the largest of them does."""
     parts = [low.strided(n) for n in step.node.inputs]
-    out = low.output(step)
+    out = low.output_like(step, max(parts, key=lambda part: part.count))
     axis = step.attributes["axis"] % len(out.shape)
     offset = out.offset
     for part in parts:

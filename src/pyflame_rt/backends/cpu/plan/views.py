@@ -130,6 +130,21 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def strides_in_order(view: View, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a dense value whose axes follow each other in memory as those of a view of the same rank do.
+
+    Example:
+        >>> from pyflame_rt.graph import DType
+        >>> image = View(Buffer(4 * 60), DType.Float32, (1, 3, 4, 5), (60, 1, 15, 3))  # channels last
+        >>> strides_in_order(image, (1, 6, 4, 5))
+        (120, 1, 30, 6)
+    """
+    order = sorted(range(len(shape)), key=lambda axis: (-view.strides[axis], axis))
+    inner = contiguous_strides(tuple(shape[axis] for axis in order))
+    strides = dict(zip(order, inner, strict=True))
+    return tuple(strides[axis] for axis in range(len(shape)))
+
+
 def _reshape_strides(view: View, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     """Split and merge axes that lie suitably in memory."""
     old = [(n, s) for n, s in zip(view.shape, view.strides, strict=True) if n != 1]
