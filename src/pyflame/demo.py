@@ -1,4 +1,4 @@
-"""Train, export and serve a model of handwritten digits: ``python -m pyflame.demo``."""
+"""Train, export and serve a model of handwritten digits, then run it on the wafer: ``python -m pyflame.demo``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from rich.console import Console
 import pyflame as pf
 from pyflame_rt.session import InferenceSession
 
-__all__ = ["digit_model", "main", "train_digits"]
+__all__ = ["digit_model", "main", "run_on_wafer", "train_digits"]
+
+WAFER_IMAGES = 10
 
 
 def digit_model() -> pf.nn.Module:
@@ -54,8 +56,28 @@ def train_digits(epochs: int = 12, *, progress: bool = True, folder: Path | None
     return trainer
 
 
+def run_on_wafer(model: pf.nn.Module, folder: Path, console: Console) -> int:
+    """Compile the model to CSL for a few images, run that in the simulator; how many answers are the model's."""
+    images = pf.data.load_digits().test_images[:WAFER_IMAGES]
+    result = pf.compile_to_csl(model(pf.from_numpy(images)), folder / "csl")
+    grid, memory = result.manifest["grid"], result.manifest["memory"]
+    console.print(
+        f"{len(result.sources)} files of a program for {grid['rows']} x {grid['cols']} processing elements; "
+        f"each uses {memory['total_bytes']:,} of its 49,152 bytes"
+    )
+    pf.export(model, pf.from_numpy(images), folder / "few.onnx")
+    begun = time.perf_counter()
+    with InferenceSession(folder / "few.onnx", providers=["WSEExecutionProvider"]) as session:
+        (scores,) = session.run(None, {session.get_inputs()[0].name: images})
+    same = int(np.sum(scores.argmax(axis=1) == model(pf.from_numpy(images)).numpy().argmax(axis=1)))
+    console.print(
+        f"simulated in {time.perf_counter() - begun:.1f} s: {same} of {len(images)} answers are the trainer's"
+    )
+    return same
+
+
 def main() -> None:
-    """Train, measure, export, and run the exported model in the runtime."""
+    """Train, measure, export, run the exported model in the runtime and on the wafer."""
     console = Console()
     console.rule("Training on 1,347 handwritten digits")
     begun = time.perf_counter()
@@ -74,6 +96,8 @@ def main() -> None:
             (scores,) = session.run(None, {session.get_inputs()[0].name: images})
         same = scores.argmax(axis=1) == model(pf.from_numpy(images)).numpy().argmax(axis=1)
         console.print(f"exported to ONNX, loaded, run: {int(np.sum(same))} of {len(same)} answers are the trainer's")
+        console.rule("The trained model on the wafer")
+        run_on_wafer(model, Path(name), console)
 
 
 if __name__ == "__main__":
