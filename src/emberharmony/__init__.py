@@ -6,7 +6,9 @@
 array(1.5)
 """
 
-from emberharmony import backend, ops
+from typing import TYPE_CHECKING, Any
+
+from emberharmony import backend
 from emberharmony.backend import get_backend, set_backend, use_backend
 from emberharmony.errors import (
     EmberHarmonyError,
@@ -16,7 +18,10 @@ from emberharmony.errors import (
     UnsupportedOpError,
 )
 from emberharmony.library import Library, library
-from emberharmony.tensor import EmberTensor
+
+if TYPE_CHECKING:
+    from emberharmony import ops
+    from emberharmony.tensor import EmberTensor
 
 __all__ = [
     "EmberHarmonyError",
@@ -33,3 +38,16 @@ __all__ = [
     "set_backend",
     "use_backend",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Declaring all operations takes a while: programs that do without them do not wait for it.
+    if name == "ops":
+        import emberharmony.ops
+
+        return emberharmony.ops
+    if name == "EmberTensor":
+        from emberharmony.tensor import EmberTensor
+
+        return EmberTensor
+    raise AttributeError(f"module 'emberharmony' has no attribute {name!r}")

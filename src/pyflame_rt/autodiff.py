@@ -8,7 +8,6 @@ exported and differentiated again.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import (
@@ -22,6 +21,7 @@ from pyflame_rt.graph import (
     ValueType,
 )
 from pyflame_rt.graph.errors import InputError, UndeterminedError, UnsupportedOperatorError
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.arithmetic import runtime_shape, zeros_like
 from pyflame_rt.ops.evaluate import bind_attributes, where
 from pyflame_rt.ops.inference import merge_types

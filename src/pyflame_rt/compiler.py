@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph.errors import (
@@ -14,6 +14,7 @@ from pyflame_rt.graph.errors import (
     InvalidModelError,
     UnsupportedOperatorError,
 )
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.logs import SessionLog
 from pyflame_rt.ops.registry import find_op, unknown_operator_message
 from pyflame_rt.options import OptLevel, SessionOptions

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyflame_rt.feeds import random_feed
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.loading import load_graph
 from pyflame_rt.options import OptLevel, SessionOptions
 from pyflame_rt.session import InferenceSession

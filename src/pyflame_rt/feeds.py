@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from pyflame_rt.graph import (
     ValueType,
 )
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, ShapeMismatchError
+from pyflame_rt.graph.names import closest
 from pyflame_rt.iobinding import OrtValue
 
 __all__ = ["FeedReader", "random_feed"]
@@ -93,7 +93,7 @@ class FeedReader:
         # TorchScript numbers its arguments: `input` is called `input.1` in the graph.
         if f"{name}.1" in self._kinds:
             return f"{name}.1"
-        close = difflib.get_close_matches(str(name), self._kinds, n=1)
+        close = closest(name, self._kinds)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise InputError(f"the model has no input {name!r}.{hint} Inputs: {_listed(self._kinds)}")
 

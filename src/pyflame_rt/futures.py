@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["RunFuture"]
+__all__ = ["RunFuture", "RunThreads"]
+
+_THREADS = 4
 
 
 class RunFuture(Future[Any]):
@@ -34,3 +37,21 @@ class RunFuture(Future[Any]):
         import asyncio  # slow to import, and needed by coroutines only, which have it
 
         return asyncio.wrap_future(self).__await__()
+
+
+class RunThreads(ThreadPoolExecutor):
+    """The threads that a session's runs in the background share.
+
+    Example:
+        >>> RunThreads.alive(None).submit(abs, -1).result()
+        1
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_THREADS, thread_name_prefix="pyflame-rt-run")
+        self._process = os.getpid()
+
+    @classmethod
+    def alive(cls, threads: RunThreads | None) -> RunThreads:
+        """These, or new ones: threads do not survive a fork, so a child makes its own."""
+        return cls() if threads is None or threads._process != os.getpid() else threads

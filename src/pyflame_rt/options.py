@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import functools
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.names import AliasedEnum
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.logs import LEVELS, SEVERITIES
 
 if TYPE_CHECKING:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.backends.base import Backend, BackendAdapter, Compiler
 from pyflame_rt.graph.errors import BackendError, InputError, MissingExtra
+from pyflame_rt.graph.names import closest
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -229,7 +229,7 @@ def find_provider(name: str) -> Provider:
     provider = _providers.get(name)
     there = ", ".join(get_available_providers())
     if provider is None:
-        close = difflib.get_close_matches(str(name), _providers, n=1)
+        close = closest(name, _providers)
         hint = f" Did you mean {close[0]}?" if close else ""
         raise BackendError(f"there is no provider {name!r}.{hint} Available: {there}")
     if not provider.available:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pyflame_rt.graph import Attribute, Node, Tensor
 from pyflame_rt.graph.errors import BackendError, UndeterminedError
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.registry import Op, all_ops, find_op, get_op, register, unregister
 from pyflame_rt.ops.signature import Input, Signature
 
@@ -90,7 +90,7 @@ class OperatorRegistry:
             return _arrays(kernel(inputs, KernelContext(node)), name)  # type: ignore[arg-type]
 
         signature = _OpenSignature((Input("inputs", variadic=True),), {})
-        register(Op(name, domain, 1, body, signature, composite=False, infer=_unknown, host=True))
+        register(Op(name, domain, 1, body, composite=False, infer=_unknown, host=True, schema=signature))
 
     def unregister_op(self, name: str, *, domain: str = "") -> None:
         """Forget an operator."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,11 +17,11 @@ from pyflame_rt.cache.store import use_store
 from pyflame_rt.compiler import Compiled, compile, peaks_of, quantize  # noqa: A004 - the design's word
 from pyflame_rt.explain import Explanation
 from pyflame_rt.feeds import FeedReader
-from pyflame_rt.futures import RunFuture
 from pyflame_rt.graph import Graph, NodeArg, Tensor
 from pyflame_rt.graph.errors import InputError, PyFlameRTError, RunCancelledError, SessionClosedError
 from pyflame_rt.graph.graph import Origin
 from pyflame_rt.graph.locks import new_rlock
+from pyflame_rt.graph.names import closest
 from pyflame_rt.hooks import Limits, chain_checks, chain_observers
 from pyflame_rt.inspection import NaNFound, first_bad, nan_watcher
 from pyflame_rt.iobinding import IOBinding, OrtValue
@@ -37,9 +34,10 @@ from pyflame_rt.providers import DEFAULT_PROVIDER, find_provider, normalize_prov
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from pyflame_rt.futures import RunFuture, RunThreads
+
 __all__ = ["InferenceSession"]
 
-_ASYNC_THREADS = 4
 _DEVICE_PROVIDERS = {"wse": "WSEExecutionProvider", "wse2": "WSEExecutionProvider", "wse3": "WSEExecutionProvider"}
 _QUANTIZED_OPS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 
@@ -94,7 +92,7 @@ class InferenceSession:
         self._log = SessionLog(self._options.log_level, self._options.logid)
         self._lock = new_rlock()
         self._closed = threading.Event()
-        self._pool: tuple[int, ThreadPoolExecutor] | None = None
+        self._pool: RunThreads | None = None
         started = time.perf_counter()
         with use_store(self._options.cache):
             self._graph, self._path = load_graph(model, any_suffix=self._reads_any_suffix)
@@ -219,7 +217,7 @@ class InferenceSession:
         return output_names
 
     def _refuse_output(self, name: str) -> None:
-        close = difflib.get_close_matches(str(name), self._output_names, n=1)
+        close = closest(name, self._output_names)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         if name in self._value_names():
             hint = f" It is an intermediate value: ask for it with taps=[{name!r}]."
@@ -236,7 +234,7 @@ class InferenceSession:
         known = self._value_names()
         for name in taps:
             if name not in known:
-                close = difflib.get_close_matches(str(name), known, n=3)
+                close = closest(name, known, 3)
                 hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
                 raise InputError(f"the model has no value {name!r} to tap.{hint}")
         return taps
@@ -332,8 +330,12 @@ class InferenceSession:
         feed, names = (inputs, output_names) if isinstance(inputs, Mapping) else (output_names, inputs)
         if not isinstance(feed, Mapping):
             raise InputError("run_async needs a feed: run_async({name: value})")
+        from pyflame_rt.futures import RunFuture, RunThreads
+
         future = RunFuture()
-        self._threads().submit(self._fill, future, names, feed, run_options)
+        with self._lock:
+            self._pool = RunThreads.alive(self._pool)
+        self._pool.submit(self._fill, future, names, feed, run_options)
         if callback is None:
             return future
         future.add_done_callback(lambda done: _call_back(done, callback, user_data))
@@ -349,14 +351,6 @@ class InferenceSession:
             future.set_exception(error)
         else:
             future.set_result(result)
-
-    def _threads(self) -> ThreadPoolExecutor:
-        with self._lock:
-            # Threads do not survive a fork: a child makes its own.
-            if self._pool is None or self._pool[0] != os.getpid():
-                pool = ThreadPoolExecutor(_ASYNC_THREADS, thread_name_prefix="pyflame-rt-run")
-                self._pool = (os.getpid(), pool)
-            return self._pool[1]
 
     # ------------------------------------------------------------------ bindings
 
@@ -527,7 +521,7 @@ class InferenceSession:
         self._plain = None
         with self._lock:
             if self._pool is not None:
-                self._pool[1].shutdown(wait=False, cancel_futures=True)
+                self._pool.shutdown(wait=False, cancel_futures=True)
                 self._pool = None
             for compiled in self._compiled.values():
                 compiled.executable.close()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from pyflame_rt.graph import DType, Graph, Tensor
 from pyflame_rt.graph.errors import BackendError, PyFlameRTError, UnsupportedOperatorError
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

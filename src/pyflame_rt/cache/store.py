@@ -15,10 +15,8 @@ import mmap
 import os
 import struct
 import sys
-import tempfile
 import time
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +24,7 @@ from pyflame_rt.cache.writer import Writer
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.locks import new_lock
 from pyflame_rt.graph.pages import note_mapping
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -190,6 +189,8 @@ class Store:
     def _temporary(self, kind: str, key: str) -> tuple[int, str] | None:
         if not self.writable:
             return None
+        import tempfile
+
         folder = self.path(kind, key).parent
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyflame_rt.graph.dtype import DType
 from pyflame_rt.graph.errors import UndeterminedError
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.graph.types import AnyType, MapType, OptionalType, SequenceType, Shape, TensorType, ValueType
 
 if TYPE_CHECKING:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from enum import Enum, EnumMeta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["AliasedEnum"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["AliasedEnum", "closest"]
 
 
 def _spellings(name: str) -> set[str]:
@@ -35,3 +38,15 @@ class AliasedEnum(Enum, metaclass=_AliasMeta):
 
     def __str__(self) -> str:
         return f"{type(self).__name__}.{self.name}"
+
+
+def closest(name: object, known: Iterable[str], count: int = 1) -> list[str]:
+    """Names somebody may have meant.
+
+    Example:
+        >>> closest("imput", ["input", "mask"])
+        ['input']
+    """
+    import difflib  # for errors alone
+
+    return difflib.get_close_matches(str(name), list(known), n=count)

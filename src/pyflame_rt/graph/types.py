@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from pyflame_rt.graph.dim import Dim, DimLike, dim_from_text
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -81,8 +81,7 @@ class Shape(tuple[DimLike, ...]):
         result = self.__eq__(other)
         return result if result is NotImplemented else not result
 
-    def __hash__(self) -> int:
-        return super().__hash__()
+    __hash__ = tuple.__hash__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
     def __repr__(self) -> str:
         return "[" + ", ".join(str(d) for d in self) + "]"

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from pyflame_rt.graph.errors import (
     UnsupportedOperatorError,
     ValidationError,
 )
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.inference import infer_types
 from pyflame_rt.ops.registry import find_op, unknown_operator_message
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyflame_rt.autodiff import gradient
 from pyflame_rt.graph import AnyType, Graph, Node, TensorInfo, TensorType
 from pyflame_rt.graph.errors import InvalidModelError
 from pyflame_rt.ops.inference import infer_types
@@ -28,6 +27,8 @@ def expand_gradient(graph: Graph, node: Node, fresh: Callable[[str], str]) -> No
         node: the Gradient node.
         fresh: makes names nobody uses.
     """
+    from pyflame_rt.autodiff import gradient
+
     xs, zs, y = (node.get_attr(name) for name in ("xs", "zs", "y"))
     if not isinstance(xs, list) or not isinstance(y, str):
         raise InvalidModelError(f"node {node.name!r} (Gradient): attributes xs and y are required")

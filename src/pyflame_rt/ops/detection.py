@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyflame_rt.graph import DType, Node, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, MissingExtra
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.registry import primitive
 from pyflame_rt.ops.rules import merge_dims
 from pyflame_rt.ops.upgrade import Upgrade, upgrade

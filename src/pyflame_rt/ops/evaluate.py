@@ -7,7 +7,7 @@ steps between native segments and the reference backend all come here.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from pyflame_rt.graph import (
     ValueType,
 )
 from pyflame_rt.graph.errors import BackendError, PyFlameRTError, UndeterminedError
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.registry import Op, get_op, plain_attribute
 from pyflame_rt.ops.value import Value, scope
 

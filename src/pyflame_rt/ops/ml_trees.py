@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyflame_rt.graph import DType, Shape, Tensor, TensorType
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.ml_scores import label_array, transform_scores, two_class_scores
 from pyflame_rt.ops.registry import primitive
 

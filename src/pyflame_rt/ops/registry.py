@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from pyflame_rt.graph import Attribute, DType, Tensor
 from pyflame_rt.graph.errors import UnsupportedOperatorError
 from pyflame_rt.graph.locks import new_rlock
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.signature import Signature, read_signature
 from pyflame_rt.ops.value import Value, active_scope, lift
 
@@ -49,13 +50,13 @@ class Op:
         control: the body gets an interpreter that can run subgraphs, not a library.
         shape_math: contents are propagated while inferring, symbolic dims included.
         random: gives other values each time; never folded or merged.
+        schema: what :attr:`signature` gives, where it does not follow from ``body``.
     """
 
     name: str
     domain: str
     since: int
     body: Callable[..., Any]
-    signature: Signature
     composite: bool
     infer: Callable[..., Any] | None = None
     vjp: Callable[..., Any] | None = None
@@ -65,6 +66,14 @@ class Op:
     random: bool = False
     partial: bool = False
     emit: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    schema: Signature | None = None
+
+    @property
+    def signature(self) -> Signature:
+        """The schema, read from the function when first asked for."""
+        if self.schema is None:
+            object.__setattr__(self, "schema", read_signature(self.body, skip_first=not self.composite))
+        return cast("Signature", self.schema)
 
     @property
     def full_name(self) -> str:
@@ -133,8 +142,7 @@ def operator(
     """Declare an operator by composition: shapes, gradient and every backend follow from its body."""
 
     def declare(fn: Callable[..., Any]) -> Op:
-        signature = read_signature(fn, skip_first=False)
-        made = Op(name or fn.__name__, domain, since, fn, signature, True, infer, vjp, random=random, partial=partial)
+        made = Op(name or fn.__name__, domain, since, fn, True, infer, vjp, random=random, partial=partial)
         return register(made)
 
     return declare
@@ -155,9 +163,8 @@ def primitive(
     """Declare a primitive: its body computes on arrays with the library it is given."""
 
     def declare(fn: Callable[..., Any]) -> Op:
-        signature = read_signature(fn, skip_first=True)
         return register(
-            Op(name or fn.__name__, domain, since, fn, signature, False, infer, vjp, host, control, shape_math, random)
+            Op(name or fn.__name__, domain, since, fn, False, infer, vjp, host, control, shape_math, random)
         )
 
     return declare

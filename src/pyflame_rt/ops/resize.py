@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyflame_rt.graph import DimLike, DType, Node, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.activation import Clip
 from pyflame_rt.ops.cast import Cast
 from pyflame_rt.ops.index import Gather

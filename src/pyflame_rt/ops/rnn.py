@@ -7,12 +7,12 @@ directions, layouts and lengths.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyflame_rt.graph import DimLike, DType, Node, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.activation import Clip
 from pyflame_rt.ops.arithmetic import zeros_like
 from pyflame_rt.ops.index import Gather

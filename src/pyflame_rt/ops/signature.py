@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import Graph, Tensor
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

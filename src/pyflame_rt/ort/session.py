@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import warnings
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from pyflame_rt.graph import AnyType, TensorInfo
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, PyFlameRTError, ShapeMismatchError
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.iobinding import OrtValue, ort_type_text
 from pyflame_rt.ort.capi.onnxruntime_pybind11_state import InvalidArgument, translate
 from pyflame_rt.ort.options import SessionOptions

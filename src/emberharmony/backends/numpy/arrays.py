@@ -1,7 +1,8 @@
 """Shapes, indices, sorting, products and random numbers."""
 
-from collections.abc import Sequence
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -9,7 +10,11 @@ from emberharmony.backends.numpy.base import as_array, boxed, meet, native
 from emberharmony.backends.numpy.reductions import sortable
 from emberharmony.dtypes import as_dtype, compute_dtype, float32, float64
 from emberharmony.seeding import SEED
-from emberharmony.typing import ArrayLike, DTypeLike, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from emberharmony.typing import ArrayLike, DTypeLike, Shape
 
 
 @native

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from emberharmony import library
 from pyflame_rt.backends.base import RunHooks
 from pyflame_rt.graph import Graph, Tensor
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.evaluate import Context
 
 if TYPE_CHECKING:

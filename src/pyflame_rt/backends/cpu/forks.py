@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
 
 __all__ = ["call_native", "forget_after_fork", "forked", "in_child"]
 
@@ -55,6 +55,8 @@ def call_native(function: Callable[[], T]) -> T:
     if _delegate is None:
         _delegate = SimpleQueue()
         threading.Thread(target=_work, args=(_delegate,), daemon=True, name="pyflame-rt-native").start()
+    from concurrent.futures import Future
+
     future: Future[T] = Future()
     _delegate.put((future, function))
     return future.result()

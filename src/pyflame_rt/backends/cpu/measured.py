@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +67,8 @@ def keep_ways(threads: int, ways: Mapping[str, str]) -> bool:
     known[_machine(threads)] = {**measured_ways(threads), **ways}
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        import tempfile
+
         number, name = tempfile.mkstemp(dir=path.parent, prefix=".tuning")
         with os.fdopen(number, "w", encoding="utf-8") as file:
             json.dump(known, file, indent=0, sort_keys=True)

@@ -10,7 +10,6 @@ import ctypes
 import hashlib
 import json
 import os
-import tempfile
 import time
 from contextlib import suppress
 from ctypes import c_int64, c_void_p
@@ -101,6 +100,8 @@ def _write(stored: dict[str, dict[str, float]]) -> None:
     with suppress(OSError, RuntimeError):
         path = _file()
         path.parent.mkdir(parents=True, exist_ok=True)
+        import tempfile
+
         number, name = tempfile.mkstemp(dir=path.parent, prefix=".peaks")
         with os.fdopen(number, "w", encoding="utf-8") as file:
             json.dump(stored, file)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from pyflame_rt.backends.cpu.threads import use_threads
 from pyflame_rt.graph import DType, Graph, Tensor
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, ShapeMismatchError
 from pyflame_rt.graph.graph import node_subgraphs
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.evaluate import Context, run_node
 
 if TYPE_CHECKING:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.backends.base import RunHooks
 from pyflame_rt.backends.cpu.measured import keep_ways, measured_ways
 from pyflame_rt.backends.cpu.plan.choices import choosing
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.wse.emit_map import loop_nest, offset_text, strides_of
 from pyflame_rt.backends.wse.kernels import INTEGERS
 from pyflame_rt.backends.wse.scalar import literal
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.wse.kernels import MatMul, Reduce

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import resources
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -11,6 +11,7 @@ from pyflame_rt.backends.wse.emit_index import emit_put, emit_take
 from pyflame_rt.backends.wse.emit_map import emit_map
 from pyflame_rt.backends.wse.emit_spread import emit_spread
 from pyflame_rt.backends.wse.kernels import BYTES, App, Map, MatMul, Put, Reduce, Spread, Take
+from pyflame_rt.graph.records import dataclass
 from wsesim.csl import syntax as s
 from wsesim.csl.parser import parse_text
 from wsesim.csl.printer import print_file

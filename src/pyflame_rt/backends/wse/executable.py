@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from pyflame_rt.backends.wse.package import package
 from pyflame_rt.backends.wse.simulate import SimulatedDevice, compile_sources
 from pyflame_rt.graph.errors import BackendError, InputError
 from pyflame_rt.graph.locks import new_lock
+from pyflame_rt.graph.records import dataclass
 from wsesim.csl.diagnostics import CslError
 from wsesim.fabric.errors import Deadlock, FabricError
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyflame_rt.graph import DType, Graph, Node, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, UnsupportedOperatorError
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.evaluate import Context, bind_attributes, evaluate
 from pyflame_rt.ops.inline import instantiate
 from pyflame_rt.ops.registry import get_op

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -36,6 +35,7 @@ from pyflame_rt.backends.wse.views import VIEWS, host_view, reshaped
 from pyflame_rt.backends.wse.windows import WINDOWED
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, UnsupportedOperatorError
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.wse.flatten import Flat, Step

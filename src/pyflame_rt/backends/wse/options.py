@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.records import dataclass
 
 __all__ = ["DATA_BUDGET", "TARGETS", "CodeGenOptions", "CodeGenResult"]
 

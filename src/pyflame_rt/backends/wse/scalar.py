@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.backends.wse.kernels import INTEGERS, App, Lit, Ref
 from pyflame_rt.graph.errors import UnsupportedOperatorError
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

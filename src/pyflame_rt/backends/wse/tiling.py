@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from pyflame_rt.graph.records import dataclass
 
 __all__ = ["Grid", "Tiling"]
 

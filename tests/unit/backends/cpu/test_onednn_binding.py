@@ -70,7 +70,7 @@ def test_missing_library_is_one_sentence(monkeypatch):
     monkeypatch.setattr(library, "_library", None)
     monkeypatch.setattr(library, "_failure", None)
     monkeypatch.setattr(library, "_installed", list)
-    monkeypatch.setattr(library.ctypes.util, "find_library", lambda _name: None)
+    monkeypatch.setattr(library, "_found", lambda _name: None)
     assert not library.available()
     with pytest.raises(OneDnnUnavailable, match="pip install onednn-cpu-gomp"):
         library.load()

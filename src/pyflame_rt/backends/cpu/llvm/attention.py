@@ -8,7 +8,6 @@ scores of one query with neighbouring keys. A single query takes dot products wi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from pyflame_rt.backends.cpu.llvm.copies import transpose_block
@@ -26,6 +25,7 @@ from pyflame_rt.backends.cpu.llvm.loops import (
     vectors,
 )
 from pyflame_rt.backends.cpu.llvm.vectormath import FUNCTIONS
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

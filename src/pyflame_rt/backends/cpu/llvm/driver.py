@@ -12,7 +12,6 @@ import ctypes
 import os
 import sys
 from ctypes import c_int64, c_void_p
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.ir import Builder
 from pyflame_rt.backends.cpu.llvm.jit import address_of
 from pyflame_rt.backends.cpu.onednn.library import load_gomp
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

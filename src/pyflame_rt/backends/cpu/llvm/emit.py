@@ -7,13 +7,13 @@ nothing in time and doubled that of compilation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.llvm import ops
 from pyflame_rt.backends.cpu.llvm.host import host as this_host
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
 from pyflame_rt.backends.cpu.llvm.program import Map, Reduce, Scalar, itemsize, roots_of, walk
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE, emit_rows
 from pyflame_rt.backends.cpu.llvm.host import host as this_host
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
 from pyflame_rt.backends.cpu.llvm.loops import least, load_vector, loop, splat_load, store_vector, tail_mask
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.llvm.host import Host

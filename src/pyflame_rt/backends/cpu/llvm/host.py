@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 import llvmlite.binding as llvm
+
+from pyflame_rt.graph.records import dataclass
 
 __all__ = ["Host", "host"]
 

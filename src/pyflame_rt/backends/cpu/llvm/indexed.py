@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pyflame_rt.backends.cpu.llvm import ops
@@ -11,6 +10,7 @@ from pyflame_rt.backends.cpu.llvm.host import host as this_host
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
 from pyflame_rt.backends.cpu.llvm.loops import loop
 from pyflame_rt.backends.cpu.llvm.program import compute_type, itemsize
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

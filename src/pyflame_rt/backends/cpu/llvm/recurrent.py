@@ -7,7 +7,6 @@ holds what the step before used last.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
@@ -15,6 +14,7 @@ from pyflame_rt.backends.cpu.llvm.host import host as this_host
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
 from pyflame_rt.backends.cpu.llvm.loops import load_vector, loop, splat_load, store_vector, tail_mask, vectors
 from pyflame_rt.backends.cpu.llvm.vectormath import FUNCTIONS
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.llvm.host import Host

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.llvm import ops
@@ -12,6 +11,7 @@ from pyflame_rt.backends.cpu.llvm.indexed import Params, load_element, pointers,
 from pyflame_rt.backends.cpu.llvm.ir import Builder, V
 from pyflame_rt.backends.cpu.llvm.loops import loop, when
 from pyflame_rt.backends.cpu.llvm.program import FLOATS, compute_type
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.llvm.host import Host

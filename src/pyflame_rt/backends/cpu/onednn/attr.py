@@ -8,6 +8,7 @@ import dataclasses
 from typing import TYPE_CHECKING, assert_never
 
 from pyflame_rt.backends.cpu.onednn import api
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Attr", "Binary", "Depthwise", "Eltwise", "PostOp", "Prelu", "Sum"]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Eltwise:
     """``dst = f(dst)``; ``kind`` is a key of ``api.ELTWISE``."""
 
@@ -26,7 +27,7 @@ class Eltwise:
     beta: float = 0.0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Binary:
     """``dst = dst <kind> operand``; the operand broadcasts along its dims of size one."""
 
@@ -34,7 +35,7 @@ class Binary:
     operand: MemDesc
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Sum:
     """``dst = result + scale * (what dst held - zero_point)``; ``dtype`` reads dst as another type of its size."""
 
@@ -43,14 +44,14 @@ class Sum:
     dtype: str | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Prelu:
     """Leaky ReLU with a tensor of slopes; bit ``i`` of ``mask`` says they vary along dim ``i``."""
 
     mask: int
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Depthwise:
     """A depthwise convolution fused behind a 1x1 one."""
 
@@ -65,7 +66,7 @@ class Depthwise:
 PostOp = Eltwise | Binary | Sum | Prelu | Depthwise
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Attr:
     """What a primitive does besides its own work; methods return a new value with one more thing.
 

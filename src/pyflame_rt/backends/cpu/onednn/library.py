@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import ctypes.util
 import glob
 import os
 import sys
@@ -72,19 +71,27 @@ def load_gomp() -> ctypes.CDLL | None:
 
 
 def _open_gomp() -> ctypes.CDLL | None:
-    for name in ("libgomp.so.1", ctypes.util.find_library("gomp")):
-        if name is None:
-            continue
+    with contextlib.suppress(OSError):
+        return ctypes.CDLL("libgomp.so.1", mode=ctypes.RTLD_GLOBAL)
+    name = _found("gomp")
+    if name is not None:
         with contextlib.suppress(OSError):
             return ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
     return None
+
+
+def _found(name: str) -> str | None:
+    """What the system's own search says, which may start a compiler to ask it."""
+    import ctypes.util
+
+    return ctypes.util.find_library(name)
 
 
 def _find() -> str:
     for path in _installed():
         if os.path.exists(path):
             return path
-    found = ctypes.util.find_library("dnnl")
+    found = _found("dnnl")
     if found is None:
         raise OneDnnUnavailable(f"the cpu backend needs oneDNN 3: pip install {DISTRIBUTION}")
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from pyflame_rt.backends.cpu.plan.views import Buffer, Place, View
 from pyflame_rt.backends.cpu.plan.watch import watched
 from pyflame_rt.backends.cpu.threads import budget
 from pyflame_rt.graph.errors import BackendError, InputError
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.evaluate import Context, run_node, where
 
 if TYPE_CHECKING:

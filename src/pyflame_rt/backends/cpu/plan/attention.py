@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from pyflame_rt.graph import DType
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.plan.concrete import Concrete, Step

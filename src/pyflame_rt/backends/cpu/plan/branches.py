@@ -7,7 +7,6 @@ each, or cannot be divided; where it does not, by the estimate here, steps run o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.llvm.program import RowKernel
@@ -15,6 +14,7 @@ from pyflame_rt.backends.cpu.plan.facts import views_of
 from pyflame_rt.backends.cpu.plan.lower import DnnStep, HostStep, KernelStep
 from pyflame_rt.backends.cpu.plan.memory import assign_offsets
 from pyflame_rt.backends.cpu.plan.views import Buffer, Place
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

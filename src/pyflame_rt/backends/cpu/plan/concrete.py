@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from pyflame_rt.backends.cpu.plan.integers import float_form
 from pyflame_rt.graph import DType, Graph, Node, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, PyFlameRTError, UndeterminedError
 from pyflame_rt.graph.graph import node_subgraphs
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.evaluate import Context, bind_attributes, run_op
 from pyflame_rt.ops.inline import instantiate
 from pyflame_rt.ops.registry import Op, get_op

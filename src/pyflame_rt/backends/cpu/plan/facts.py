@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import string
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.backends.cpu.plan.lower import DnnStep, HostStep, KernelStep
 from pyflame_rt.backends.cpu.plan.views import Place, View
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.plan.attention import find_attention
 from pyflame_rt.backends.cpu.plan.claims import ACTIVATIONS, ELEMENTWISE, LOOP_TYPES
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.plan.attention import Attention

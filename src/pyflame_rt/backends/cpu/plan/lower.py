@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from pyflame_rt.backends.cpu.plan.groups import Group, group_steps, single
 from pyflame_rt.backends.cpu.plan.loops import FLAT_GRAIN, MAX_OUTER, Nest, nest_of
 from pyflame_rt.backends.cpu.plan.views import Buffer, Place, View, contiguous_strides, strides_in_order
 from pyflame_rt.graph import DType
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.onednn.primitive import Primitive

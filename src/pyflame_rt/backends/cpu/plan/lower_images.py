@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from pyflame_rt.backends.cpu.plan.lower_tiles import (
 )
 from pyflame_rt.backends.cpu.plan.panels import channel_filters, tap_panels, winograd_panels
 from pyflame_rt.graph import DType
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.windows import Windows, windows
 
 if TYPE_CHECKING:

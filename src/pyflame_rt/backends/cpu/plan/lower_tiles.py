@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative
 from pyflame_rt.backends.cpu.plan.lower_loops import external_names, group_expression
 from pyflame_rt.backends.cpu.plan.panels import panels
 from pyflame_rt.graph import DType
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.plan.concrete import Step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from pyflame_rt.backends.cpu.plan.stored import StoredPlan, keep_plan, plan_key,
 from pyflame_rt.backends.cpu.plan.timing import StepClock, report
 from pyflame_rt.backends.cpu.plan.views import Place
 from pyflame_rt.backends.cpu.threads import set_threads
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.evaluate import where
 
 if TYPE_CHECKING:

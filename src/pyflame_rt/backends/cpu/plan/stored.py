@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +29,7 @@ from pyflame_rt.backends.cpu.threads import use_threads
 from pyflame_rt.cache.pickles import StaleError, freeze, place_of, thaw
 from pyflame_rt.cache.signature import code_signature
 from pyflame_rt.cache.store import HEADER, Store, current_store
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.registry import Op, get_op
 
 if TYPE_CHECKING:

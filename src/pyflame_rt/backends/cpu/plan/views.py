@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
+
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from pyflame_rt.graph import DType

@@ -6,8 +6,6 @@ whose window it lies in.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
 from pyflame_rt.backends.cpu.llvm.host import host as this_host
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
@@ -24,6 +22,7 @@ from pyflame_rt.backends.cpu.llvm.tiles.control import (
     store_vector,
 )
 from pyflame_rt.backends.cpu.llvm.tiles.micro import PLAIN, Finish
+from pyflame_rt.graph.records import dataclass
 
 __all__ = ["DEPTHWISE_PARAMS", "DepthwiseKernel"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pyflame_rt.backends.cpu.llvm import ops
@@ -10,6 +9,7 @@ from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
 from pyflame_rt.backends.cpu.llvm.program import walk
 from pyflame_rt.backends.cpu.llvm.tiles.control import Loop, add, floats, least, load_vector, mul, store_vector
 from pyflame_rt.backends.cpu.llvm.tiles.fastmath import FAST
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,7 +7,6 @@ of threads gives the same bits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
@@ -25,6 +24,7 @@ from pyflame_rt.backends.cpu.llvm.tiles.micro import (
     finish,
     row_pointers,
 )
+from pyflame_rt.graph.records import dataclass
 
 __all__ = ["PIXEL_PARAMS", "ROW_PARAMS", "ProductKernel"]
 

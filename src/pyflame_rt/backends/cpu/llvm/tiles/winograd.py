@@ -10,7 +10,6 @@ An infinity or a NaN in the input makes NaNs of the whole tile it falls into.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from pyflame_rt.backends.cpu.llvm.tiles.control import (
     when,
 )
 from pyflame_rt.backends.cpu.llvm.tiles.micro import PLAIN, Finish, Tile, accumulate, each_tile, row_pointers
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
