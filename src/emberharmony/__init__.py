@@ -6,7 +6,7 @@
 array(1.5)
 """
 
-from typing import TYPE_CHECKING, Any
+import typing as _typing
 
 from emberharmony import backend
 from emberharmony.backend import get_backend, set_backend, use_backend
@@ -19,7 +19,7 @@ from emberharmony.errors import (
 )
 from emberharmony.library import Library, library
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from emberharmony import ops
     from emberharmony.tensor import EmberTensor
 
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _typing.Any:
     # Declaring all operations takes a while: programs that do without them do not wait for it.
     if name == "ops":
         import emberharmony.ops

@@ -29,7 +29,7 @@ from pyflame_rt.graph.records import dataclass
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["CacheEntry", "Draft", "Store", "current_store", "default_folder", "use_store"]
+__all__ = ["CacheEntry", "Draft", "Store", "current_store", "default_folder", "set_default_folder", "use_store"]
 
 DEFAULT_LIMIT = 4 << 30
 HEADER = 128  # bytes before the contents, which so begin at a multiple of a cache line
@@ -338,11 +338,21 @@ def _trusted(folder: Path) -> bool:
 # ---------------------------------------------------------------------- the store in use
 
 
+_default: list[Path] = []
+
+
+def set_default_folder(folder: str | os.PathLike[str] | None) -> None:
+    """The folder to use where ``PYFLAME_CACHE_DIR`` names none; None is the user's folder for caches."""
+    _default[:] = [] if folder is None else [Path(folder)]
+
+
 def default_folder() -> Path:
-    """``PYFLAME_CACHE_DIR``, or the user's folder for caches."""
+    """``PYFLAME_CACHE_DIR``, else the folder a program has set, or the user's folder for caches."""
     given = os.environ.get("PYFLAME_CACHE_DIR")
     if given:
         return Path(given)
+    if _default:
+        return _default[0]
     if sys.platform == "darwin":
         return Path("~/Library/Caches/pyflame").expanduser()
     base = os.environ.get("LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME")

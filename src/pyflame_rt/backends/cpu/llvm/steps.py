@@ -7,7 +7,6 @@ the panels to and fro: the second-level cache still holds what the step before u
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
@@ -18,6 +17,7 @@ from pyflame_rt.backends.cpu.llvm.tiles.control import least, most
 from pyflame_rt.backends.cpu.llvm.tiles.fastmath import FAST
 from pyflame_rt.backends.cpu.llvm.tiles.micro import Tile, each_tile
 from pyflame_rt.backends.cpu.llvm.vectormath import libm
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

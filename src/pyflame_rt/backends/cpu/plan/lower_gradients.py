@@ -8,7 +8,6 @@ products for 16 pixels instead of 144), otherwise tap by tap. Both sums go in po
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -21,6 +20,7 @@ from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative, lowers
 from pyflame_rt.backends.cpu.plan.lower_images import channels_last, steps_of
 from pyflame_rt.backends.cpu.plan.lower_tiles import GRAIN
 from pyflame_rt.graph import DType
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.plan.concrete import Step

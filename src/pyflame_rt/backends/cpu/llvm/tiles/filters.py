@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
@@ -10,6 +9,7 @@ from pyflame_rt.backends.cpu.llvm.host import host as this_host
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes
 from pyflame_rt.backends.cpu.llvm.tiles.control import Loop, add, buffers, floats, least, mul, store_vector
 from pyflame_rt.backends.cpu.llvm.tiles.winograd import combined, filter_lines
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

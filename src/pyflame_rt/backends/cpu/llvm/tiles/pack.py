@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
@@ -19,6 +18,7 @@ from pyflame_rt.backends.cpu.llvm.tiles.control import (
     store_vector,
     when,
 )
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,184 @@
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pyflame_rt
+from pyflame_rt.cache import BinaryCache, CacheConfig, CacheKey, binary, global_cache, set_global_cache_config, store
+from pyflame_rt.graph import Graph, Tensor
+from pyflame_rt.graph.errors import InputError, ModelNotFoundError
+
+
+def model(name="g", size=1000, factor=2.0):
+    graph = Graph(name)
+    graph.add_input("x", [size])
+    graph.add_output("y", [size])
+    graph.initializers["w"] = Tensor(np.full(size, factor, np.float32))
+    graph.add_node("n", "Mul", ["x", "w"], ["y"])
+    return graph
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return BinaryCache(CacheConfig(cache_dir=tmp_path))
+
+
+@pytest.fixture
+def settings_restored():
+    yield
+    binary._global.clear()
+    store.set_default_folder(None)
+
+
+def test_the_documented_program(tmp_path, settings_restored):
+    config = pyflame_rt.cache.CacheConfig()
+    config.cache_dir = Path(tmp_path)
+    config.max_size_bytes = 1024 * 1024 * 1024
+    config.use_mmap = True
+    cache = pyflame_rt.cache.BinaryCache(config)
+    assert (cache.entry_count(), cache.total_size(), cache.list_entries()) == (0, 0, [])
+    cache.put("one", model())
+    assert [cache.get_info(key).is_valid for key in cache.list_entries()] == [True]
+    assert cache.total_size() == cache.get_info("one").size_bytes > 4000
+    cache.clear()
+    assert cache.entry_count() == 0
+    pyflame_rt.cache.set_global_cache_config(config)
+    assert global_cache().config is config
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_what_was_put_comes_back(tmp_path, mapped):
+    cache = BinaryCache(CacheConfig(cache_dir=tmp_path, use_mmap=mapped))
+    assert cache.get("k") is None
+    assert not cache.has("k")
+    cache.put("k", model())
+    found = cache.get("k")
+    assert found.fingerprint(weights=True) == model().fingerprint(weights=True)
+    cache.put("k", model(factor=3.0))
+    session = pyflame_rt.InferenceSession(cache.get("k"))
+    assert session.run(None, {"x": np.ones(1000, np.float32)})[0][0] == 3
+
+
+def test_keys_follow_file_and_options(tmp_path):
+    path = tmp_path / "m.pfm"
+    pyflame_rt.save_model(model(), path)
+    plain = CacheKey.compute(path)
+    assert CacheKey.compute(path) == plain
+    options = pyflame_rt.SessionOptions()
+    assert CacheKey.compute(path, options) == CacheKey.compute(path, pyflame_rt.SessionOptions()) != plain
+    options.num_threads = 3
+    assert CacheKey.compute(path, options) != CacheKey.compute(path, pyflame_rt.SessionOptions())
+    pyflame_rt.save_model(model(factor=4.0), path)
+    assert CacheKey.compute(path) != plain
+    with pytest.raises(ModelNotFoundError):
+        CacheKey.compute(tmp_path / "none.pfm")
+
+
+def test_get_or_compile_makes_once(cache, tmp_path):
+    path, calls = tmp_path / "m.pfm", []
+    pyflame_rt.save_model(model(), path)
+
+    def make():
+        calls.append(1)
+        return model("made")
+
+    assert [cache.get_or_compile(path, None, make).name for _ in range(3)] == ["made"] * 3
+    assert len(calls) == 1
+    assert cache.get_info(cache.list_entries()[0]).model_path == str(path)
+
+
+def test_warmup_reads_every_model(cache, tmp_path):
+    paths = [tmp_path / f"{name}.pfm" for name in "abc"]
+    for path in paths:
+        pyflame_rt.save_model(model(path.stem), path)
+    keys = cache.warmup(paths)
+    assert [cache.get(key).name for key in keys] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("damage", ["shorter", "other", "no file", "header"])
+def test_damaged_entries_are_not_used(cache, damage):
+    cache.put("k", model())
+    info = cache.get_info("k")
+    data = info.cache_path.read_bytes()
+    match damage:
+        case "shorter":
+            info.cache_path.write_bytes(data[:-100])
+        case "other":
+            info.cache_path.write_bytes(b"x" * len(data))
+        case "no file":
+            info.cache_path.unlink()
+        case "header":
+            info.cache_path.with_suffix(".json").write_text("[")
+    assert cache.get("k") is None
+    assert not cache.get_info("k").is_valid
+    cache.put("k", model())
+    assert cache.has("k")
+
+
+def test_limits_drop_what_was_used_longest_ago(tmp_path):
+    cache = BinaryCache(CacheConfig(cache_dir=tmp_path, max_entries=2))
+    now = time.time_ns()
+    for age, key in enumerate("cba"):
+        cache.put(key, model())
+        if key != "a":
+            os.utime(cache.get_info(key).cache_path, ns=(now - (9 - age) * 10**9, now - (9 - age) * 10**9))
+            cache.config.max_entries = 9
+    cache.config.max_entries = 2
+    cache.get("c")
+    cache.put("d", model())
+    assert set(cache.list_entries()) == {"c", "d"}
+    assert "d" in cache.list_entries()
+    small = BinaryCache(CacheConfig(cache_dir=tmp_path, max_size_bytes=6000))
+    small.put("e", model())
+    assert small.list_entries() == ["e"]
+
+
+def test_entries_grow_too_old(tmp_path):
+    cache = BinaryCache(CacheConfig(cache_dir=tmp_path, ttl=60))
+    cache.put("k", model())
+    assert cache.has("k")
+    past = time.time_ns() - 120 * 10**9
+    os.utime(cache.get_info("k").cache_path, ns=(past, past))
+    assert not cache.has("k")
+
+
+@pytest.mark.parametrize("key", ["", "../x", "a/b", "a" * 200, "a.b"])
+def test_keys_that_are_no_file_names_are_refused(cache, key):
+    with pytest.raises(InputError, match="key"):
+        cache.put(key, model())
+
+
+def test_an_entry_nobody_made(cache):
+    with pytest.raises(InputError, match="no entry"):
+        cache.get_info("nothing")
+    assert not cache.remove("nothing")
+
+
+def test_many_threads(cache):
+    faults = []
+
+    def work(number):
+        for _ in range(5):
+            cache.put("k", model(factor=number))
+            found = cache.get("k")
+            if found is not None and found.initializers["w"].raw()[0] not in range(4):
+                faults.append(number)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
+    assert cache.has("k")
+
+
+def test_sessions_use_the_global_folder(tmp_path, monkeypatch, settings_restored):
+    monkeypatch.delenv("PYFLAME_CACHE_DIR", raising=False)
+    set_global_cache_config(CacheConfig(cache_dir=tmp_path))
+    assert store.default_folder() == tmp_path
+    monkeypatch.setenv("PYFLAME_CACHE_DIR", str(tmp_path / "other"))
+    assert store.default_folder() == tmp_path / "other"
