@@ -6,10 +6,11 @@ whose window it lies in.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
 from pyflame_rt.backends.cpu.llvm.host import host as this_host
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
-from pyflame_rt.backends.cpu.llvm.program import structure_of
 from pyflame_rt.backends.cpu.llvm.tiles.control import (
     Loop,
     add,
@@ -54,11 +55,11 @@ class DepthwiseKernel:
     lanes: int
     finish: Finish = PLAIN
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Equal for kernels of equal structure."""
         f = self.finish
-        value = "" if f.value is None else structure_of(f.value)
+        value = f.structure
         form = f"{self.taps} {self.stride} {self.pixels}x{self.lanes}"
         return f"depthwise {form} {','.join(f.operands)} {value}"
 

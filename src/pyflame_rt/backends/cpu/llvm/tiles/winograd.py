@@ -10,6 +10,7 @@ An infinity or a NaN in the input makes NaNs of the whole tile it falls into.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,6 @@ import numpy as np
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
 from pyflame_rt.backends.cpu.llvm.host import host as this_host
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
-from pyflame_rt.backends.cpu.llvm.program import structure_of
 from pyflame_rt.backends.cpu.llvm.tiles.control import (
     Loop,
     add,
@@ -97,11 +97,11 @@ class WinogradKernel:
         """Products of one tile."""
         return (self.out + 2) ** 2
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Equal for kernels of equal structure."""
         t, f = self.tile, self.finish
-        value = "" if f.value is None else structure_of(f.value)
+        value = f.structure
         return f"winograd{self.out} {t.rows}x{t.vectors} {','.join(f.operands)} {value}"
 
     def emit(self, name: str) -> str:
