@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyflame_rt.backends.cpu.llvm.ir import V
 
-__all__ = ["FLAGGED", "MISMATCH", "Entry", "Expected", "enter", "expect", "readable"]
+__all__ = ["FLAGGED", "MISMATCH", "Entry", "Expected", "enter", "expect", "prepare_entry", "readable"]
 
 MISMATCH = -2  # an input is not what the plan was made for
 FLAGGED = -3  # a kernel reported an index out of range

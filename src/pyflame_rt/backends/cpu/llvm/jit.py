@@ -85,7 +85,8 @@ class _Mode(NamedTuple):
     ahead: bool
 
 
-_mode: ContextVar[_Mode] = ContextVar("compiling", default=_Mode(quick=True, ahead=False))
+_USUAL = _Mode(quick=True, ahead=False)
+_mode: ContextVar[_Mode] = ContextVar("compiling", default=_USUAL)
 
 
 @contextmanager
@@ -361,10 +362,9 @@ def unfollow(owner: Any) -> None:
             _followers[address] = [(who, slot) for who, slot in found if who() is not owner and who() is not None]
 
 
-def unfinished(kernels: Sequence[Kernel]) -> int:
-    """How many of these kernels run in their quick form."""
-    with _lock:
-        return sum(key in _unfinished for key in {kernel.key for kernel in kernels})
+def unfinished(key: str) -> bool:
+    """Whether the kernel of that key runs in its quick form."""
+    return key in _unfinished
 
 
 def settle() -> None:
