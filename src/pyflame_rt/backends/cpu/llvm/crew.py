@@ -13,10 +13,12 @@ from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from pyflame_rt.backends.cpu.threads import available_threads
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Crew", "Task"]
+__all__ = ["HELPERS", "Crew", "Task"]
 
 T = TypeVar("T")
 log = logging.getLogger("pyflame_rt")
@@ -49,6 +51,11 @@ class Task(Generic[T]):
         """What the work gave; it is done here if nobody has begun it."""
         self.run()
         return self._future.result()
+
+    def wait(self) -> None:
+        """Until the work has ended, however it did; it is done here if nobody has begun it."""
+        self.run()
+        self._future.exception()
 
     @property
     def done(self) -> bool:
@@ -138,6 +145,10 @@ class Crew:
         self._hurry.set()
         for thread in threads:
             thread.join()
+
+
+# Those who help a thread that plans: they compile kernels and pack weights beside it.
+HELPERS = Crew("pyflame-helper", lambda: min(available_threads() - 1, 2))
 
 
 def _stop_all() -> None:

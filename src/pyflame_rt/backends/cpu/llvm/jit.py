@@ -30,11 +30,10 @@ import llvmlite.binding as llvm
 from pyflame_rt.backends.cpu.llvm import codegen
 from pyflame_rt.backends.cpu.llvm.codegen import FULL, QUICK, object_code
 from pyflame_rt.backends.cpu.llvm.copies import emit_fill, emit_gather, emit_transpose
-from pyflame_rt.backends.cpu.llvm.crew import Crew, Task
+from pyflame_rt.backends.cpu.llvm.crew import HELPERS, Crew, Task
 from pyflame_rt.backends.cpu.llvm.emit import emit_rows
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.program import FillKernel, GatherKernel, RowKernel, TransposeKernel
-from pyflame_rt.backends.cpu.threads import available_threads
 from pyflame_rt.cache.signature import code_signature
 from pyflame_rt.cache.store import Store, current_store
 from pyflame_rt.graph.locks import hold_while_forking
@@ -71,11 +70,6 @@ _followers: dict[int, list[tuple[weakref.ref[Any], int]]] = {}  # quick address 
 _better: dict[int, int] = {}  # quick address -> the full form's
 
 
-def _helpers() -> int:
-    return min(available_threads() - 1, 2)
-
-
-_crew = Crew("pyflame-compile", _helpers)
 # Less urgent than runs, and not before the first answers are out.
 _finishers = Crew("pyflame-finish", lambda: 1, delay=0.25, nice=10)
 
@@ -179,7 +173,7 @@ def _begin(name: str, entry: str, emit: Callable[[], str], *, quick: bool) -> _M
         return _Making(name, QUICK, Task(lambda: draft[0]), draft[1], store, entry)
     ir = emit() if draft is None else draft[1]
     task = Task(lambda: _compile(ir, QUICK if quick else FULL, store, entry))
-    _crew.submit(task)
+    HELPERS.submit(task)
     return _Making(name, QUICK if quick else FULL, task, ir, store, entry)
 
 
