@@ -47,6 +47,10 @@ _PROVIDERS = {
 }
 
 
+# Names for the simulator that say which machine it plays.
+_TARGETS = ("wse2", "wse3")
+
+
 class Device:
     """A place where tensors are: the memory of this process, whatever evaluates them.
 
@@ -98,6 +102,7 @@ class _Chosen:
     backend = Backend.CPU
     index = 0
     provider: str | None = None
+    target: str | None = None  # the machine that the simulator plays, where it was named
 
 
 chosen = _Chosen()
@@ -108,11 +113,14 @@ def _parse(device: Any) -> tuple[Backend, int]:
     text = str(device.value if isinstance(device, Backend) else device)
     if text in ("cpu", "cpu:0", "cerebras", "cerebras:simulator"):
         return Backend(text.removesuffix(":0")), 0
+    if text in _TARGETS:
+        return Backend.SIMULATOR, 0
     kind, _, number = text.partition(":")
     if kind == "rocm" and (number.isdigit() or not number):
         return Backend.ROCM, int(number or 0)
     raise ValueError(
-        f"there is no device {text!r}. Devices are written 'cpu', 'cerebras', 'cerebras:simulator', 'rocm' or 'rocm:N'"
+        f"there is no device {text!r}. Devices are written 'cpu', 'wse2', 'wse3', 'cerebras', "
+        "'cerebras:simulator', 'rocm' or 'rocm:N'"
     )
 
 
@@ -128,7 +136,8 @@ def set_device(device: str | Backend | Device) -> None:
 
     Args:
         device: "cpu", or "cerebras:simulator", which compiles each graph to CSL and runs that in the wafer simulator
-            (small graphs, and operators that the wafer compiler has). "cerebras" and "rocm" are there when a backend
+            (small graphs, and operators that the wafer compiler has); "wse2" and "wse3" are the same for that machine
+            ("cerebras:simulator" plays the newer one). "cerebras" and "rocm" are there when a backend
             was registered for them with ``pyflame_rt.register_backend`` ("CerebrasExecutionProvider",
             "ROCMExecutionProvider").
 
@@ -149,11 +158,14 @@ def set_device(device: str | Backend | Device) -> None:
         missing = f"it needs a backend registered as {_PROVIDERS[backend]!r}" if not count else f"there are {count}"
         raise RuntimeError(f"device {str(device)!r} is not available here: {missing}. Devices: {', '.join(here)}")
     chosen.backend, chosen.index = backend, index
+    chosen.target = str(device) if str(device) in _TARGETS else None
     chosen.provider = None if backend is Backend.CPU else _PROVIDERS[backend]
 
 
 def get_device() -> str:
     """The device that graphs are evaluated on, as :func:`set_device` takes it."""
+    if chosen.target is not None:
+        return chosen.target
     return f"rocm:{chosen.index}" if chosen.backend is Backend.ROCM else chosen.backend.value
 
 

@@ -16,6 +16,7 @@ from pyflame_rt.backends.base import RunHooks
 from pyflame_rt.compiler import compile as rt_compile
 from pyflame_rt.graph import Graph, Node, Tensor, TensorInfo
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.options import SessionOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -192,7 +193,7 @@ def _input_name(graph: Graph, v: Val | None, made: dict[tuple[Expr, int], str], 
 
 def plan_for(work: Work, *, native: bool | None = None) -> Plan:
     """The executable for a structure, made when it is new."""
-    key = work.key if chosen.provider is None else (*work.key, chosen.provider)
+    key = work.key if chosen.provider is None else (*work.key, chosen.provider, chosen.target)
     with _lock:
         plan = _plans.get(key)
         if plan is not None:
@@ -214,7 +215,8 @@ def plan_for(work: Work, *, native: bool | None = None) -> Plan:
 def make_plan(graph: Graph, *, native: bool) -> Plan:
     """Compile a graph for the device that was chosen; ``native`` says with which engine on the CPU."""
     provider = chosen.provider or ("CPUExecutionProvider" if native else "ReferenceExecutionProvider")
-    compiled = rt_compile(graph, provider)
+    options = None if chosen.target is None else SessionOptions(device=chosen.target)
+    compiled = rt_compile(graph, provider, options)
     return Plan(compiled.executable, graph, native)
 
 

@@ -239,7 +239,7 @@ class CompiledFunction:
             return self.function(*args, **kwargs)  # inside another compiled function
         tensors: list[Any] = []
         structure = flatten((args, kwargs) if kwargs else args, tensors)
-        arrays, key = [], [structure, modes.grad, chosen.provider]
+        arrays, key = [], [structure, modes.grad, chosen.provider, chosen.target]
         for t in tensors:
             if isinstance(t, Handle):
                 v = t._value

@@ -30,6 +30,26 @@ def test_the_simulator_evaluates_graphs():
     assert f.trace_count == 2
 
 
+@pytest.mark.parametrize("name", ["wse2", "wse3"])
+def test_a_small_model_runs_and_learns_on_the_simulated_wafer(name):
+    pf.manual_seed(0)
+    model = pf.nn.Sequential(pf.nn.Linear(6, 5), pf.nn.ReLU(), pf.nn.Linear(5, 3))
+    x, target = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6), np.array([0, 2, 1, 0])
+
+    def step():
+        loss = pf.nn.functional.cross_entropy(model(pf.tensor(x)), pf.tensor(target))
+        model.zero_grad()
+        loss.backward()
+        return [loss.numpy(), *[p.grad.numpy() for p in model.parameters()]]
+
+    want = step()
+    pf.set_device(name)
+    assert pf.get_device() == name
+    assert pf.device_info()["provider"] == "WSEExecutionProvider"
+    for found, expected in zip(step(), want, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
 def test_devices_that_are_not_here_are_refused():
     for name in ("cerebras", "rocm", "rocm:3"):
         with pytest.raises(RuntimeError, match=r"not available.*Devices: cpu, cerebras:simulator"):
