@@ -156,7 +156,7 @@ _SESSION_DEFAULTS: dict[str, Any] = {
     "cache": None,
     "checked": False,
     "verify": False,
-    "plan_cache_size": 16,
+    "plan_cache_size": 32,
     "tune": False,
     "quick_start": True,
     "profile_file_prefix": "pyflame_rt_profile_",

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CpuBackend", "CpuExecutable"]
 
-MAX_PLANS = 16
+MAX_PLANS = 32
 # Plans of so many shapes are kept on disk: with ever new lengths, writing them would cost more than it saves.
 MAX_STORED = 8
 log = logging.getLogger("pyflame_rt")

@@ -161,3 +161,19 @@ def test_six_thousand_nodes_load_within_a_second_the_second_time(tmp_path, monke
     assert float(results[0][1]) == pytest.approx(_unrolled_by_numpy(graph), rel=1e-3)
     # Twice the promise: tests share the machine with each other. `benchmarks` measures it in quiet.
     assert min(float(seconds) for seconds, _ in results[1:]) < 2.0
+
+
+def test_statistics_that_nobody_reads_cost_nothing():
+    g = pyflame_rt.Graph("norm")
+    g.add_input("x", ["N", 8])
+    g.add_initializer("one", np.ones(8, np.float32))
+    g.add_node("norm", "LayerNormalization", ["x", "one"], ["y", "mean", "spread"])
+    g.add_output("y", ["N", 8])
+    x = RNG.standard_normal((3, 8)).astype(np.float32)
+    with pyflame_rt.InferenceSession(g) as session:
+        (y,) = session.run(None, {"x": x})
+        assert [row.op_type for row in session.explain().rows] == ["LayerNormalization"]
+        (_, mean) = session.run(None, {"x": x}, taps=["mean"])
+    centred = x - x.mean(1, keepdims=True)
+    np.testing.assert_allclose(y, centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-5), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(mean, x.mean(1, keepdims=True), rtol=1e-5, atol=1e-6)

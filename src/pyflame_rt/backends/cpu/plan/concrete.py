@@ -157,6 +157,13 @@ def concretize(
     return worker.run()
 
 
+def _without_unread(node: Node, read: set[str]) -> Node:
+    """A normalisation without the statistics that nobody reads: kernels give its result alone."""
+    if node.op_type != "LayerNormalization" or len(node.outputs) == 1 or not read.isdisjoint(node.outputs[1:]):
+        return node
+    return node.replace(outputs=node.outputs[:1])
+
+
 def named_apart(nodes: Sequence[Node]) -> list[Node]:
     """The nodes, each under a name of its own: those without one, or with another's, are called by what they make."""
     count = Counter(node.name for node in nodes)
@@ -210,7 +217,8 @@ class _Worker:
             if self.staged and self.origins
             else named_apart(self.graph.topological_sort())
         )
-        pending = deque((node, self.origins.get(node.name, node.name)) for node in nodes)
+        read = {name for node in nodes for name in node.inputs}.union(self.wanted)
+        pending = deque((_without_unread(node, read), self.origins.get(node.name, node.name)) for node in nodes)
         while pending:
             node, origin = pending.popleft()
             node = node.replace(inputs=[self.same.get(n, n) for n in node.inputs])
