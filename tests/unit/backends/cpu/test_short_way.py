@@ -212,3 +212,12 @@ def test_outputs_that_do_not_fit_take_the_long_way():
     want = -x
     s.run_with_iobinding(binding)
     assert np.array_equal(x, want)
+
+
+def test_results_of_like_sizes_share_memory():
+    s = neg((None, 1024))
+    outputs.release_outputs()
+    for rows in range(449, 513):  # all of them have room in 2 MB
+        assert (s.run(None, {"x": np.full((rows, 1024), rows, np.float32)})[0] == -rows).all()
+    assert outputs.held_bytes() == 2 << 20
+    outputs.release_outputs()
