@@ -231,7 +231,7 @@ class _Merge:
         return TensorInfo(info.name, shape, kind.dtype)
 
     def _input_shape(self, number: int, info: TensorInfo) -> list[Any]:
-        shape = list(_sizes_of(info))
+        shape: list[Any] = list(_sizes_of(info))
         for name, places in self.axes.items():
             for at, axis in places:
                 if at == number:

@@ -82,7 +82,8 @@ def _turned(low: Lowering, label: str, a: View, b: View) -> View:
     out = low.new((b.shape[1], a.shape[0]), DType.Float32)
     x = _rows(low, b.permuted([1, 0]), *b.shape[::-1])
     packed = _packed(low, a.permuted([1, 0]))
-    packed_step(low, label, x, packed, [], PLAIN, out, _block(*x.shape, out.shape[1]))
+    rows, depth = x.shape
+    packed_step(low, label, x, packed, [], PLAIN, out, _block(rows, depth, out.shape[1]))
     return out.permuted([1, 0])
 
 

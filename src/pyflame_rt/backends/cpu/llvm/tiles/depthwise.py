@@ -55,9 +55,13 @@ class DepthwiseKernel:
     lanes: int
     finish: Finish = PLAIN
 
-    @cached_property
+    @property
     def key(self) -> str:
         """Equal for kernels of equal structure."""
+        return self._key
+
+    @cached_property
+    def _key(self) -> str:
         f = self.finish
         value = f.structure
         form = f"{self.taps} {self.stride} {self.pixels}x{self.lanes}"

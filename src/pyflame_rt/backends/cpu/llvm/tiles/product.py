@@ -52,9 +52,13 @@ class ProductKernel:
     tile: Tile
     finish: Finish = PLAIN
 
-    @cached_property
+    @property
     def key(self) -> str:
         """Equal for kernels of equal structure."""
+        return self._key
+
+    @cached_property
+    def _key(self) -> str:
         t, f = self.tile, self.finish
         value = f.structure
         return f"product {self.source} {t.rows}x{t.vectors} {','.join(f.operands)} {value}"

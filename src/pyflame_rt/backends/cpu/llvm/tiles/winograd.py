@@ -98,9 +98,13 @@ class WinogradKernel:
         """Products of one tile."""
         return (self.out + 2) ** 2
 
-    @cached_property
+    @property
     def key(self) -> str:
         """Equal for kernels of equal structure."""
+        return self._key
+
+    @cached_property
+    def _key(self) -> str:
         t, f = self.tile, self.finish
         value = f.structure
         return f"winograd{self.out} {t.rows}x{t.vectors} {','.join(f.operands)} {value}"
