@@ -38,8 +38,7 @@ class Writer:
             self._jobs.append(job)
             if self._thread is not None:
                 return
-            # Whoever submits may be a thread the interpreter does not wait for; this one it must.
-            self._thread = threading.Thread(target=self._work, name="pyflame-cache", daemon=False)
+            self._thread = threading.Thread(target=self._work, name="pyflame-cache")
         try:
             self._thread.start()
         except RuntimeError:  # the interpreter is ending: no more threads

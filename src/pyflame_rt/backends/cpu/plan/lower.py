@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pyflame_rt.backends.cpu.llvm.jit import prepare
 from pyflame_rt.backends.cpu.llvm.program import Kernel, Map, RowKernel, Store, TransposeKernel, load
 from pyflame_rt.backends.cpu.onednn.api import OneDnnError
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
@@ -227,7 +226,6 @@ class Lowering:
 
     def kernel(self, label: str, kernel: Kernel, views: list[View], params: list[int], rows: int, grain: int) -> None:
         """Add a generated kernel."""
-        prepare(kernel)
         self.steps.append(KernelStep(label, kernel, views, params, rows, max(grain, 1), self.nodes))
 
     def primitive(self, label: str, primitive: Primitive, args: dict[str, View]) -> None:

@@ -33,7 +33,6 @@ from pyflame_rt.backends.cpu.plan.outputs import fresh
 from pyflame_rt.backends.cpu.plan.stored import StoredPlan, keep_plan, plan_key, stored_plan
 from pyflame_rt.backends.cpu.plan.timing import StepClock, report
 from pyflame_rt.backends.cpu.plan.views import Place
-from pyflame_rt.backends.cpu.plan.weights import packing_beside
 from pyflame_rt.backends.cpu.threads import set_threads
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.evaluate import where
@@ -297,8 +296,7 @@ def specialise(
         if (before is None and concrete.blockers) or (before is not None and not concrete.outputs):
             return concrete, None
         lowering = Lowering(concrete, threads, current_choices(threads))
-        with packing_beside():
-            lowered = lowering.run()
+        lowered = lowering.run()
         fresh = lowering.refused - _refused
         if not fresh:
             break

@@ -6,11 +6,10 @@ whose window it lies in.
 
 from __future__ import annotations
 
-from functools import cached_property
-
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
 from pyflame_rt.backends.cpu.llvm.host import host as this_host
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
+from pyflame_rt.backends.cpu.llvm.program import structure_of
 from pyflame_rt.backends.cpu.llvm.tiles.control import (
     Loop,
     add,
@@ -58,12 +57,8 @@ class DepthwiseKernel:
     @property
     def key(self) -> str:
         """Equal for kernels of equal structure."""
-        return self._key
-
-    @cached_property
-    def _key(self) -> str:
         f = self.finish
-        value = f.structure
+        value = "" if f.value is None else structure_of(f.value)
         form = f"{self.taps} {self.stride} {self.pixels}x{self.lanes}"
         return f"depthwise {form} {','.join(f.operands)} {value}"
 

@@ -7,12 +7,12 @@ of threads gives the same bits.
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Literal
 
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
 from pyflame_rt.backends.cpu.llvm.host import host as this_host
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes
+from pyflame_rt.backends.cpu.llvm.program import structure_of
 from pyflame_rt.backends.cpu.llvm.tiles.control import Loop, add, buffers, floats, least, mul
 from pyflame_rt.backends.cpu.llvm.tiles.micro import (
     PLAIN,
@@ -55,12 +55,8 @@ class ProductKernel:
     @property
     def key(self) -> str:
         """Equal for kernels of equal structure."""
-        return self._key
-
-    @cached_property
-    def _key(self) -> str:
         t, f = self.tile, self.finish
-        value = f.structure
+        value = "" if f.value is None else structure_of(f.value)
         return f"product {self.source} {t.rows}x{t.vectors} {','.join(f.operands)} {value}"
 
     def emit(self, name: str) -> str:

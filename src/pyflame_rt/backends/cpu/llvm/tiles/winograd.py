@@ -10,7 +10,6 @@ An infinity or a NaN in the input makes NaNs of the whole tile it falls into.
 
 from __future__ import annotations
 
-from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
 from pyflame_rt.backends.cpu.llvm.host import host as this_host
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
+from pyflame_rt.backends.cpu.llvm.program import structure_of
 from pyflame_rt.backends.cpu.llvm.tiles.control import (
     Loop,
     add,
@@ -54,7 +54,6 @@ WINOGRAD_PARAMS = (
 )  # fmt: skip
 
 
-@cache
 def filter_matrix(out: int) -> np.ndarray[Any, Any]:
     """The map from the nine weights of a filter to its products, for tiles of ``out`` x ``out`` results.
 
@@ -101,12 +100,8 @@ class WinogradKernel:
     @property
     def key(self) -> str:
         """Equal for kernels of equal structure."""
-        return self._key
-
-    @cached_property
-    def _key(self) -> str:
         t, f = self.tile, self.finish
-        value = f.structure
+        value = "" if f.value is None else structure_of(f.value)
         return f"winograd{self.out} {t.rows}x{t.vectors} {','.join(f.operands)} {value}"
 
     def emit(self, name: str) -> str:
