@@ -30,16 +30,10 @@ from pyflame_rt.backends.cpu.onednn import (
 )
 from pyflame_rt.backends.cpu.onednn.primitives import convolution, eltwise, matmul, reorder
 
-pytestmark = pytest.mark.skipif(not available(), reason="oneDNN is not installed")
-
-
-@pytest.fixture(autouse=True)
-def no_leaks():
-    gc.collect()  # what other tests left behind is not counted
-    before = live_handles()
-    yield
-    gc.collect()
-    assert live_handles() == before
+pytestmark = [
+    pytest.mark.skipif(not available(), reason="oneDNN is not installed"),
+    pytest.mark.usefixtures("no_leaks"),
+]
 
 
 def test_version_and_instruction_set():

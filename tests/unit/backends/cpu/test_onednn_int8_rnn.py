@@ -1,7 +1,5 @@
 """Quantised primitives and recurrent ones."""
 
-import gc
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,6 @@ from pyflame_rt.backends.cpu.onednn import (
     api,
     available,
     execute,
-    live_handles,
     pack,
     unpack,
 )
@@ -21,19 +18,13 @@ from pyflame_rt.backends.cpu.onednn.recurrent import gru, lstm
 from pyflame_rt.graph import Node
 from pyflame_rt.ops import evaluate
 
-pytestmark = pytest.mark.skipif(not available(), reason="oneDNN is not installed")
+pytestmark = [
+    pytest.mark.skipif(not available(), reason="oneDNN is not installed"),
+    pytest.mark.usefixtures("no_leaks"),
+]
 
 RNG = np.random.default_rng(6)
 NUMPY = {"s8": np.int8, "u8": np.uint8, "f32": np.float32, "s32": np.int32}
-
-
-@pytest.fixture(autouse=True)
-def no_leaks():
-    gc.collect()  # what other tests left behind is not counted
-    before = live_handles()
-    yield
-    gc.collect()
-    assert live_handles() == before
 
 
 def integers(shape, dtype):

@@ -1,7 +1,5 @@
 """Each floating-point primitive against the reference operators, in plain, channels-last and blocked layouts."""
 
-import gc
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from pyflame_rt.backends.cpu.onednn import (
     api,
     available,
     execute,
-    live_handles,
     pack,
     unpack,
 )
@@ -22,20 +19,14 @@ from pyflame_rt.backends.cpu.onednn.attr import Depthwise
 from pyflame_rt.graph import Node
 from pyflame_rt.ops import evaluate
 
-pytestmark = pytest.mark.skipif(not available(), reason="oneDNN is not installed")
+pytestmark = [
+    pytest.mark.skipif(not available(), reason="oneDNN is not installed"),
+    pytest.mark.usefixtures("no_leaks"),
+]
 
 RNG = np.random.default_rng(5)
 LAYOUTS = ("any", "abcd", "acdb", "aBcd8b")
 SAME = {"rtol": 2e-5, "atol": 2e-5}
-
-
-@pytest.fixture(autouse=True)
-def no_leaks():
-    gc.collect()  # what other tests left behind is not counted
-    before = live_handles()
-    yield
-    gc.collect()
-    assert live_handles() == before
 
 
 def f32(*shape):

@@ -1,0 +1,24 @@
+"""Fixtures of the engine's tests."""
+
+import gc
+
+import pytest
+
+from pyflame_rt.backends.cpu.onednn import live_handles
+
+
+@pytest.fixture(scope="module")
+def collected():
+    gc.collect()  # what other tests left behind
+    gc.freeze()  # and need not be looked through after each test
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def no_leaks(collected):
+    """A test after which as many native objects live as before it."""
+    before = live_handles()
+    yield
+    gc.collect()
+    assert live_handles() == before
