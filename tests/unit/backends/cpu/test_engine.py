@@ -134,7 +134,7 @@ def test_many_shapes_keep_a_bounded_number_of_plans():
         np.testing.assert_allclose(
             session.run(None, {"x": x})[0], reference.run(None, {"x": x})[0], rtol=1e-4, atol=1e-5
         )
-    assert session.memory_stats()["plans"] <= 16
+    assert session.memory_stats()["plans"] <= pyflame_rt.SessionOptions().plan_cache_size < 40
 
 
 def test_taps_see_values_inside_fused_steps():
