@@ -91,4 +91,5 @@ $(VENV)/.dev: EXTRAS := [dev,torch,mlx,image]
 $(VENV)/.docs: EXTRAS := [docs]
 $(VENV)/.core $(VENV)/.dev $(VENV)/.docs: pyproject.toml | $(BIN)/python
 	$(PIP_INSTALL) --editable '.$(EXTRAS)'
+	@$(BIN)/python -m compileall -q src  # as pip does for a package that is not editable: imports are quick at once
 	@touch $@
