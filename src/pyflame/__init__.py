@@ -39,14 +39,16 @@ from pyflame.dtypes import (
     DType,
     dtype_name,
     dtype_size,
+    finfo,
     get_default_dtype,
+    iinfo,
     promote_types,
     set_default_dtype,
 )
 from pyflame.evaluation import cache_info, clear_cache
 from pyflame.exporting import export
 from pyflame.inspection import Graph, Node, TensorSpec, get_graph, get_node, is_lazy, print_graph
-from pyflame.interop import from_dlpack
+from pyflame.interop import from_dlpack, from_torch
 from pyflame.layout import MemoryReport, MeshLayout, PECoord, memory_report
 from pyflame.ops import arithmetic as _arithmetic
 from pyflame.ops import pointwise as _pointwise
@@ -147,11 +149,14 @@ __all__ = [
     "device_info", "diag", "diag_embed", "diagflat", "diagonal", "div", "divide", "dot", "double", "dropout", "dstack",
     "dtype_name", "dtype_size", "einsum", "elu", "embedding", "empty", "empty_like", "enable_grad", "eq", "equal",
     "erf", "erfc", "erfinv", "exp", "exp2", "expand", "expand_as", "expand_dims", "expit", "expm1", "export",
-    "eye", "fix", "flatten", "flip", "fliplr", "flipud", "float16", "float32", "float64", "float_power", "floor",
-    "floor_divide", "fmax", "fmin", "fmod", "frac", "from_dlpack", "from_numpy", "full", "full_like", "gather",
+    "eye", "finfo", "fix", "flatten", "flip", "fliplr", "flipud", "float16", "float32", "float64", "float_power",
+    "floor",
+    "floor_divide", "fmax", "fmin", "fmod", "frac", "from_dlpack", "from_numpy", "from_torch", "full", "full_like",
+    "gather",
     "ge", "gelu", "ger", "get_default_dtype", "get_device", "get_graph", "get_node", "get_rng_state", "glu", "greater",
     "greater_equal", "gt", "half", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "heaviside", "hstack",
-    "hypot", "index_add", "index_copy", "index_fill", "index_select", "inference_mode", "initial_seed", "inner",
+    "hypot", "iinfo", "index_add", "index_copy", "index_fill", "index_select", "inference_mode", "initial_seed",
+    "inner",
     "int16", "int32", "int64", "int8", "inverse", "is_floating_point", "is_grad_enabled",
     "is_inference_mode_enabled", "is_lazy", "is_tensor", "isclose", "isfinite", "isinf", "isnan", "isneginf",
     "isposinf", "isreal", "kron", "kthvalue", "le", "leaky_relu", "lerp", "less", "less_equal", "linear",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from pyflame_rt.graph import DType as RtDType
@@ -15,7 +16,9 @@ __all__ = [
     "default_dtype",
     "dtype_name",
     "dtype_size",
+    "finfo",
     "get_default_dtype",
+    "iinfo",
     "promote_types",
     "result_dtype",
     "set_default_dtype",
@@ -136,6 +139,32 @@ def dtype_name(dtype: object) -> str:
         'float64'
     """
     return to_dtype(dtype).name
+
+
+def finfo(dtype: object = None) -> Any:
+    """The limits of a floating-point type, the default one if none is named: ``eps``, ``min``, ``max``, ``bits``.
+
+    Example:
+        >>> finfo("float32").bits, float(finfo("bfloat16").eps)
+        (32, 0.0078125)
+    """
+    kind = get_default_dtype() if dtype is None else to_dtype(dtype)
+    if not kind.is_floating_point:
+        raise TypeError(f"finfo takes a floating-point type, got {kind}; use iinfo")
+    return ml_dtypes.finfo(kind.numpy)
+
+
+def iinfo(dtype: object) -> Any:
+    """The limits of a type of integers: ``min``, ``max``, ``bits``.
+
+    Example:
+        >>> iinfo("int8").max
+        127
+    """
+    kind = to_dtype(dtype)
+    if not kind.is_integer:
+        raise TypeError(f"iinfo takes a type of integers, got {kind}; use finfo")
+    return np.iinfo(kind.numpy)
 
 
 _default = [DType.float32]

@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
 
-__all__ = ["apply_ufunc", "from_dlpack", "to_array"]
+__all__ = ["apply_ufunc", "from_dlpack", "from_torch", "to_array"]
 
 # NumPy's functions whose name here is another one.
 UFUNCS = {"absolute": "abs", "equal": "eq", "power": "pow", "invert": "bitwise_not"}
@@ -95,3 +95,18 @@ def from_dlpack(data: Any) -> Tensor:
     if not hasattr(data, "__dlpack__"):
         raise TypeError(f"{type(data).__name__} has no __dlpack__; use pf.tensor")
     return asarray(np.from_dlpack(data))
+
+
+def from_torch(data: Any) -> Tensor:
+    """A tensor that shares the memory of a torch tensor on the CPU, without its history.
+
+    Example:
+        >>> import torch
+        >>> from_torch(torch.ones(2))
+        tensor([1., 1.])
+    """
+    from pyflame.ops.creation import asarray
+
+    if type(data).__module__.split(".")[0] != "torch" or not hasattr(data, "detach"):
+        raise TypeError(f"{type(data).__name__} is not a torch tensor; use pf.tensor")
+    return asarray(_from_torch(data))

@@ -3,7 +3,7 @@
 A native file (``.pf``) is eight bytes of magic, the length of a JSON header, the header, and the data of the tensors at
 multiples of 64 bytes. The header has the structure (dicts, lists, tuples, numbers, text, None), a table of tensors, and
 checksums of both.
-``.safetensors`` and ``.npz`` hold a flat mapping from names to tensors.
+``.safetensors`` and ``.npz`` hold a flat mapping from names to tensors. Checkpoints of torch can be read.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ import numpy as np
 
 from pyflame.dtypes import DType, to_dtype
 from pyflame.evaluation import evaluate
+from pyflame.interop import from_torch
 from pyflame.lazy import leaf
 from pyflame.ops.core import Handle, wrap
 from pyflame_rt.graph.errors import InvalidModelError, ModelNotFoundError, UnsupportedFormatError
+from pyflame_rt.importers.torch_checkpoint import read_checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
 __all__ = ["load", "save"]
 
@@ -62,7 +64,7 @@ def save(obj: Any, path: str | os.PathLike[str], format: str = "auto") -> None:
         >>> pf.load(path)
         {'step': 3, 'w': tensor([1., 1.])}
     """
-    kind = _format(path, format)
+    kind = _format(path, format, _WRITERS)
     data = obj.state_dict() if hasattr(obj, "state_dict") and not isinstance(obj, (dict, Handle)) else obj
     tensors = list(_tensors(data, 0))
     evaluate([t._value for t in tensors])
@@ -70,11 +72,11 @@ def save(obj: Any, path: str | os.PathLike[str], format: str = "auto") -> None:
 
 
 def load(path: str | os.PathLike[str], format: str = "auto", device: Any = None) -> Any:
-    """Read what :func:`save` wrote, or any ``.safetensors`` or ``.npz`` file of numbers.
+    """Read what :func:`save` wrote, any ``.safetensors`` or ``.npz`` file of numbers, or a checkpoint of torch.
 
     Args:
         path: where from.
-        format: as for :func:`save`.
+        format: as for :func:`save`, or "torch" (``.pt``, ``.pth``, ``.bin``), which runs no code of the file.
         device: where the tensors are to be computed; must be one that is here.
     """
     from pyflame.device import Device
@@ -84,16 +86,26 @@ def load(path: str | os.PathLike[str], format: str = "auto", device: Any = None)
     source = Path(path)
     if not source.is_file():
         raise ModelNotFoundError(f"there is no file {str(path)!r}")
-    return _READERS[_format(path, format)](source)
+    return _READERS[_format(path, format, _READERS)](source)
 
 
-def _format(path: str | os.PathLike[str], format: str) -> str:
-    if format in _WRITERS:
+_SUFFIXES = {
+    ".pf": "pf", ".safetensors": "safetensors", ".npz": "npz", ".pt": "torch", ".pth": "torch", ".bin": "torch",
+}  # fmt: skip
+
+
+def _format(path: str | os.PathLike[str], format: str, known: Collection[str]) -> str:
+    if format in known:
         return format
     if format != "auto":
-        raise UnsupportedFormatError(f"format is one of auto, {', '.join(_WRITERS)}, got {format!r}")
+        raise UnsupportedFormatError(f"format is one of auto, {', '.join(known)}, got {format!r}")
     suffix = Path(path).suffix.lower()
-    kind = {".pf": "pf", ".safetensors": "safetensors", ".npz": "npz"}.get(suffix)
+    kind = _SUFFIXES.get(suffix)
+    if kind == "torch" and kind not in known:
+        raise UnsupportedFormatError(
+            f"{str(path)!r}: the suffix {suffix!r} is that of torch's files, which can be read, not written; "
+            "use .pf or .safetensors"
+        )
     if kind is None:
         raise UnsupportedFormatError(
             f"{str(path)!r}: the suffix {suffix!r} says nothing about the format; use .pf, .safetensors or .npz, "
@@ -386,6 +398,10 @@ def _read_npz(path: Path) -> dict[str, Any]:
         raise InvalidModelError(f"{path}: not an .npz file of numbers: {error}") from error
 
 
+def _read_torch(path: Path) -> Any:
+    return read_checkpoint(path, from_torch)
+
+
 _WRITERS: dict[str, Callable[[Any, Path], None]] = {
     "pf": _write_native,
     "safetensors": _write_safetensors,
@@ -395,4 +411,5 @@ _READERS: dict[str, Callable[[Path], Any]] = {
     "pf": _read_native,
     "safetensors": _read_safetensors,
     "npz": _read_npz,
+    "torch": _read_torch,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +147,17 @@ class Tensor(Methods):
     def size(self, dim: int | None = None) -> Any:
         """All sizes, or that of one dimension."""
         return self.shape if dim is None else self.shape[core.axis_of(dim, self.ndim)]
+
+    def stride(self, dim: int | None = None) -> Any:
+        """Steps in elements between neighbours along each dimension, or one; a tensor's elements lie row by row.
+
+        Example:
+            >>> import pyflame as pf
+            >>> pf.zeros(2, 3, 4).stride()
+            (12, 4, 1)
+        """
+        steps = tuple(math.prod(self.shape[i + 1 :]) for i in range(self.ndim))
+        return steps if dim is None else steps[core.axis_of(dim, self.ndim)]
 
     @property
     def is_scalar(self) -> bool:

@@ -1,5 +1,6 @@
 """Gradients: modes, backward passes, hooks, recomputation, anomaly detection."""
 
+from pyflame.autograd import functional
 from pyflame.autograd.anomaly import AnomalyError
 from pyflame.autograd.api import backward, checkpoint, grad
 from pyflame.autograd.modes import (
@@ -21,6 +22,7 @@ __all__ = [
     "checkpoint",
     "detect_anomaly",
     "enable_grad",
+    "functional",
     "grad",
     "inference_mode",
     "is_grad_enabled",

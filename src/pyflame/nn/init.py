@@ -46,7 +46,8 @@ def _fans(tensor: Tensor) -> tuple[int, int]:
 def _fan(tensor: Tensor, mode: str) -> int:
     if mode not in ("fan_in", "fan_out"):
         raise ValueError(f"mode must be fan_in or fan_out. Received: {mode!r}")
-    return _fans(tensor)[mode == "fan_out"]
+    # A tensor without elements has nothing to fill, and its spread does not matter.
+    return max(1, _fans(tensor)[mode == "fan_out"])
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
@@ -193,7 +194,7 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: np.random.Gene
         >>> bool((abs(w) <= 1).all())
         True
     """
-    bound = gain * math.sqrt(6 / sum(_fans(tensor)))
+    bound = gain * math.sqrt(6 / max(1, sum(_fans(tensor))))
     return uniform_(tensor, -bound, bound, generator)
 
 
@@ -205,7 +206,7 @@ def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: np.random.Gener
         >>> pf.nn.init.xavier_normal_(pf.zeros([3, 3])).shape
         [3, 3]
     """
-    return normal_(tensor, 0.0, gain * math.sqrt(2 / sum(_fans(tensor))), generator)
+    return normal_(tensor, 0.0, gain * math.sqrt(2 / max(1, sum(_fans(tensor)))), generator)
 
 
 def kaiming_uniform_(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyflame.dtypes import DType, get_default_dtype, to_dtype
 from pyflame.ops import arithmetic as ar
@@ -112,9 +112,9 @@ def amin(input: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
     return min(input, dim, keepdim)
 
 
-def aminmax(input: Any, *, dim: Any = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+def aminmax(input: Any, *, dim: Any = None, keepdim: bool = False) -> Extremes:
     """The smallest and the largest element."""
-    return min(input, dim, keepdim), max(input, dim, keepdim)
+    return Extremes(min(input, dim, keepdim), max(input, dim, keepdim))
 
 
 def _arg(name: str, input: Any, dim: Any, keepdim: bool) -> Tensor:
@@ -231,15 +231,28 @@ def cumprod(input: Any, dim: int, *, dtype: Any = None) -> Tensor:
     return x if x.ndim == 0 else call("CumProd", x, const(along))
 
 
-def sort(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> tuple[Tensor, Tensor]:
+class Ordered(NamedTuple):
+    """Elements picked along a dimension, and where they were."""
+
+    values: Tensor
+    indices: Tensor
+
+
+class Extremes(NamedTuple):
+    """The smallest and the largest element."""
+
+    min: Tensor
+    max: Tensor
+
+
+def sort(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Ordered:
     """Elements in order along a dimension, and where they were; equal ones keep their order."""
     del stable  # always
     x = as_tensor(input)
     along = axis_of(dim, x.ndim)
     if x.ndim == 0:
-        return x, ar.mul(cast(x, DType.int64), 0)
-    values, places = topk(x, x.shape[along], along, largest=descending)
-    return values, places
+        return Ordered(x, ar.mul(cast(x, DType.int64), 0))
+    return topk(x, x.shape[along], along, largest=descending)
 
 
 def argsort(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
@@ -247,28 +260,34 @@ def argsort(input: Any, dim: int = -1, descending: bool = False, stable: bool = 
     return sort(input, dim, descending, stable)[1]
 
 
-def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor]:
-    """The ``k`` largest (or smallest) elements along a dimension, and where they are."""
+def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Ordered:
+    """The ``k`` largest (or smallest) elements along a dimension, and where they are.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.topk(pf.tensor([3.0, 9.0, 5.0]), 2).indices.tolist()
+        [1, 2]
+    """
     x = as_tensor(input)
     along = axis_of(dim, x.ndim)
     if x.ndim == 0:
-        return x, ar.mul(cast(x, DType.int64), 0)
+        return Ordered(x, ar.mul(cast(x, DType.int64), 0))
     if not 0 <= k <= x.shape[along]:
         raise ValueError(f"k={k} is out of range for dimension {dim} of size {x.shape[along]}")
     wide = cast(x, DType.uint8) if x.dtype is DType.bool else x
     values, places = call_many("TopK", wide, (int(k),), axis=along, largest=int(largest), sorted=int(sorted))
-    return cast(values, x.dtype), places
+    return Ordered(cast(values, x.dtype), places)
 
 
-def kthvalue(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+def kthvalue(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> Ordered:
     """The k-th smallest element along a dimension, and where it is."""
     x = as_tensor(input)
     if x.ndim == 0:
         return topk(x, 1, dim)
     values, places = topk(x, k, dim, largest=False)
     along = axis_of(dim, x.ndim)
-    picked = values.narrow(along, k - 1, 1), places.narrow(along, k - 1, 1)
-    return picked if keepdim else (picked[0].squeeze(along), picked[1].squeeze(along))
+    picked = Ordered(values.narrow(along, k - 1, 1), places.narrow(along, k - 1, 1))
+    return picked if keepdim else Ordered(picked.values.squeeze(along), picked.indices.squeeze(along))
 
 
 def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:

@@ -156,3 +156,29 @@ def test_export_refuses_what_it_cannot_name(tmp_path, net):
         pf.export(net, pf.ones([1, 3, 4, 4]), tmp_path / "x.onnx", input_names=["a", "b"])
     with pytest.raises(TypeError, match="no tensor"):
         pf.export(lambda x: None, pf.ones([1]), tmp_path / "x.onnx")
+
+
+def test_checkpoints_of_torch(tmp_path):
+    torch = pytest.importorskip("torch")
+    theirs = torch.nn.Linear(3, 2)
+    torch.save({"model": theirs.state_dict(), "epoch": 4, "half": torch.ones(2).bfloat16()}, tmp_path / "x.pt")
+    found = pf.load(tmp_path / "x.pt")
+    ours = pf.nn.Linear(3, 2)
+    ours.load_state_dict(found["model"])
+    assert ours.weight.tolist() == theirs.weight.tolist()
+    assert found["epoch"] == 4
+    assert found["half"].dtype is pf.bfloat16
+
+
+def test_checkpoints_with_code_or_damage_are_refused(tmp_path):
+    torch = pytest.importorskip("torch")
+    torch.save(torch.nn.Linear(1, 1), tmp_path / "module.pt")
+    (tmp_path / "damaged.pth").write_bytes(b"PK\x03\x04 and nothing more")
+    (tmp_path / "empty.bin").write_bytes(b"")
+    with pytest.raises(InvalidModelError, match="state_dict"):
+        pf.load(tmp_path / "module.pt")
+    for name in ("damaged.pth", "empty.bin"):
+        with pytest.raises(InvalidModelError, match=name):
+            pf.load(tmp_path / name)
+    with pytest.raises(UnsupportedFormatError, match="not written"):
+        pf.save({}, tmp_path / "x.pt")
