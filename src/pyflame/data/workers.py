@@ -104,16 +104,22 @@ def gather(samples: Iterator[Any], batch_size: int | None, drop_last: bool) -> A
     return taken if taken and not drop_last else None
 
 
+def _context() -> Any:
+    """How processes begin: as copies of a server that has read this package once, or afresh where there is none."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", __name__])
+    return context
+
+
 class WorkerPool:
     """One single-process executor for each worker, so that batch `i` is always made by worker `i % n`."""
 
     def __init__(self, job: Job, num_workers: int, seed: int, timeout: float) -> None:
-        context = multiprocessing.get_context(
-            "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-        )
         self.timeout = timeout or None
         self.executors = [
-            ProcessPoolExecutor(1, context, start_worker, (job, number, num_workers, seed + number))
+            ProcessPoolExecutor(1, _context(), start_worker, (job, number, num_workers, seed + number))
             for number in range(num_workers)
         ]
 
