@@ -117,9 +117,10 @@ def their_step(model: Any, optimizer: Any) -> Callable[[Any, Any], Any]:
     return step
 
 
-def drawn(model: Any, spread: float) -> Any:
-    """The model with its matrices and kernels drawn anew, the same each time."""
+def drawn(make: Callable[[], Any], spread: float) -> Any:
+    """A model with its matrices and kernels drawn anew; all its parameters, biases too, are the same each time."""
     torch.manual_seed(0)
+    model = make()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:

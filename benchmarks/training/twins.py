@@ -97,9 +97,10 @@ def _paired(
     sides: Sides,
     spread: float = 0.05,
 ) -> Twin:
-    """The sides asked for; with both, ours has torch's weights."""
+    """The sides asked for, the same each time; with both, ours has torch's weights."""
+    pf.manual_seed(0)
     one = None if sides == "theirs" else ours()
-    other = None if sides == "ours" else peers().drawn(theirs(), spread)
+    other = None if sides == "ours" else peers().drawn(theirs, spread)
     if one is not None and other is not None:
         one.load_state_dict(other.state_dict(), strict=True)
     return Twin(one, other, np.ascontiguousarray(x), np.ascontiguousarray(y))

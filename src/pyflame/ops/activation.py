@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 from pyflame.dtypes import to_dtype
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import pointwise as pw
-from pyflame.ops.core import as_tensor, axis_of, call, cast, convert, dim_argument, floating, scalar, unary
+from pyflame.ops.core import (
+    as_tensor,
+    axis_of,
+    call,
+    cast,
+    convert,
+    dim_argument,
+    floating,
+    rounded_once,
+    scalar,
+    unary,
+)
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -32,11 +43,13 @@ def sigmoid(input: Any) -> Tensor:
 expit = sigmoid
 
 
+@rounded_once
 def logsigmoid(input: Any) -> Tensor:
     """``log(sigmoid(input))`` without overflow."""
     return ar.neg(softplus(ar.neg(input)))
 
 
+@rounded_once
 def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """``log(1 + exp(beta * input)) / beta``; the input itself above ``threshold``."""
     x = floating(input)
@@ -46,6 +59,7 @@ def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     return ar.where(ar.gt(scaled, threshold), x, smooth)
 
 
+@rounded_once
 def gelu(input: Any, approximate: str = "none") -> Tensor:
     """``input * Phi(input)``, with ``approximate="tanh"`` by a formula with tanh."""
     if approximate not in ("none", "tanh"):
@@ -53,6 +67,7 @@ def gelu(input: Any, approximate: str = "none") -> Tensor:
     return call("Gelu", floating(input), approximate=approximate)
 
 
+@rounded_once
 def silu(input: Any) -> Tensor:
     """``input * sigmoid(input)``."""
     return call("Swish", floating(input))
@@ -61,21 +76,25 @@ def silu(input: Any) -> Tensor:
 swish = silu
 
 
+@rounded_once
 def mish(input: Any) -> Tensor:
     """``input * tanh(softplus(input))``."""
     return call("Mish", floating(input))
 
 
+@rounded_once
 def elu(input: Any, alpha: float = 1.0) -> Tensor:
     """The input where positive, ``alpha * (exp(input) - 1)`` elsewhere."""
     return call("Elu", floating(input), alpha=float(alpha))
 
 
+@rounded_once
 def selu(input: Any) -> Tensor:
     """The self-normalising exponential unit."""
     return call("Selu", floating(input), alpha=1.6732632423543772, gamma=1.0507009873554805)
 
 
+@rounded_once
 def celu(input: Any, alpha: float = 1.0) -> Tensor:
     """``max(0, x) + min(0, alpha * (exp(x / alpha) - 1))``."""
     x = floating(input)
@@ -103,26 +122,31 @@ def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
     return ar.clamp(x, convert(min_val, x.dtype), convert(max_val, x.dtype))
 
 
+@rounded_once
 def hardsigmoid(input: Any) -> Tensor:
     """``relu6(input + 3) / 6``."""
     return call("HardSigmoid", floating(input), alpha=1 / 6, beta=0.5)
 
 
+@rounded_once
 def hardswish(input: Any) -> Tensor:
     """``input * relu6(input + 3) / 6``."""
     return call("HardSwish", floating(input))
 
 
+@rounded_once
 def softsign(input: Any) -> Tensor:
     """``input / (1 + |input|)``."""
     return call("Softsign", floating(input))
 
 
+@rounded_once
 def tanhshrink(input: Any) -> Tensor:
     """``input - tanh(input)``."""
     return ar.sub(input, pw.tanh(input))
 
 
+@rounded_once
 def softshrink(input: Any, lambd: float = 0.5) -> Tensor:
     """The input moved towards 0 by ``lambd``, 0 where it is nearer."""
     x = floating(input)
@@ -142,6 +166,7 @@ def threshold(input: Any, threshold: float, value: float) -> Tensor:
     return ar.where(ar.gt(x, threshold), x, convert(value, x.dtype))
 
 
+@rounded_once
 def glu(input: Any, dim: int = -1) -> Tensor:
     """The first half times the sigmoid of the second."""
     x = floating(input)
@@ -152,11 +177,13 @@ def glu(input: Any, dim: int = -1) -> Tensor:
     return ar.mul(x.narrow(along, 0, size // 2), sigmoid(x.narrow(along, size // 2, size // 2)))
 
 
+@rounded_once
 def softmax(input: Any, dim: int | None = None, *, axis: int | None = None, dtype: Any = None) -> Tensor:
     """Exponentials that sum to 1 along a dimension (the last by default)."""
     return _softmax("Softmax", input, dim, axis, dtype)
 
 
+@rounded_once
 def log_softmax(input: Any, dim: int | None = None, *, axis: int | None = None, dtype: Any = None) -> Tensor:
     """The logarithm of softmax, without overflow."""
     return _softmax("LogSoftmax", input, dim, axis, dtype)
@@ -171,11 +198,13 @@ def _softmax(name: str, input: Any, dim: Any, axis: Any, dtype: Any) -> Tensor:
     return call(name, x, axis=along)
 
 
+@rounded_once
 def softmin(input: Any, dim: int | None = None) -> Tensor:
     """Softmax of the negated input."""
     return softmax(ar.neg(input), dim)
 
 
+@rounded_once
 def erfinv(input: Any) -> Tensor:
     """The inverse of the error function."""
     x = floating(input)

@@ -15,6 +15,7 @@ from pyflame.ops.core import (
     convert,
     is_scalar,
     operands,
+    rounded_once,
     scalar,
     unary,
 )  # fmt: skip
@@ -25,19 +26,29 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------ the four operations
 
 
-def _scaled(other: Any, alpha: Any) -> Any:
-    return other if alpha == 1 else mul(other, alpha)
-
-
 def add(input: Any, other: Any, *, alpha: Any = 1) -> Tensor:
     """``input + alpha * other``."""
-    a, b = operands(input, _scaled(other, alpha))
+    if alpha != 1:
+        return _add_scaled(input, other, alpha)
+    a, b = operands(input, other)
     return call("Or" if a._value.spec.dtype is DType.bool else "Add", a, b)
+
+
+@rounded_once
+def _add_scaled(input: Any, other: Any, alpha: Any) -> Tensor:
+    return add(input, mul(other, alpha))
+
+
+@rounded_once
+def _sub_scaled(input: Any, other: Any, alpha: Any) -> Tensor:
+    return sub(input, mul(other, alpha))
 
 
 def sub(input: Any, other: Any, *, alpha: Any = 1) -> Tensor:
     """``input - alpha * other``."""
-    a, b = operands(input, _scaled(other, alpha))
+    if alpha != 1:
+        return _sub_scaled(input, other, alpha)
+    a, b = operands(input, other)
     if a._value.spec.dtype is DType.bool:
         raise TypeError("booleans cannot be subtracted; use logical_xor, or ~ to invert a mask")
     return call("Sub", a, b)
@@ -73,6 +84,7 @@ def _numbers(input: Any, other: Any) -> list[Tensor]:
     return [cast(v, DType.uint8) for v in (a, b)] if a._value.spec.dtype is DType.bool else [a, b]
 
 
+@rounded_once
 def floor_divide(input: Any, other: Any) -> Tensor:
     """The quotient rounded down."""
     a, b = _numbers(input, other)
@@ -94,6 +106,7 @@ def _borrow(a: Tensor, b: Tensor) -> Tensor:
     return call("Neg", cast(other, a.dtype))
 
 
+@rounded_once
 def remainder(input: Any, other: Any) -> Tensor:
     """The remainder with the sign of the divisor."""
     a, b = _numbers(input, other)
@@ -133,6 +146,11 @@ def pow(input: Any, exponent: Any) -> Tensor:
     a, b = _numbers(input, exponent)
     if a.dtype.is_integer and is_scalar(exponent) and exponent < 0:
         raise ValueError(f"integers have no negative powers, got {exponent}; make the tensor floating point")
+    return _power(a, b) if a.dtype.is_floating_point else call("Pow", a, b)
+
+
+@rounded_once
+def _power(a: Tensor, b: Tensor) -> Tensor:
     return call("Pow", a, b)
 
 
@@ -152,9 +170,13 @@ def _simple_power(x: Any, exponent: Any) -> Tensor | None:
     if exponent == -1:
         return reciprocal(cast(x, dtype))
     if exponent == 3:
-        x = cast(x, dtype)
-        return mul(mul(x, x), x)
+        return _cube(cast(x, dtype))
     return None
+
+
+@rounded_once
+def _cube(x: Tensor) -> Tensor:
+    return mul(mul(x, x), x)
 
 
 def float_power(input: Any, exponent: Any) -> Tensor:
@@ -173,16 +195,19 @@ def square(input: Any) -> Tensor:
     return pow(as_tensor(input), 2)
 
 
+@rounded_once
 def addcmul(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Tensor:
     """``input + value * tensor1 * tensor2``."""
     return add(input, mul(tensor1, tensor2), alpha=value)
 
 
+@rounded_once
 def addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Tensor:
     """``input + value * tensor1 / tensor2``."""
     return add(input, div(tensor1, tensor2), alpha=value)
 
 
+@rounded_once
 def lerp(input: Any, end: Any, weight: Any) -> Tensor:
     """``input + weight * (end - input)``."""
     return add(input, mul(weight, sub(end, input)))
@@ -205,7 +230,7 @@ def fmax(input: Any, other: Any) -> Tensor:
     a, b = operands(input, other)
     if not a.dtype.is_floating_point:
         return maximum(a, b)
-    return where(isnan(a), b, where(isnan(b), a, maximum(a, b)))
+    return where(logical_or(ge(a, b), isnan(b)), a, b)
 
 
 def fmin(input: Any, other: Any) -> Tensor:
@@ -213,7 +238,7 @@ def fmin(input: Any, other: Any) -> Tensor:
     a, b = operands(input, other)
     if not a.dtype.is_floating_point:
         return minimum(a, b)
-    return where(isnan(a), b, where(isnan(b), a, minimum(a, b)))
+    return where(logical_or(le(a, b), isnan(b)), a, b)
 
 
 def clamp(input: Any, min: Any = None, max: Any = None) -> Tensor:
@@ -226,9 +251,13 @@ def clamp(input: Any, min: Any = None, max: Any = None) -> Tensor:
     low, high = (None if v is None else convert(v, dtype) for v in (min, max))
     if all(v is None or (v.ndim == 0 and not v._value.needs_grad) for v in (low, high)) and dtype is not DType.bool:
         return call("Clip", x, low, high) if high is not None else call("Clip", x, low)
+    if not dtype.is_floating_point:
+        x = x if low is None else maximum(x, low)
+        return x if high is None else minimum(x, high)
+    # Where the tensor equals its bound, the gradient is the tensor's; NaN on either side stays.
     if low is not None:
-        x = maximum(x, low)
-    return x if high is None else minimum(x, high)
+        x = where(logical_or(lt(x, low), isnan(low)), low, x)
+    return x if high is None else where(logical_or(gt(x, high), isnan(high)), high, x)
 
 
 clip = clamp

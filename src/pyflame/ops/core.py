@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -12,9 +13,12 @@ from pyflame_rt.graph.errors import ShapeMismatchError
 from pyflame_rt.ops.registry import Op, get_op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pyflame.tensors import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 __all__ = ["Handle", "as_tensor", "call", "call_many", "cast", "const", "operands", "wrap"]
 
@@ -174,6 +178,46 @@ def unary(name: str, x: Any) -> Tensor:
     return call(name, floating(x))
 
 
+_HALF, _BRAIN, _SINGLE = DType.float16, DType.bfloat16, DType.float32
+
+
+def rounded_once(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a composition compute operands of half the bits in float32 and round its results once, as torch does.
+
+    Operands of other types are none of its business, and so are calls that name the type of the result by ``dtype=``.
+    """
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        for v in (*args, *kwargs.values()) if kwargs else args:
+            if isinstance(v, Handle):
+                kind = v._value.spec.dtype
+                if kind is _HALF or kind is _BRAIN:
+                    return _in_single(function, args, kwargs)
+            elif type(v) in (list, tuple) and any(isinstance(w, Handle) for w in v):  # type: ignore[union-attr]
+                return _in_single(function, args, kwargs)
+        return function(*args, **kwargs)
+
+    return run
+
+
+def _in_single(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    given = [v for part in (*args, *kwargs.values()) for v in (part if type(part) in (list, tuple) else [part])]
+    tensors = [v for v in given if isinstance(v, Handle) and v._value.spec.dtype.is_floating_point]
+    target = common_dtype(tensors) if tensors else _SINGLE
+    if target not in (_HALF, _BRAIN) or kwargs.get("dtype") is not None:
+        return function(*args, **kwargs)
+    result = function(*_retyped(args, target, _SINGLE), **{k: _retyped(v, target, _SINGLE) for k, v in kwargs.items()})
+    return _retyped(result, _SINGLE, target)
+
+
+def _retyped(value: Any, have: DType, want: DType) -> Any:
+    """Tensors of one type in another, also within lists and tuples."""
+    if isinstance(value, Handle):
+        return cast(value, want) if value._value.spec.dtype is have else value
+    return type(value)(_retyped(v, have, want) for v in value) if type(value) in (list, tuple) else value
+
+
 def axis_of(dim: Any, rank: int) -> int:
     """A dimension as a number from 0 on."""
     if not isinstance(dim, (int, np.integer)) or isinstance(dim, bool):
@@ -232,4 +276,4 @@ def dim_argument(dim: Any, axis: Any) -> Any:
 
 
 __all__ += ["DimensionError", "Val", "axes_of", "axis_of", "floating", "is_scalar", "onnx", "scalar", "unary"]
-__all__ += ["common_dtype", "convert", "dim_argument", "op_named", "sizes_of"]
+__all__ += ["common_dtype", "convert", "dim_argument", "op_named", "rounded_once", "sizes_of"]

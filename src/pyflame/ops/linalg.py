@@ -8,7 +8,7 @@ from pyflame.dtypes import DType
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import reduction as red
 from pyflame.ops import shaping as sh
-from pyflame.ops.core import as_tensor, axis_of, call, common_dtype, convert, operands
+from pyflame.ops.core import as_tensor, axis_of, call, cast, common_dtype, convert, operands, rounded_once
 from pyflame_rt.graph.errors import ShapeMismatchError
 
 if TYPE_CHECKING:
@@ -87,27 +87,32 @@ def outer(input: Any, vec2: Any) -> Tensor:
 ger = outer
 
 
+@rounded_once
 def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """``beta * input + alpha * (mat1 @ mat2)``."""
     return _plus(input, mm(mat1, mat2), beta, alpha)
 
 
+@rounded_once
 def addbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """``beta * input + alpha *`` the sum of the products of a batch."""
     products = bmm(batch1, batch2)
     return _plus(input, red.sum(products, 0, dtype=products.dtype), beta, alpha)
 
 
+@rounded_once
 def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """``beta * input + alpha * bmm(batch1, batch2)``."""
     return _plus(input, bmm(batch1, batch2), beta, alpha)
 
 
+@rounded_once
 def addmv(input: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """``beta * input + alpha * (mat @ vec)``."""
     return _plus(input, mv(mat, vec), beta, alpha)
 
 
+@rounded_once
 def addr(input: Any, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """``beta * input + alpha * outer(vec1, vec2)``."""
     return _plus(input, outer(vec1, vec2), beta, alpha)
@@ -122,6 +127,7 @@ def _plus(input: Any, product: Tensor, beta: Any, alpha: Any) -> Tensor:
     return ar.add(input if beta == 1 else ar.mul(input, beta), product)
 
 
+@rounded_once
 def einsum(equation: str, *operands: Any) -> Tensor:
     """Sums of products by a formula such as ``"bij,bjk->bik"``."""
     given = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
@@ -131,7 +137,29 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     if arrow and len(terms.split(",")) == len(tensors):
         pairs = [_without_repeats(v, term) for v, term in zip(tensors, terms.split(","), strict=True)]
         tensors, equation = [v for v, _ in pairs], ",".join(term for _, term in pairs) + "->" + out
+    if dtype.is_integer and _sums(equation, tensors):
+        tensors = [cast(v, DType.int64) for v in tensors]
     return call("Einsum", *tensors, equation=equation)
+
+
+def _sums(equation: str, tensors: list[Tensor]) -> bool:
+    """Whether a formula sums over a label of one operand alone: such sums of integers are int64, products are not."""
+    left, arrow, out = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    gone = [label for label in set(left) if label.isalpha() and (label not in out if arrow else left.count(label) > 1)]
+    if len(terms) == 1:
+        return bool(gone) or (bool(arrow) and "..." in left and "..." not in out)
+    pairs = list(zip(terms, tensors, strict=False))
+    return any(sum(_stretches(v, term, label) for term, v in pairs) == 1 for label in gone)
+
+
+def _stretches(x: Tensor, term: str, label: str) -> bool:
+    """Whether an operand has a label, with a size other than 1."""
+    if label not in term or len(term.replace("...", "")) > x.ndim:
+        return False
+    head, _, tail = term.partition("...")
+    place = head.index(label) if label in head else tail.index(label) - len(tail)
+    return x.shape[place] != 1
 
 
 def _without_repeats(x: Tensor, labels: str) -> tuple[Tensor, str]:
@@ -149,6 +177,7 @@ def _without_repeats(x: Tensor, labels: str) -> tuple[Tensor, str]:
     return x, labels
 
 
+@rounded_once
 def tensordot(a: Any, b: Any, dims: Any = 2) -> Tensor:
     """Sums of products over pairs of dimensions: the last of one and first of the other, or those listed."""
     x, y = operands(a, b)
@@ -215,6 +244,7 @@ def det(input: Any) -> Tensor:
     return call("Det", as_tensor(input))
 
 
+@rounded_once
 def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
     """``input @ weight.T + bias``."""
     w = as_tensor(weight)

@@ -33,7 +33,7 @@ from pyflame.ops.arithmetic import (
     trunc,
     where,
 )
-from pyflame.ops.core import as_tensor, call, cast, floating, operands, scalar, unary
+from pyflame.ops.core import as_tensor, call, cast, floating, operands, rounded_once, scalar, unary
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -63,6 +63,7 @@ def signbit(input: Any) -> Tensor:
     return logical_or(lt(x, 0), lt(call("Div", scalar(1, x.dtype), x), 0))
 
 
+@rounded_once
 def copysign(input: Any, other: Any) -> Tensor:
     """The size of one number with the sign of another."""
     a, b = operands(input, other, floating=True)
@@ -85,6 +86,7 @@ def ceil(input: Any) -> Tensor:
     return _rounding("Ceil", input)
 
 
+@rounded_once
 def round(input: Any, *, decimals: int = 0) -> Tensor:
     """Rounded to the nearest, halves to even."""
     if decimals == 0:
@@ -96,6 +98,7 @@ def round(input: Any, *, decimals: int = 0) -> Tensor:
 fix = trunc
 
 
+@rounded_once
 def frac(input: Any) -> Tensor:
     """What is left after rounding towards zero."""
     return sub(input, trunc(input))
@@ -106,11 +109,13 @@ def exp(input: Any) -> Tensor:
     return unary("Exp", input)
 
 
+@rounded_once
 def exp2(input: Any) -> Tensor:
     """2 to the power of each element."""
     return exp(mul(floating(input), math.log(2)))
 
 
+@rounded_once
 def expm1(input: Any) -> Tensor:
     """``exp(input) - 1``, exact near 0."""
     x = floating(input)
@@ -124,24 +129,29 @@ def log(input: Any) -> Tensor:
     return unary("Log", input)
 
 
+@rounded_once
 def log2(input: Any) -> Tensor:
     """Logarithm to base 2."""
     return mul(log(input), 1.0 / math.log(2))
 
 
+@rounded_once
 def log10(input: Any) -> Tensor:
     """Logarithm to base 10."""
     return mul(log(input), 1.0 / math.log(10))
 
 
+@rounded_once
 def log1p(input: Any) -> Tensor:
     """``log(1 + input)``, exact near 0."""
     x = floating(input)
     y = add(x, 1.0)
     off = sub(y, 1.0)
+    none = eq(y, 0.0)
     # What 1 + x lost in rounding is made up for by the slope of the logarithm.
-    exact = where(eq(off, 0.0), x, mul(log(y), div(x, where(eq(off, 0.0), 1.0, off))))
-    return where(isinf(y), y, exact)
+    curve = mul(log(where(none, 1.0, y)), div(x, where(eq(off, 0.0), 1.0, off)))
+    exact = where(eq(off, 0.0), x, curve)
+    return where(logical_or(isinf(y), none), where(none, log(y), y), exact)
 
 
 def sqrt(input: Any) -> Tensor:
@@ -149,6 +159,7 @@ def sqrt(input: Any) -> Tensor:
     return unary("Sqrt", input)
 
 
+@rounded_once
 def rsqrt(input: Any) -> Tensor:
     """``1 / sqrt(input)``."""
     return reciprocal(sqrt(input))
@@ -217,6 +228,7 @@ def atanh(input: Any) -> Tensor:
 arcsin, arccos, arctan, arcsinh, arccosh, arctanh = asin, acos, atan, asinh, acosh, atanh
 
 
+@rounded_once
 def atan2(input: Any, other: Any) -> Tensor:
     """The angle of the point (other, input)."""
     y, x = operands(input, other, floating=True)
@@ -233,6 +245,7 @@ def atan2(input: Any, other: Any) -> Tensor:
 arctan2 = atan2
 
 
+@rounded_once
 def hypot(input: Any, other: Any) -> Tensor:
     """The length of the vector (input, other)."""
     a, b = operands(input, other)
@@ -246,11 +259,13 @@ def erf(input: Any) -> Tensor:
     return unary("Erf", input)
 
 
+@rounded_once
 def erfc(input: Any) -> Tensor:
     """``1 - erf(input)``."""
     return sub(1.0, erf(input))
 
 
+@rounded_once
 def logaddexp(input: Any, other: Any) -> Tensor:
     """``log(exp(input) + exp(other))`` without overflow."""
     a, b = operands(input, other, floating=True)
@@ -259,6 +274,7 @@ def logaddexp(input: Any, other: Any) -> Tensor:
     return where(eq(a, b), add(top, math.log(2)), add(top, log1p(exp(gap))))
 
 
+@rounded_once
 def logit(input: Any, eps: float | None = None) -> Tensor:
     """``log(input / (1 - input))``, the inverse of sigmoid."""
     x = floating(input)
@@ -266,6 +282,7 @@ def logit(input: Any, eps: float | None = None) -> Tensor:
     return log(div(x, sub(1.0, x)))
 
 
+@rounded_once
 def xlogy(input: Any, other: Any) -> Tensor:
     """``input * log(other)``, 0 where ``input`` is."""
     a, b = operands(input, other, floating=True)
@@ -273,6 +290,7 @@ def xlogy(input: Any, other: Any) -> Tensor:
     return where(logical_and(zero, logical_not(isnan(b))), 0.0, mul(a, log(where(zero, 1.0, b))))
 
 
+@rounded_once
 def sinc(input: Any) -> Tensor:
     """``sin(pi x) / (pi x)``, 1 at 0."""
     x = mul(floating(input), math.pi)
@@ -280,11 +298,13 @@ def sinc(input: Any) -> Tensor:
     return where(flat, 1.0, div(sin(x), where(flat, 1.0, x)))
 
 
+@rounded_once
 def deg2rad(input: Any) -> Tensor:
     """Degrees to radians."""
     return mul(floating(input), math.pi / 180)
 
 
+@rounded_once
 def rad2deg(input: Any) -> Tensor:
     """Radians to degrees."""
     return mul(floating(input), 180 / math.pi)

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyflame.dtypes import DType, get_default_dtype, to_dtype
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import pointwise as pw
-from pyflame.ops.core import as_tensor, axes_of, axis_of, call, call_many, cast, const, dim_argument, floating, scalar
+from pyflame.ops.core import (
+    as_tensor,
+    axes_of,
+    axis_of,
+    call,
+    call_many,
+    cast,
+    const,
+    dim_argument,
+    floating,
+    rounded_once,
+    scalar,
+)
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -141,15 +153,19 @@ def argmin(input: Any, dim: int | None = None, keepdim: bool = False, *, axis: i
 
 
 def all(input: Any, dim: Any = None, keepdim: bool = False, *, axis: Any = None) -> Tensor:
-    """Whether all elements are true (not zero)."""
-    x = cast(cast(as_tensor(input), DType.bool), DType.uint8)
-    return cast(_reduce("ReduceMin", x, dim_argument(dim, axis), keepdim), DType.bool)
+    """Whether all elements are true (not zero); of bytes as a byte."""
+    return _truth("ReduceMin", input, dim_argument(dim, axis), keepdim)
 
 
 def any(input: Any, dim: Any = None, keepdim: bool = False, *, axis: Any = None) -> Tensor:
-    """Whether an element is true (not zero)."""
-    x = cast(cast(as_tensor(input), DType.bool), DType.uint8)
-    return cast(_reduce("ReduceMax", x, dim_argument(dim, axis), keepdim), DType.bool)
+    """Whether an element is true (not zero); of bytes as a byte."""
+    return _truth("ReduceMax", input, dim_argument(dim, axis), keepdim)
+
+
+def _truth(name: str, input: Any, dim: Any, keepdim: bool) -> Tensor:
+    x = as_tensor(input)
+    found = _reduce(name, cast(cast(x, DType.bool), DType.uint8), dim, keepdim)
+    return found if x.dtype is DType.uint8 else cast(found, DType.bool)
 
 
 def count_nonzero(input: Any, dim: Any = None) -> Tensor:
@@ -157,6 +173,7 @@ def count_nonzero(input: Any, dim: Any = None) -> Tensor:
     return sum(cast(as_tensor(input), DType.bool), dim)
 
 
+@rounded_once
 def var_mean(
     input: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -174,6 +191,7 @@ def var_mean(
     return variance, centre if keepdim else centre.reshape(variance.shape)
 
 
+@rounded_once
 def var(
     input: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
 ) -> Tensor:
@@ -181,6 +199,7 @@ def var(
     return var_mean(input, dim, unbiased, keepdim, correction=correction)[0]
 
 
+@rounded_once
 def std(
     input: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
 ) -> Tensor:
@@ -188,6 +207,7 @@ def std(
     return pw.sqrt(var(input, dim, unbiased, keepdim, correction=correction))
 
 
+@rounded_once
 def std_mean(
     input: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -196,6 +216,7 @@ def std_mean(
     return pw.sqrt(variance), centre
 
 
+@rounded_once
 def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Tensor:
     """``log(sum(exp(input)))`` without overflow."""
     return _reduce("ReduceLogSumExp", floating(input), dim, keepdim)
@@ -206,6 +227,7 @@ def nansum(input: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
     return sum(ar.where(ar.isnan(input), 0, input), dim, keepdim)
 
 
+@rounded_once
 def nanmean(input: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
     """Mean without NaN."""
     x = floating(input)
@@ -299,6 +321,7 @@ def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     return kthvalue(x, (x.shape[axis_of(dim, x.ndim)] + 1) // 2 if x.ndim else 1, dim, keepdim)
 
 
+@rounded_once
 def norm(input: Any, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Tensor:
     """The p-norm over dimensions: ``(sum |x|**p) ** (1/p)``."""
     x = floating(input)

@@ -146,7 +146,7 @@ def _pow_type(x: Value, y: Value, /) -> TensorType:
 
 def _pow_vjp(g: Value, z: Value, x: Value, y: Value) -> tuple[Value | None, Value | None]:
     from pyflame_rt.ops.cast import CastLike
-    from pyflame_rt.ops.logic import Equal, Where
+    from pyflame_rt.ops.logic import And, Equal, Where
     from pyflame_rt.ops.math import Log
 
     power = y if y.dtype is x.dtype else CastLike(y, x)
@@ -155,9 +155,10 @@ def _pow_vjp(g: Value, z: Value, x: Value, y: Value) -> tuple[Value | None, Valu
     to_base = unbroadcast(g * slope, x)
     if not y.dtype.is_float:
         return to_base, None
-    positive = x > 0.0
-    log = Where(positive, Log(Where(positive, x, 1.0)), 0.0)
-    to_power = unbroadcast(g * z * log, y)
+    # 0**y stays 0 for all y > 0; powers of negative numbers exist at whole y only, and have no slope there.
+    flat = And(Equal(x, 0.0), power >= 0.0)
+    log = Where(flat, 0.0, Log(Where(flat, 1.0, x)))
+    to_power = unbroadcast(g * (z * log), y)
     return to_base, to_power if y.dtype is x.dtype else CastLike(to_power, y)
 
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from pyflame_rt.graph import DType, Node, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
-from pyflame_rt.ops.activation import Clip
 from pyflame_rt.ops.arithmetic import Abs, Mod
 from pyflame_rt.ops.cast import Cast
 from pyflame_rt.ops.index import Gather, GatherElements, ScatterElements
@@ -104,7 +103,9 @@ def _inside(x: Value, size: int, padding: str, align_corners: bool) -> Value:
     """Coordinates (whole or not) brought into the image as the padding mode says."""
     if padding == "reflection":
         x = _reflected(x, *((0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)))
-    return Clip(x, 0.0, size - 1.0)
+    # As Clip, but without a slope on the border itself.
+    last = size - 1.0
+    return Where(x <= 0.0, 0.0, Where(x >= last, last, x))
 
 
 def _axis_taps(

@@ -9,7 +9,7 @@ from pyflame.dtypes import DType
 from pyflame.nn.functional.dropout import dropout
 from pyflame.ops.activation import softmax
 from pyflame.ops.arithmetic import where
-from pyflame.ops.core import cast
+from pyflame.ops.core import cast, rounded_once
 from pyflame.ops.creation import full, ones, zeros
 from pyflame.ops.linalg import matmul
 from pyflame.ops.shaping import tril
@@ -57,6 +57,7 @@ def _bias(mask: Any, is_causal: bool, queries: int, keys: int, dtype: DType) -> 
     return where(mask, zeros(list(mask.shape), dtype=dtype), full(list(mask.shape), -math.inf, dtype=dtype))
 
 
+@rounded_once
 def scaled_dot_product_attention(
     query: Any,
     key: Any,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyflame.nn.functional.windows import batched, sizes, symmetric_pads, unbatched
-from pyflame.ops.core import call
+from pyflame.ops.core import call, rounded_once
 from pyflame.ops.linalg import matmul
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
     return product if bias is None else product + bias
 
 
+@rounded_once
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Tensor:
     """For each output `k`: `input1 @ weight[k] @ input2`.
 
@@ -54,6 +55,7 @@ def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Tensor:
     return product if bias is None else product + bias
 
 
+@rounded_once
 def _conv(
     rank: int, input: Any, weight: Any, bias: Any, stride: Sizes, padding: Sizes | str, dilation: Sizes, groups: int
 ) -> Tensor:
@@ -136,6 +138,7 @@ def conv3d(
     return _conv(3, input, weight, bias, stride, padding, dilation, groups)
 
 
+@rounded_once
 def _conv_transpose(
     rank: int,
     input: Any,

@@ -11,7 +11,7 @@ from pyflame.ops import linalg
 from pyflame.ops.activation import log_softmax, logsigmoid, softplus
 from pyflame.ops.arithmetic import abs as absolute
 from pyflame.ops.arithmetic import clamp_min, minimum, where
-from pyflame.ops.core import call, cast
+from pyflame.ops.core import call, cast, rounded_once
 from pyflame.ops.creation import zeros_like
 from pyflame.ops.pointwise import exp, log, sqrt
 from pyflame.ops.reduction import norm
@@ -230,6 +230,7 @@ def _smoothed(
     return losses.sum() / shares.sum()
 
 
+@rounded_once
 def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction: Reduction | str = "mean") -> Tensor:
     """The loss of probabilities against zeros and ones; logarithms are bounded below by -100, as in torch.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame.autograd import no_grad
 from pyflame.dtypes import DType
-from pyflame.ops.core import call, call_many
+from pyflame.ops.core import call, call_many, cast, rounded_once
 from pyflame.ops.creation import ones, zeros
 from pyflame_rt.graph.errors import ShapeMismatchError
 
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from pyflame.tensors import Tensor
 
 __all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "local_response_norm", "normalize", "rms_norm"]
+
+
+_HALVES = (DType.float16, DType.bfloat16)
+
+
+def _wide(value: Any) -> Any:
+    return cast(value, DType.float32) if value is not None and value.dtype in _HALVES else value
 
 
 def _along_channels(value: Any, rank: int) -> Any:
@@ -51,6 +58,10 @@ def batch_norm(
         >>> y.numpy().tolist()
         [[-1.0], [1.0]]
     """
+    if input.dtype in _HALVES:
+        wide = cast(input, DType.float32)
+        y = batch_norm(wide, running_mean, running_var, _wide(weight), _wide(bias), training, momentum, eps)
+        return cast(y, input.dtype)
     rank = len(input.shape)
     if not training:
         if running_mean is None or running_var is None:
@@ -104,6 +115,7 @@ def _inner(input: Any) -> int:
     return (DType.float64 if input.dtype is DType.float64 else DType.float32).rt.onnx
 
 
+@rounded_once
 def rms_norm(input: Any, normalized_shape: Sequence[int] | int, weight: Any = None, eps: float | None = None) -> Tensor:
     """The last dimensions over the root of their mean square, then scaled; eps is the dtype's own by default.
 
@@ -128,6 +140,7 @@ def _last(input: Any, normalized_shape: Sequence[int] | int) -> list[int]:
     return shape
 
 
+@rounded_once
 def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
     """Each group of channels of [N, C, ...] to mean 0 and variance 1, then each channel scaled and shifted.
 
@@ -162,6 +175,11 @@ def instance_norm(
         >>> pf.nn.functional.instance_norm(pf.tensor([[[1.0, 3.0]]]), eps=0.0).numpy().tolist()
         [[[-1.0, 1.0]]]
     """
+    if input.dtype in _HALVES:
+        wide = cast(input, DType.float32)
+        stats = (running_mean, running_var)
+        y = instance_norm(wide, *stats, _wide(weight), _wide(bias), use_input_stats, momentum, eps)
+        return cast(y, input.dtype)
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     axes = list(range(2, len(input.shape)))
@@ -177,6 +195,7 @@ def instance_norm(
     return _affine(centred * (variance + eps).rsqrt(), weight, bias)
 
 
+@rounded_once
 def local_response_norm(input: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
     """Each value over a power of the squares in its neighbouring channels.
 
@@ -197,6 +216,7 @@ def local_response_norm(input: Any, size: int, alpha: float = 1e-4, beta: float 
     return input / (means * alpha + k) ** beta
 
 
+@rounded_once
 def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """Vectors along `dim` over their p-norm.
 

@@ -12,7 +12,7 @@ from pyflame.arrays import adopt
 from pyflame.autograd import no_grad
 from pyflame.dtypes import DType
 from pyflame.nn.functional.windows import batched, sizes, symmetric_pads, unbatched
-from pyflame.ops.core import call, call_many
+from pyflame.ops.core import call, call_many, rounded_once
 from pyflame.ops.creation import arange
 from pyflame.ops.linalg import matmul
 from pyflame.ops.shaping import cat
@@ -128,6 +128,7 @@ def max_pool3d(
     return _max_pool(3, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
+@rounded_once
 def _avg_pool(
     rank: int,
     input: Any,
@@ -219,6 +220,7 @@ def avg_pool3d(
     return _avg_pool(3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
+@rounded_once
 def _lp_pool(rank: int, input: Any, norm_type: float, kernel: Sizes, stride: Sizes | None, ceil_mode: bool) -> Tensor:
     powers = _avg_pool(rank, input**norm_type, kernel, stride, 0, ceil_mode, True)
     count = math.prod(sizes(kernel, rank, "kernel_size"))
@@ -263,6 +265,7 @@ def _targets(x: Tensor, output_size: Any, rank: int) -> tuple[int, ...]:
     return tuple(int(have) if want is None else int(want) for have, want in zip(x.shape[2:], listed, strict=True))
 
 
+@rounded_once
 def _adaptive_avg(rank: int, input: Any, output_size: Any) -> Tensor:
     x, had_batch = batched(input, rank + 2, f"adaptive_avg_pool{rank}d")
     want, have = _targets(x, output_size, rank), tuple(x.shape[2:])

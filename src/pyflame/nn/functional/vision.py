@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame.dtypes import DType
 from pyflame.nn.functional.windows import sizes
-from pyflame.ops.core import call, const
+from pyflame.ops.core import call, const, rounded_once
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +19,7 @@ MODES = {"nearest": "nearest", "nearest-exact": "nearest", "linear": "linear", "
 MODES |= {"trilinear": "linear", "bicubic": "cubic"}
 
 
+@rounded_once
 def interpolate(
     input: Any,
     size: int | Sequence[int] | None = None,
@@ -62,6 +63,7 @@ def interpolate(
 upsample = interpolate
 
 
+@rounded_once
 def affine_grid(theta: Any, size: Sequence[int], align_corners: bool = False) -> Tensor:
     """The places that an affine map [N, 2, 3] (or [N, 3, 4]) sends each pixel to.
 
@@ -74,6 +76,7 @@ def affine_grid(theta: Any, size: Sequence[int], align_corners: bool = False) ->
     return call("AffineGrid", theta, tuple(int(s) for s in size), align_corners=int(align_corners))
 
 
+@rounded_once
 def grid_sample(
     input: Any, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool = False
 ) -> Tensor:
