@@ -130,11 +130,14 @@ def test_primitives_and_memory_handles_are_called():
     assert broken.plan.failed == -1
 
 
+@pytest.mark.parametrize("pieces", [0, 1, 4, 1000])
 @pytest.mark.parametrize("threads", [1, 2, 3, 64, 1000])
 @pytest.mark.parametrize("rows", [0, 1, 2, 5, 1000, 70_001])
-def test_threads_cover_every_row_once(rows, threads):
+def test_threads_cover_every_row_once(rows, threads, pieces):
     data = np.zeros(rows, "f")
-    built = Built([kernel_step(add(1.0), [data.ctypes.data] * 2, rows, grain=1)] * 3, threads=threads)
+    step = kernel_step(add(1.0), [data.ctypes.data] * 2, rows, grain=1)
+    step.pieces = pieces
+    built = Built([step] * 3, threads=threads)
     assert built.run() == 0
     np.testing.assert_array_equal(data, 3)
 

@@ -75,6 +75,7 @@ class Step(ctypes.Structure):
         ("params", c_void_p),
         ("rows", c_int64),
         ("grain", c_int64),
+        ("pieces", c_int64),  # chunks a thread may have: more than one evens out threads that get on differently
     )
 
 
@@ -117,6 +118,7 @@ class _Team(ctypes.Structure):
         ("chunks", c_int64),
         ("thread_num", c_void_p),
         ("claimed", c_int64),
+        ("each", c_int64),  # chunks that are a thread's own
     )
 
 
@@ -223,9 +225,9 @@ def _emit_branches(b: Builder) -> None:
 
 
 def _claimed(b: Builder, team: _Fields, chunks: str) -> Iterator[str]:
-    """A thread takes the chunk of its own number, then any nobody has taken: the team may be smaller than asked for."""
+    """A thread takes its own chunks, then any nobody has taken: the team may be smaller than asked for."""
     number = b.op(f"call i32 {team.load('thread_num')}()")
-    own = b.op(f"zext i32 {number} to i64")
+    own = b.integer(f"mul {b.op(f'zext i32 {number} to i64')}, {team.load('each')}")
     loop, mine, following, done = (b.label(hint) for hint in ("try", "mine", "following", "done"))
     origin = b.block
     b.jump(loop)
@@ -387,7 +389,7 @@ def _emit_window(b: Builder, plan: _Fields, step: _Fields, team: str, args: str)
     count, parallel = step.load("nargs"), plan.load("parallel")
     threads = _least(b, count, _emit_share(b, plan))
     shared = _Fields(b, _Team, team)
-    for name, value in {"args": args, "rows": "0", "chunks": count, "claimed": "0"}.items():
+    for name, value in {"args": args, "rows": "0", "chunks": count, "claimed": "0", "each": "1"}.items():
         shared.store(name, value)
     shared.store("thread_num", plan.load("thread_num"))
     split, single, done = b.label("side"), b.label("turn"), b.label("window")
@@ -411,8 +413,11 @@ def _emit_kernel(
     safe = b.op(f"select i1 {b.op(f'icmp sgt i64 {grain}, 0')}, i64 {grain}, i64 1")
     rounded_up = b.integer(f"add {rows}, {b.integer(f'sub {safe}, 1')}")
     wanted = b.integer(f"udiv {rounded_up}, {safe}")
-    chunks = _least(b, wanted, _least(b, _emit_share(b, plan), str(MAX_THREADS)))
-    many = b.op(f"icmp sgt i64 {chunks}, 1")
+    team_size = _least(b, wanted, _least(b, _emit_share(b, plan), str(MAX_THREADS)))
+    pieces = step.load("pieces")
+    several = b.op(f"select i1 {b.op(f'icmp sgt i64 {pieces}, 1')}, i64 {pieces}, i64 1")
+    chunks = _least(b, wanted, _least(b, b.integer(f"mul {team_size}, {several}"), str(MAX_THREADS)))
+    many = b.op(f"icmp sgt i64 {team_size}, 1")
     both = b.op(f"and i1 {many}, {b.op(f'icmp ne ptr {parallel}, null')}")
     split, single = b.label("split"), b.label("single")
     b.branch(both, split, single)
@@ -421,11 +426,12 @@ def _emit_kernel(
     b.jump(judge)
     b.place(split)
     shared = _Fields(b, _Team, team)
-    fields = {"fn": fn, "args": args, "params": params, "rows": rows, "chunks": chunks, "claimed": "0"}
+    each = b.integer(f"udiv {chunks}, {team_size}")
+    fields = {"fn": fn, "args": args, "params": params, "rows": rows, "chunks": chunks, "claimed": "0", "each": each}
     for name, value in fields.items():
         shared.store(name, value)
     shared.store("thread_num", plan.load("thread_num"))
-    threads = b.op(f"trunc i64 {chunks} to i32")
+    threads = b.op(f"trunc i64 {team_size} to i32")
     b.do(f"call void {parallel}(ptr @pyflame_team, ptr {team}, i32 {threads}, i32 0)")
     b.jump(judge)
     return [("0", single), ("0", split)]

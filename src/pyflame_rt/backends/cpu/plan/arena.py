@@ -160,7 +160,7 @@ class Arena:
                 slot = ctypes.addressof(bufs) + i * ctypes.sizeof(ctypes.c_void_p)
                 patches.append(Patch(PatchKind.POINTER, slot, io, view.byte_offset))
         args, sizes = ctypes.addressof(bufs), ctypes.addressof(params)
-        return Step(StepKind.KERNEL, address, args, len(step.views), sizes, step.rows, step.grain)
+        return Step(StepKind.KERNEL, address, args, len(step.views), sizes, step.rows, step.grain, step.pieces)
 
     def _primitive(self, step: DnnStep, patches: list[Patch]) -> Step:
         memories = {}

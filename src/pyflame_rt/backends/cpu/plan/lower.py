@@ -32,6 +32,8 @@ __all__ = ["BetterApart", "DnnStep", "HostStep", "KernelStep", "Lowered", "Lower
 ROW_GRAIN = 32_768
 # Axes shorter than this are not worth a blocked transpose.
 LEAST_TURN = 8
+# Chunks of rows a thread may have, where rows are independent: a thread that is held up leaves some to others.
+PIECES = 4
 
 
 class NotNative(Exception):
@@ -53,6 +55,7 @@ class KernelStep:
     rows: int
     grain: int
     nodes: tuple[str, ...] = ()
+    pieces: int = 1  # a thread may have; kernels that keep something between rows want one
 
 
 @dataclass(slots=True)
@@ -224,9 +227,18 @@ class Lowering:
 
     # ------------------------------------------------------------------ steps
 
-    def kernel(self, label: str, kernel: Kernel, views: list[View], params: list[int], rows: int, grain: int) -> None:
-        """Add a generated kernel."""
-        self.steps.append(KernelStep(label, kernel, views, params, rows, max(grain, 1), self.nodes))
+    def kernel(
+        self,
+        label: str,
+        kernel: Kernel,
+        views: list[View],
+        params: list[int],
+        rows: int,
+        grain: int,
+        pieces: int = 1,
+    ) -> None:
+        """Add a generated kernel; with several ``pieces`` threads that get on faster take over from others."""
+        self.steps.append(KernelStep(label, kernel, views, params, rows, max(grain, 1), self.nodes, pieces))
 
     def primitive(self, label: str, primitive: Primitive, args: dict[str, View]) -> None:
         """Add a library primitive."""
@@ -237,7 +249,7 @@ class Lowering:
     def row_kernel(self, label: str, kernel: RowKernel, nest: Nest, views: list[View]) -> None:
         """Add a row kernel over a nest."""
         grain = FLAT_GRAIN if not nest.outer else max(1, ROW_GRAIN // max(nest.inner, 1))
-        self.kernel(label, kernel, views, nest.params(kernel.operands), nest.rows, grain)
+        self.kernel(label, kernel, views, nest.params(kernel.operands), nest.rows, grain, PIECES)
 
     def copied(self, view: View, target: View | None = None) -> View:
         """The same elements in a contiguous value, or in ``target``."""
@@ -271,7 +283,7 @@ class Lowering:
         params += [v.strides[k] for v in (source, target) for k in outer]
         blocks = math.prod(sizes[k] for k in outer) * -(-sizes[i] // TransposeKernel.BLOCK)
         grain = max(1, ROW_GRAIN // (TransposeKernel.BLOCK * sizes[j]))
-        self.kernel("copy", TransposeKernel(len(outer)), [source, target], params, blocks, grain)
+        self.kernel("copy", TransposeKernel(len(outer)), [source, target], params, blocks, grain, PIECES)
         return True
 
     def reordered(self, view: View, desc: MemDesc | None) -> View:

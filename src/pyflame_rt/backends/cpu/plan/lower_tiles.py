@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GRAIN",
     "MAX_DEPTH",
+    "PIECES",
     "Ending",
     "apart_of",
     "as_rows",
@@ -45,6 +46,7 @@ BLOCK_FLOATS = 65_536
 SHORT = 256  # rows that are one block
 MAX_DEPTH = 16_384
 MANY_ITEMS = 1024
+PIECES = 8  # of a product a thread may have: another program on one core delays by an eighth what it delayed whole
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ def packed_step(
     params += [o.strides[0] for o, r in zip(operands, finish.operands, strict=True) if r == "full"]
     grain = GRAIN // max(min(block, rows) * depth * columns, 1)
     kernel = ProductKernel("rows", tile, finish)
-    low.kernel(label, kernel, [x, packed, *operands, out], params, blocks * count, grain)
+    low.kernel(label, kernel, [x, packed, *operands, out], params, blocks * count, grain, PIECES)
 
 
 def apart_of(low: Lowering, items: int) -> int:
