@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.program import TransposeKernel
-from pyflame_rt.backends.cpu.llvm.tiles.micro import PLAIN, tile_for
+from pyflame_rt.backends.cpu.llvm.tiles.micro import PLAIN, row_panel, tile_for
 from pyflame_rt.backends.cpu.llvm.tiles.pack import PackKernel
 from pyflame_rt.backends.cpu.plan.lower import BetterApart, Lowering, NotNative
 from pyflame_rt.backends.cpu.plan.lower_tiles import (
@@ -57,7 +57,7 @@ def moving(low: Lowering, step: Step, group: Group | None = None) -> View:
     ending = ending_of(low, step, group, bias, len(shape) - 1)
     if ending.finish.operands.count("full") > MAX_FULL:
         raise BetterApart("a loop that reads so much is quicker on its own")
-    x = _rows(low, a, rows, depth)
+    x = _rows(low, a, rows, depth, width)
     operands = [
         row_operand(low, n, r, (rows, width)) for n, r in zip(ending.names, ending.finish.operands, strict=True)
     ]
@@ -80,10 +80,9 @@ def turned_alone(low: Lowering, step: Step) -> bool:
 def _turned(low: Lowering, label: str, a: View, b: View) -> View:
     """The transposed product, as a view the right way round."""
     out = low.new((b.shape[1], a.shape[0]), DType.Float32)
-    x = _rows(low, b.permuted([1, 0]), *b.shape[::-1])
+    x = _rows(low, b.permuted([1, 0]), *b.shape[::-1], out.shape[1])
     packed = _packed(low, a.permuted([1, 0]))
-    rows, depth = x.shape
-    packed_step(low, label, x, packed, [], PLAIN, out, _block(rows, depth, out.shape[1]))
+    packed_step(low, label, x, packed, [], PLAIN, out, _block(out.shape[0], b.shape[0], out.shape[1]))
     return out.permuted([1, 0])
 
 
@@ -115,18 +114,24 @@ def _operands(low: Lowering, step: Step) -> tuple[View, View, str]:
     return a, b, bias
 
 
-def _rows(low: Lowering, view: View, rows: int, depth: int) -> View:
+def _rows(low: Lowering, view: View, rows: int, depth: int, width: int) -> View:
+    """The left operand: rows as they lie, or in panels where their elements do not lie together but rows do."""
     flat = view.reshaped((rows, depth))
-    if flat is not None and len(flat.shape) == 2 and flat.strides[1] != 1 and depth != 1:
-        return low.copied(flat)
+    if flat is not None and flat.strides[1] != 1 and depth != 1:
+        if flat.strides[0] != 1:
+            return low.copied(flat)
+        return _in_panels(low, flat.permuted([1, 0]), row_panel(tile_for(host(), width), host().lanes(4)))
     return as_rows(low, view, rows, depth)
 
 
 def _packed(low: Lowering, matrix: View) -> View:
+    """The right operand, in panels."""
+    return _in_panels(low, matrix, tile_for(host(), matrix.shape[1]).vectors * host().lanes(4))
+
+
+def _in_panels(low: Lowering, matrix: View, columns: int) -> View:
     """Panels of columns; zeros or whatever was there beyond the last column, which nobody stores."""
     depth, width = matrix.shape
-    tile = tile_for(host(), width)
-    columns = tile.vectors * host().lanes(4)
     count = -(-width // columns)
     out = low.new((count, depth, columns), DType.Float32)
     if matrix.strides[0] == 1 and matrix.strides[1] != 1 and width > 1:
@@ -135,7 +140,8 @@ def _packed(low: Lowering, matrix: View) -> View:
     if matrix.strides[1] != 1 and width != 1:
         matrix = low.copied(matrix)
     grain = PACK_GRAIN // (depth * columns)
-    low.kernel("pack", PackKernel(tile.vectors), [matrix, out], [depth, width, matrix.strides[0]], count, grain)
+    kernel = PackKernel(columns // host().lanes(4))
+    low.kernel("pack", kernel, [matrix, out], [depth, width, matrix.strides[0]], count, grain)
     return out
 
 

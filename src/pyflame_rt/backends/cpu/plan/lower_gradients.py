@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from pyflame_rt.backends.cpu.llvm.host import host
-from pyflame_rt.backends.cpu.llvm.tiles.micro import tile_for
-from pyflame_rt.backends.cpu.llvm.tiles.outer import CollectKernel, OuterKernel, row_panel
+from pyflame_rt.backends.cpu.llvm.tiles.micro import row_panel, tile_for
+from pyflame_rt.backends.cpu.llvm.tiles.outer import CollectKernel, OuterKernel
 from pyflame_rt.backends.cpu.llvm.tiles.spread import SpreadKernel
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative, lowers
 from pyflame_rt.backends.cpu.plan.lower_images import channels_last, steps_of

@@ -182,8 +182,11 @@ def packed_step(
     out: View,
     block: int = 0,
 ) -> None:
-    """The step that multiplies rows by a matrix in panels; ``block`` rows share a panel, or as many as is usual."""
-    (rows, depth), width = x.shape, out.shape[1]
+    """The step that multiplies rows by a matrix in panels; ``block`` rows share a panel, or as many as is usual.
+
+    Rows may be in panels too, by the depth and number of columns of a tile: then ``x`` has three axes.
+    """
+    depth, (rows, width) = x.shape[1], out.shape
     tile = tile_for(host(), width)
     columns = tile.vectors * host().lanes(4)
     block = block or block_of(rows, depth, tile)
@@ -191,7 +194,7 @@ def packed_step(
     params = [rows, width, depth, block, blocks, x.strides[0], out.strides[0]]
     params += [o.strides[0] for o, r in zip(operands, finish.operands, strict=True) if r == "full"]
     grain = GRAIN // max(min(block, rows) * depth * columns, 1)
-    kernel = ProductKernel("rows", tile, finish)
+    kernel = ProductKernel("rows" if len(x.shape) == 2 else "panels", tile, finish)
     low.kernel(label, kernel, [x, packed, *operands, out], params, blocks * count, grain, PIECES)
 
 

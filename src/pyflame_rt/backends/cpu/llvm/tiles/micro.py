@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal
 
 from pyflame_rt.backends.cpu.llvm import ops
@@ -24,8 +25,10 @@ __all__ = [
     "Target",
     "Tile",
     "accumulate",
+    "accumulate_packed",
     "each_tile",
     "finish",
+    "row_panel",
     "row_pointers",
     "tile_for",
 ]
@@ -56,6 +59,11 @@ def tile_for(host: Host, columns: int) -> Tile:
         return Tile(12, 2) if lanes == 16 else Tile(8, 3)
     three = -columns % (3 * lanes) < -columns % (2 * lanes)
     return Tile(4, 3) if three else Tile(6, 2)
+
+
+def row_panel(tile: Tile, lanes: int) -> int:
+    """Rows of a panel, where rows are packed too: whole vectors and whole tiles."""
+    return math.lcm(tile.rows, lanes)
 
 
 def each_tile(b: Builder, tile: Tile, low: str, high: str, body: Callable[[int, str, str], None]) -> None:
@@ -101,11 +109,29 @@ def accumulate(
         loop = Loop(b, low, high, step, carried)
         k, (place, *values) = loop.open()
         for u in range(step):
-            values = _turn(at, tile, [floats(b, p, k) for p in pointers], place, values, u)
+            values = _turn(at, tile, [floats(b, floats(b, p, k), u) for p in pointers], place, values, u)
         carried = [("ptr", floats(b, place, step * width)), *((vector, v) for v in values)]
         ended = loop.close([value for _, value in carried])
         carried = [("ptr", ended[0]), *((vector, v) for v in ended[1:])]
     return [value for _, value in carried[1:]], carried[0][1]
+
+
+def accumulate_packed(
+    at: Lanes, tile: Tile, left: str, step: int, panel: str, depth: str, sums: Sequence[str]
+) -> list[str]:
+    """Like :func:`accumulate`, of rows that lie side by side: ``step`` floats on is the next of the depth."""
+    b, vector = at.builder, at.type("float")
+    width = tile.vectors * at.lanes
+    whole = b.integer(f"and {depth}, {-_UNROLL}")
+    carried = [("ptr", left), ("ptr", panel), *((vector, s) for s in sums)]
+    for low, high, turns in (("0", whole, _UNROLL), (whole, depth, 1)):
+        loop = Loop(b, low, high, turns, carried)
+        _, (rows, place, *values) = loop.open()
+        for u in range(turns):
+            values = _turn(at, tile, [floats(b, rows, u * step + r) for r in range(tile.rows)], place, values, u)
+        ended = loop.close([floats(b, rows, turns * step), floats(b, place, turns * width), *values])
+        carried = [("ptr", ended[0]), ("ptr", ended[1]), *((vector, v) for v in ended[2:])]
+    return [value for _, value in carried[2:]]
 
 
 def _turn(at: Lanes, tile: Tile, rows: Sequence[str], panel: str, sums: Sequence[str], turn: int) -> list[str]:
@@ -115,7 +141,7 @@ def _turn(at: Lanes, tile: Tile, rows: Sequence[str], panel: str, sums: Sequence
     columns = [load_vector(at, floats(b, panel, turn * width + v * at.lanes)) for v in range(tile.vectors)]
     result = list(sums)
     for r, pointer in enumerate(rows):
-        value = at.splat("float", b.op(f"load float, ptr {floats(b, pointer, turn)}, align 4"))
+        value = at.splat("float", b.op(f"load float, ptr {pointer}, align 4"))
         for v, column in enumerate(columns):
             at_sum = r * tile.vectors + v
             result[at_sum] = at.fma(value, column, V(at, "float", result[at_sum])).name

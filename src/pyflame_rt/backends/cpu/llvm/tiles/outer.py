@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -20,6 +19,7 @@ from pyflame_rt.backends.cpu.llvm.tiles.control import (
     store_vector,
     when,
 )
+from pyflame_rt.backends.cpu.llvm.tiles.micro import row_panel
 from pyflame_rt.backends.cpu.llvm.tiles.winograd import combined, filter_lines
 
 if TYPE_CHECKING:
@@ -27,16 +27,11 @@ if TYPE_CHECKING:
 
     from pyflame_rt.backends.cpu.llvm.tiles.micro import Tile
 
-__all__ = ["COLLECT_PARAMS", "OUTER_PARAMS", "CollectKernel", "OuterKernel", "row_panel"]
+__all__ = ["COLLECT_PARAMS", "OUTER_PARAMS", "CollectKernel", "OuterKernel"]
 
 OUTER_PARAMS = ("depth", "rows", "panels", "left_point", "right_point", "result_point", "result_panel", "keep")
 COLLECT_PARAMS = ("rows", "columns", "points", "source_point", "source_panel", "result_column", "result_row")
 _UNROLL = 2
-
-
-def row_panel(tile: Tile, lanes: int) -> int:
-    """Rows of a panel of the left operand: whole vectors and whole tiles."""
-    return math.lcm(tile.rows, lanes)
 
 
 @dataclass(frozen=True)

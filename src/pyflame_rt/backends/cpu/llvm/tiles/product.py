@@ -20,8 +20,10 @@ from pyflame_rt.backends.cpu.llvm.tiles.micro import (
     Target,
     Tile,
     accumulate,
+    accumulate_packed,
     each_tile,
     finish,
+    row_panel,
     row_pointers,
 )
 from pyflame_rt.graph.records import dataclass
@@ -46,9 +48,12 @@ class ProductKernel:
     A row of a convolution is an output pixel, counted over images, lines and columns; each tap adds ``depth`` products
     from the pixel's address plus the tap's offset. The weights of a pixel kernel are packed by group, panels of one
     group never hold columns of the next; ``columns`` counts those of one group.
+
+    The source "panels" is packed too, as PackKernel does: panels of ``row_panel`` rows, in which neighbours are rows of
+    one step of the depth. It takes ROW_PARAMS, without use for ``source_stride``.
     """
 
-    source: Literal["rows", "pixels"]
+    source: Literal["rows", "pixels", "panels"]
     tile: Tile
     finish: Finish = PLAIN
 
@@ -74,7 +79,8 @@ class _Product:
         self.kernel, self.b, self.tile = kernel, b, kernel.tile
         self.at = Lanes(b, b.host.lanes(4))
         self.width = self.tile.vectors * self.at.lanes
-        names = ROW_PARAMS if kernel.source == "rows" else PIXEL_PARAMS
+        names = PIXEL_PARAMS if kernel.source == "pixels" else ROW_PARAMS
+        self.panel = row_panel(self.tile, self.at.lanes)
         self.p = {name: b.load_i64("%params", k) for k, name in enumerate(names)}
         cursor = len(names)
         self.strides = []
@@ -96,11 +102,11 @@ class _Product:
 
     def _item(self, item: str) -> None:
         b, p = self.b, self.p
-        total = self.panels if self.kernel.source == "rows" else p["group_panels"]
+        total = p["group_panels"] if self.kernel.source == "pixels" else self.panels
         block, panel = b.integer(f"sdiv {item}, {total}"), b.integer(f"srem {item}, {total}")
         weights = floats(b, self.weights, mul(b, panel, mul(b, self.deep, self.width)))
         source = self.source
-        if self.kernel.source == "rows":
+        if self.kernel.source != "pixels":
             first = left_from = mul(b, panel, self.width)
         else:
             group, local = b.integer(f"sdiv {panel}, {self.panels}"), b.integer(f"srem {panel}, {self.panels}")
@@ -110,6 +116,12 @@ class _Product:
         left = b.integer(f"sub {p['columns']}, {left_from}")
         low = mul(b, block, p["block"])
         high = least(b, add(b, low, p["block"]), p["rows"])
+        if self.kernel.source == "panels":
+            # A lesser tile could reach from one panel into the next.
+            with Loop(b, low, high, self.tile.rows) as row:
+                rest = b.integer(f"sub {high}, {row}")
+                self._tile(self.tile.rows, row, rest, source, weights, first, left)
+            return
         each_tile(
             b, self.tile, low, high, lambda size, row, rest: self._tile(size, row, rest, source, weights, first, left)
         )
@@ -121,6 +133,10 @@ class _Product:
         if self.kernel.source == "rows":
             pointers = row_pointers(b, size, valid, source, row, self.p["source_stride"])
             sums, _ = accumulate(at, self.tile, pointers, weights, self.p["depth"], sums)
+        elif self.kernel.source == "panels":
+            which, inside = b.integer(f"udiv {row}, {self.panel}"), b.integer(f"urem {row}, {self.panel}")
+            start = floats(b, source, add(b, mul(b, mul(b, which, self.p["depth"]), self.panel), inside))
+            sums = accumulate_packed(at, self.tile, start, self.panel, weights, self.p["depth"], sums)
         else:
             sums = self._taps(self._pixels(size, row, valid, source), weights, sums)
         strides = tuple(self.strides)
