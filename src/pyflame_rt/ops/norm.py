@@ -8,7 +8,7 @@ import numpy as np
 
 from pyflame_rt.graph import DType, Node
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
-from pyflame_rt.ops.arithmetic import Abs, Reciprocal
+from pyflame_rt.ops.arithmetic import Abs, Reciprocal, unbroadcast, zeros_like
 from pyflame_rt.ops.cast import Cast
 from pyflame_rt.ops.logic import Equal, Where
 from pyflame_rt.ops.math import Sqrt
@@ -217,7 +217,64 @@ def InstanceNormalization(input: Value, scale: Value, B: Value, /, *, epsilon: f
     return _cast(away * _inverse_deviation(variance, epsilon) * factor + shift, input.dtype)
 
 
-@operator(since=17)
+@operator(since=1, domain="pyflame")
+def LayerNormGrad(
+    G: Value, X: Value, Scale: Value, /, *, axis: int = -1, epsilon: float = _EPSILON
+) -> tuple[Value, Value, Value]:
+    """Gradients of LayerNormalization towards X, Scale and B; all are of one type, Scale is not stretched."""
+    first = normalize_axis(axis, X.rank)
+    axes, lead = list(range(first, X.rank)), list(range(first))
+    away, _, variance = _centred(X, axes)
+    inverse = _inverse_deviation(variance, epsilon)
+    plain, scaled = away * inverse, G * Scale
+    dx = (scaled - _mean(scaled, axes) - plain * _mean(scaled * plain, axes)) * inverse
+    sums = [ReduceSum(v, lead, keepdims=0, noop_with_empty_axes=1) for v in (G * plain, G)]
+    return dx, sums[0], sums[1]
+
+
+def _layer_norm_vjp(
+    g: tuple[Value | None, ...],
+    y: tuple[Value, ...],
+    X: Value,
+    Scale: Value,
+    B: Value | None = None,
+    /,
+    *,
+    axis: int,
+    epsilon: float,
+    stash_type: int,
+) -> tuple[Value | None, ...]:
+    first, (gy, g_mean, g_inverse) = normalize_axis(axis, X.rank), g
+    kind, whole = DType.from_onnx(stash_type), tuple(X.shape[first:])
+    alike = X.dtype is kind and tuple(Scale.shape) == whole and (B is None or tuple(B.shape) == whole)
+    if alike and gy is not None and g_mean is None and g_inverse is None:
+        dx, scale, bias = LayerNormGrad(gy, X, Scale, axis=axis, epsilon=epsilon)
+        return dx, scale, None if B is None else bias
+    axes = list(range(first, X.rank))
+    away, inverse = _cast(X, kind) - y[1], y[2]
+    # What reaches the inverse deviation and the mean, shared out: as outputs, and through y.
+    one = zeros_like(away) + 1.0
+    share = Reciprocal(ReduceSum(one, axes, keepdims=1, noop_with_empty_axes=1))
+    deviation = None if g_inverse is None else g_inverse * share
+    centre = None if g_mean is None else g_mean * share
+    direct, scale, bias = None, None, None
+    if gy is not None:
+        inner = _cast(gy * Scale, kind)
+        scale = unbroadcast(gy * _cast(away * inverse, X.dtype), Scale)
+        bias = None if B is None else unbroadcast(gy, B)
+        direct = inner * inverse
+        deviation = _added(deviation, _mean(inner * away, axes))
+        centre = _added(centre, -_mean(direct, axes))
+    bent = None if deviation is None else -away * (deviation * inverse * inverse * inverse)
+    dx = _added(_added(direct, bent), None if centre is None else centre * one)
+    return None if dx is None else _cast(dx, X.dtype), scale, bias
+
+
+def _added(a: Value | None, b: Value | None) -> Value | None:
+    return b if a is None else a if b is None else a + b
+
+
+@operator(since=17, vjp=_layer_norm_vjp, partial=True)
 def LayerNormalization(
     X: Value, Scale: Value, B: Value | None = None, /, *, axis: int = -1, epsilon: float = _EPSILON, stash_type: int = 1
 ) -> tuple[Value, Value, Value]:

@@ -98,7 +98,9 @@ class CheckedArena(Arena):
         slots[0] = table.ctypes.data
         self._tables[id(step)] = table
         self.keep += [slots, params, table]
-        return Step(StepKind.KERNEL, address, first, count, ctypes.addressof(params), step.rows, step.grain, step.pieces)
+        return Step(
+            StepKind.KERNEL, address, first, count, ctypes.addressof(params), step.rows, step.grain, step.pieces
+        )
 
     def _range(self, view: View) -> tuple[int, int]:
         """The memory a kernel may touch through a view: from its first element to its last, or all of a blocked one."""

@@ -1,17 +1,35 @@
-"""Statistics of channels, and the sums their gradients need: columns of a matrix of pixels."""
+"""Statistics of channels, and the sums that gradients of normalisations need: columns of a matrix."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.llvm.host import host
+from pyflame_rt.backends.cpu.llvm.program import (
+    Map,
+    Reduce,
+    Reduction,
+    Scalar,
+    Stage,
+    Store,
+    apply,
+    const,
+    count,
+    load,
+    scalar,
+)
 from pyflame_rt.backends.cpu.llvm.tiles.columns import ColumnsKernel, FoldKernel, Kind
-from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.plan.lower import PIECES, Lowering, NotNative, lowers
 from pyflame_rt.backends.cpu.plan.lower_images import channels_last
+from pyflame_rt.backends.cpu.plan.lower_loops import row_step
+from pyflame_rt.backends.cpu.plan.lower_tiles import as_rows
 from pyflame_rt.graph import DType
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyflame_rt.backends.cpu.plan.concrete import Step
     from pyflame_rt.backends.cpu.plan.views import View
 
@@ -23,14 +41,15 @@ BLOCK_FLOATS = 16_384  # of the rows of a block: half of a first-level cache of 
 @lowers("pyflame::BatchStatistics")
 def batch_statistics(low: Lowering, step: Step) -> None:
     """Mean and variance of every channel."""
-    _sums(low, step, "moments", [_pixels(low, step.node.inputs[0])])
+    _sums(low, step.op.name, "moments", [_pixels(low, step.node.inputs[0])], step.node.outputs)
 
 
 @lowers("pyflame::BatchNormSums")
 def batch_norm_sums(low: Lowering, step: Step) -> None:
     """The sum of a gradient, and that of its products with deviations from the mean."""
     gradient, data, mean = step.node.inputs
-    _sums(low, step, "products", [_pixels(low, gradient), _pixels(low, data), low.dense(mean)])
+    operands = [_pixels(low, gradient), _pixels(low, data), low.dense(mean)]
+    _sums(low, step.op.name, "products", operands, step.node.outputs)
 
 
 def _pixels(low: Lowering, name: str) -> View:
@@ -48,17 +67,62 @@ def _pixels(low: Lowering, name: str) -> View:
     return flat
 
 
-def _sums(low: Lowering, step: Step, kind: Kind, operands: list[View]) -> None:
+@lowers("pyflame::LayerNormGrad")
+def layer_norm_grad(low: Lowering, step: Step) -> None:
+    """A pass along the rows for the input's gradient, one down the columns for those of scale and shift."""
+    names = step.node.inputs
+    shape = low.concrete.shape(names[1])
+    axis = step.attributes["axis"] % len(shape)
+    rows, columns = math.prod(shape[:axis]), math.prod(shape[axis:])
+    if low.concrete.dtype(names[1]) is not DType.Float32 or rows < 2 or not columns:
+        raise NotNative("not several rows of float32")
+    g, x = (as_rows(low, low.strided(n), rows, columns) for n in names[:2])
+    scale = as_rows(low, low.strided(names[2]), 1, columns)
+    dx = low.new((rows, columns), DType.Float32)
+    kept = [low.new((rows,), DType.Float32) for _ in range(2)]
+    each = [replace(v, shape=(rows, columns), strides=(1, 0)) for v in kept]
+    views = [x, g, scale.broadcast((rows, columns)), dx, *each]
+    row_step(low, step.op.name, views, 3, _slope_stages(step.attributes["epsilon"]))
+    wanted = [*step.node.outputs[1:], "", ""][1::-1]
+    if any(wanted):
+        _sums(low, step.op.name, "rows", [g, x, *kept], wanted)
+    for name, view, sizes in ((step.node.outputs[0], dx, shape), *((n, None, shape[axis:]) for n in wanted)):
+        if name:
+            found = low.places[name] if view is None else view
+            low.places[name] = found.reshaped(sizes) or found
+
+
+def _slope_stages(epsilon: float) -> list[Stage]:
+    """Stages over x, g, scale: dx, and the mean and inverse deviation of each row."""
+    x, g, scale = (load(k, "float32") for k in range(3))
+    away = apply("sub", x, scalar("mean"))
+    plain, scaled = apply("mul", away, scalar("inverse")), apply("mul", g, scale)
+    variance = apply("div", scalar("squares"), count())
+    root = apply("sqrt", apply("add", variance, const(epsilon)))
+    rest = apply("sub", apply("sub", scaled, scalar("level")), apply("mul", plain, scalar("slope")))
+    return [
+        Reduce((Reduction("sum", "sum", x),)),
+        Scalar("mean", apply("div", scalar("sum"), count()), 4),
+        Reduce((Reduction("squares", "sum", apply("mul", away, away)),)),
+        Scalar("inverse", apply("reciprocal", root), 5),
+        Reduce((Reduction("first", "sum", scaled), Reduction("second", "sum", apply("mul", scaled, plain)))),
+        Scalar("level", apply("div", scalar("first"), count())),
+        Scalar("slope", apply("div", scalar("second"), count())),
+        Map((Store(3, apply("mul", rest, scalar("inverse"))),)),
+    ]
+
+
+def _sums(low: Lowering, label: str, kind: Kind, operands: list[View], names: Sequence[str]) -> None:
     rows, columns = operands[0].shape
     block = max(8, BLOCK_FLOATS // columns)
     blocks = -(-rows // block)
     partial = low.new((blocks, 2, columns), DType.Float32)
     strides = [v.strides[0] for v in operands[:2] if len(v.shape) == 2]
     params = [rows, columns, block, *strides, *[0] * (2 - len(strides))]
-    low.kernel(step.op.name, ColumnsKernel(kind), [*operands, partial], params, blocks, 2)
+    low.kernel(label, ColumnsKernel(kind), [*operands, partial], params, blocks, 2, PIECES)
     results = [low.new((columns,), DType.Float32) for _ in range(2)]
     groups = -(-columns // host().lanes(4))
-    low.kernel(step.op.name, FoldKernel(kind), [partial, *results], params, groups, max(1, 65_536 // (blocks * 8)))
-    for name, view in zip(step.node.outputs, results, strict=True):
+    low.kernel(label, FoldKernel(kind), [partial, *results], params, groups, max(1, 65_536 // (blocks * 8)))
+    for name, view in zip(names, results, strict=True):
         if name:
             low.places[name] = view

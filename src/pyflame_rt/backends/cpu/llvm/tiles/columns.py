@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
 from pyflame_rt.backends.cpu.llvm.host import host as this_host
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
+from pyflame_rt.backends.cpu.llvm.loops import splat_load
 from pyflame_rt.backends.cpu.llvm.tiles.control import Loop, add, buffers, floats, least, load_vector, mul, store_vector
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ __all__ = ["COLUMN_PARAMS", "ColumnsKernel", "FoldKernel"]
 COLUMN_PARAMS = ("rows", "columns", "block", "stride", "second")
 _VECTORS = 4  # columns of a turn: additions of one vector need not wait for each other
 
-Kind = Literal["moments", "products"]
+Kind = Literal["moments", "products", "rows"]
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,10 @@ class ColumnsKernel:
 
     ``moments``: the sum of a block's rows, and that of squared deviations from the block's own mean.
     ``products``: the sum of ``first``, and that of ``first`` times the deviation of ``second`` from given means.
+    ``rows``: the same with a mean for each row and the deviation times a factor for each row.
 
-    bufs: the matrix (first, second and means for products), partial sums. params: COLUMN_PARAMS, ``stride`` and
-    ``second`` being the row strides of the matrices. rows: blocks.
+    bufs: the matrix (first, second and means for products, then factors for rows), partial sums. params: COLUMN_PARAMS,
+    ``stride`` and ``second`` being the row strides of the matrices. rows: blocks.
     """
 
     kind: Kind
@@ -90,7 +92,7 @@ class _Columns:
 
     def emit(self, b: Builder) -> None:
         self.b, self.at, self.p = b, Lanes(b, b.host.lanes(4)), _params(b)
-        self.operands = buffers(b, 2 if self.kind == "moments" else 4)
+        self.operands = buffers(b, {"moments": 2, "products": 4, "rows": 5}[self.kind])
         lanes, columns = self.at.lanes, self.p["columns"]
         wide = b.integer(f"sub {columns}, {b.integer(f'urem {columns}, {_VECTORS * lanes}')}")
         with Loop(b, "%begin", "%end") as block:
@@ -144,19 +146,26 @@ class _Columns:
         self._store(1, column, self._fold(1, masks, squares), masks)
 
     def _products(self, column: str, masks: Sequence[V | None]) -> None:
-        means = self._row(2, "0", "0", column, masks)
         number = len(masks)
+        means = [] if self.kind == "rows" else self._row(2, "0", "0", column, masks)
 
         def both(row: str, sums: list[V]) -> list[V]:
             first = self._row(0, self.p["stride"], row, column, masks)
             second = self._row(1, self.p["second"], row, column, masks)
             plain = [s + g for s, g in zip(sums[:number], first, strict=True)]
-            pairs = zip(first, second, means, sums[number:], strict=True)
-            return plain + [self.at.fma(g, x - m, s) for g, x, m, s in pairs]
+            away = (
+                self._away(row, second) if self.kind == "rows" else [x - m for x, m in zip(second, means, strict=True)]
+            )
+            return plain + [self.at.fma(g, d, s) for g, d, s in zip(first, away, sums[number:], strict=True)]
 
         found = self._fold(2, masks, both)
         self._store(0, column, found[:number], masks)
         self._store(1, column, found[number:], masks)
+
+    def _away(self, row: str, values: Sequence[V]) -> list[V]:
+        """Deviations from the row's own mean, times its factor."""
+        mean, factor = (splat_load(self.at, floats(self.b, self.operands[k], row)) for k in (2, 3))
+        return [(x - mean) * factor for x in values]
 
 
 class _Fold:
@@ -188,7 +197,7 @@ class _Fold:
     def _values(self, column: str) -> list[V]:
         b, at, p = self.b, self.at, self.p
         total = self._sum(lambda block, s: s + self._part(block, 0, column))
-        if self.kind == "products":
+        if self.kind != "moments":
             return [total, self._sum(lambda block, s: s + self._part(block, 1, column))]
         rows = _real(b, at, p["rows"])
         mean = total / rows
