@@ -80,7 +80,7 @@ def turned_alone(low: Lowering, step: Step) -> bool:
 def _turned(low: Lowering, label: str, a: View, b: View) -> View:
     """The transposed product, as a view the right way round."""
     out = low.new((b.shape[1], a.shape[0]), DType.Float32)
-    x = _rows(low, b.permuted([1, 0]), *b.shape[::-1], out.shape[1])
+    x = _rows(low, b.permuted([1, 0]), b.shape[1], b.shape[0], out.shape[1])
     packed = _packed(low, a.permuted([1, 0]))
     packed_step(low, label, x, packed, [], PLAIN, out, _block(out.shape[0], b.shape[0], out.shape[1]))
     return out.permuted([1, 0])
