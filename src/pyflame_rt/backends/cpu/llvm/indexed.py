@@ -8,7 +8,7 @@ from pyflame_rt.backends.cpu.llvm import ops
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE, RowSpace
 from pyflame_rt.backends.cpu.llvm.host import host as this_host
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
-from pyflame_rt.backends.cpu.llvm.loops import loop
+from pyflame_rt.backends.cpu.llvm.loops import least, load_vector, loop, store_vector, vectors
 from pyflame_rt.backends.cpu.llvm.program import compute_type, itemsize
 from pyflame_rt.graph.records import dataclass
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyflame_rt.backends.cpu.llvm.host import Host
 
-__all__ = ["IndexedKernel", "Params", "RunningKernel", "load_element", "store_element"]
+__all__ = ["IndexedKernel", "Params", "RowSumsKernel", "RunningKernel", "load_element", "store_element"]
 
 _FOLDS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
 
@@ -145,6 +145,86 @@ class IndexedKernel:
             return []
 
         loop(b, "0", n, 1, [], element)
+
+
+@dataclass(frozen=True)
+class RowSumsKernel:
+    """Row i of the result is the sum of the updates whose index is i. Threads take columns, so none waits for another.
+
+    bufs: result, indices, updates, flag (int64). params: columns, rows of the result, updates, stride of the indices,
+    stride of the updates, columns of a block. rows: blocks of columns. Negative indices count from the end; one out of
+    range sets flag to 1 + its number.
+    """
+
+    elem: Literal["float", "double"]
+    index_dtype: str  # int32 or int64
+
+    @property
+    def key(self) -> str:
+        """Equal for kernels of equal structure."""
+        return f"rowsums{self.elem}{self.index_dtype}"
+
+    def emit(self, name: str, host: Host | None = None) -> str:
+        """The module of the kernel."""
+        host = host or this_host()
+        b = Builder(host)
+        b.begin()
+        bufs = list(pointers(b, 4))
+        columns, *sizes, block = Params(b).take(6)
+
+        def part(k: str, _: list[V]) -> list[V]:
+            low = b.integer(f"mul {k}, {block}")
+            high = least(b, b.integer(f"add {low}, {block}"), columns)
+            self._block(
+                Lanes(b, host.vector_bytes // (4 if self.elem == "float" else 8)), bufs, sizes, columns, low, high
+            )
+            return []
+
+        loop(b, "%begin", "%end", 1, [], part)
+        b.do("ret void")
+        b.end(SIGNATURE.format(name=name))
+        return b.text()
+
+    def _block(self, at: Lanes, bufs: list[str], sizes: list[str], columns: str, low: str, high: str) -> None:
+        b, (result, indices, updates, flag), (rows, count, step, stride) = at.builder, bufs, sizes
+
+        def clear(row: str, _: list[V]) -> list[V]:
+            line = b.element(self.elem, result, b.integer(f"mul {row}, {columns}"))
+
+            def zero(i: str, mask: V | None, _: list[V]) -> list[V]:
+                store_vector(at.const(self.elem, 0.0), b.element(self.elem, line, i), mask)
+                return []
+
+            vectors(at, low, high, [], zero)
+            return []
+
+        def update(u: str, _: list[V]) -> list[V]:
+            index = load_element(b, self.index_dtype, indices, b.integer(f"mul {u}, {step}"))
+            entry = index.name if index.elem == "i64" else b.op(f"sext i32 {index.name} to i64")
+            wrapped = b.integer(f"add {entry}, {rows}")
+            entry = b.op(f"select i1 {b.op(f'icmp slt i64 {entry}, 0')}, i64 {wrapped}, i64 {entry}")
+            inside, outside, done = b.label("inside"), b.label("outside"), b.label("next")
+            b.branch(b.op(f"icmp ult i64 {entry}, {rows}"), inside, outside)
+            b.place(outside)
+            b.do(f"store atomic i64 {b.integer(f'add {u}, 1')}, ptr {flag} monotonic, align 8")
+            b.jump(done)
+            b.place(inside)
+            target = b.element(self.elem, result, b.integer(f"mul {entry}, {columns}"))
+            source = b.element(self.elem, updates, b.integer(f"mul {u}, {stride}"))
+
+            def add(i: str, mask: V | None, _: list[V]) -> list[V]:
+                place = b.element(self.elem, target, i)
+                new = load_vector(at, b.element(self.elem, source, i), mask, self.elem)
+                store_vector(load_vector(at, place, mask, self.elem) + new, place, mask)
+                return []
+
+            vectors(at, low, high, [], add)
+            b.jump(done)
+            b.place(done)
+            return []
+
+        loop(b, "0", rows, 1, [], clear)
+        loop(b, "0", count, 1, [], update)
 
 
 @dataclass(frozen=True)

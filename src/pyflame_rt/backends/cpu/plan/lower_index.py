@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from pyflame_rt.backends.cpu.llvm.indexed import IndexedKernel, RunningKernel
+from pyflame_rt.backends.cpu.llvm.indexed import IndexedKernel, RowSumsKernel, RunningKernel
 from pyflame_rt.backends.cpu.llvm.program import (
     Reduce,
     Reduction,
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.plan.concrete import Step
 
 __all__: list[str] = []
+
+_SUMMED: dict[DType, Literal["float", "double"]] = {DType.Float32: "float", DType.Float64: "double"}
+SUMS_BLOCK = 128  # columns of sums that a thread takes at once
 
 
 def _indices(low: Lowering, name: str) -> View:
@@ -158,6 +161,9 @@ def scatter_elements(low: Lowering, step: Step) -> None:
 @lowers("ScatterND")
 def scatter_nd(low: Lowering, step: Step) -> None:
     """A copy of the data, its slices updated at index tuples."""
+    if _is_row_sums(low, step):
+        _row_sums(low, step)
+        return
     data, indices = low.strided(step.node.inputs[0]), _indices(low, step.node.inputs[1])
     updates = low.dense(step.node.inputs[2])
     fold = _fold_of(step, data.dtype)
@@ -173,6 +179,34 @@ def scatter_nd(low: Lowering, step: Step) -> None:
     strides = ([0] * len(lead), indices.strides[:-1], near)
     inner = (n, 1, indices.strides[-1], 1)
     _indexed(low, "ScatterND", (out, indices, updates), lead, strides, inner, axes, put=True, fold=fold)
+
+
+def _is_row_sums(low: Lowering, step: Step) -> bool:
+    """Whether rows are added to zeros, wide enough to be divided by columns."""
+    zeros = low.constant_of(step.node.inputs[0])
+    if step.attributes["reduction"] != "add" or zeros is None or zeros.ndim != 2 or zeros.shape[1] < SUMS_BLOCK:
+        return False
+    if low.concrete.dtype(step.node.inputs[0]) not in _SUMMED or low.concrete.shape(step.node.inputs[1])[-1] != 1:
+        return False
+    return not (zeros if any(zeros.strides) else zeros[:1, :1]).any()
+
+
+def _row_sums(low: Lowering, step: Step) -> None:
+    """Rows of updates added up by index."""
+    rows, width = low.concrete.shape(step.node.outputs[0])
+    count = math.prod(low.concrete.shape(step.node.inputs[1]))
+    indices = low.dense(step.node.inputs[1])
+    if indices.dtype not in (DType.Int32, DType.Int64):
+        raise NotNative(f"indices of {indices.dtype.label}")
+    updates = low.strided(step.node.inputs[2]).reshaped((count, width))
+    if updates is None or updates.strides[1] != 1:
+        updates = low.dense(step.node.inputs[2]).reshaped((count, width))
+        assert updates is not None
+    out = low.output(step)
+    kernel = RowSumsKernel(_SUMMED[out.dtype], indices.dtype.label)
+    params = [width, rows, count, 1, updates.strides[0], SUMS_BLOCK]
+    views = [out, indices, updates, low.flag()]
+    low.kernel("ScatterND", kernel, views, params, -(-width // SUMS_BLOCK), max(1, ROW_GRAIN // (count * SUMS_BLOCK)))
 
 
 # ---------------------------------------------------------------------- along an axis

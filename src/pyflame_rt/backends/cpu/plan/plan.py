@@ -31,6 +31,7 @@ from pyflame_rt.backends.cpu.plan.lower import DnnStep, HostStep, KernelStep, Lo
 from pyflame_rt.backends.cpu.plan.memory import assign_offsets
 from pyflame_rt.backends.cpu.plan.outputs import fresh
 from pyflame_rt.backends.cpu.plan.stored import StoredPlan, keep_plan, plan_key, stored_plan
+from pyflame_rt.backends.cpu.plan.tables import tables_first
 from pyflame_rt.backends.cpu.plan.timing import StepClock, report
 from pyflame_rt.backends.cpu.plan.views import Place
 from pyflame_rt.backends.cpu.threads import set_threads
@@ -295,7 +296,10 @@ def specialise(
         concrete = concretize(graph, feeds, keeps, wanted, before, folded, _refused)
         if (before is None and concrete.blockers) or (before is not None and not concrete.outputs):
             return concrete, None
-        lowering = Lowering(concrete, threads, current_choices(threads))
+        choices = current_choices(threads)
+        if not choices.strict:
+            tables_first(concrete)
+        lowering = Lowering(concrete, threads, choices)
         lowered = lowering.run()
         fresh = lowering.refused - _refused
         if not fresh:
