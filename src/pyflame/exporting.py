@@ -64,11 +64,29 @@ def model_graph(
         names.setdefault(id(v), f"const_{i}")
     label = name or getattr(model, "__name__", type(model).__name__)
     graph = to_graph(work.exprs, [*inputs, *fixed], work.outputs, names, label, tracer.spans)
+    _drop_unread(graph)
     constant = {names[id(v)]: v for v in fixed}
     graph.inputs = [info for info in graph.inputs if info.name not in constant]
     for text, v in constant.items():
         graph.add_initializer(text, Tensor(np.asarray(v.array)))
     return graph
+
+
+# Their outputs after the first may be left out.
+_OPTIONAL = ("LayerNormalization", "MaxPool", "Dropout", "LSTM", "GRU", "RNN")
+
+
+def _drop_unread(graph: Graph) -> None:
+    """Leave out optional results at the end of a node that nobody reads."""
+    read = {name for node in graph.nodes for name in node.inputs} | {info.name for info in graph.outputs}
+    for i, node in enumerate(graph.nodes):
+        if node.domain or node.op_type not in _OPTIONAL:
+            continue
+        kept = list(node.outputs)
+        while len(kept) > 1 and kept[-1] not in read:
+            graph.types.pop(kept.pop(), None)
+        if len(kept) < len(node.outputs):
+            graph.nodes[i] = node.replace(outputs=kept)
 
 
 def _placeholder(tracer: Tracer, i: int, t: Any) -> Val:

@@ -32,6 +32,10 @@ class Embedding(Module):
         num_embeddings: int,
         embedding_dim: int,
         padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
         *,
         layout: MeshLayout | None = None,
         dtype: DType | None = None,
@@ -39,7 +43,10 @@ class Embedding(Module):
         super().__init__()
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise ValueError(f"padding_idx must be within {num_embeddings} rows. Received: {padding_idx}")
+        if sparse:
+            raise NotImplementedError("Embedding: gradients are dense here, sparse=True is not supported; leave it out")
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.max_norm, self.norm_type, self.scale_grad_by_freq = max_norm, norm_type, scale_grad_by_freq
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
         self.weight = empty_parameter([num_embeddings, embedding_dim], dtype, layout)
         self.reset_parameters()
@@ -53,19 +60,31 @@ class Embedding(Module):
             self.weight.data = adopt(values)
 
     @classmethod
-    def from_pretrained(cls, embeddings: Any, freeze: bool = True, padding_idx: int | None = None) -> Self:
+    def from_pretrained(
+        cls,
+        embeddings: Any,
+        freeze: bool = True,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+    ) -> Self:
         """A table with the given vectors, not trained unless `freeze` is false."""
-        rows, columns = embeddings.shape
-        made = cls(int(rows), int(columns), padding_idx, dtype=embeddings.dtype)
+        rows, columns = (int(n) for n in embeddings.shape)
+        settings = (padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+        made = cls(rows, columns, *settings, dtype=embeddings.dtype)
         made.weight.data = embeddings.detach()
         made.weight.requires_grad = not freeze
         return made
 
     def forward(self, input: Any) -> Tensor:
         """The vectors of the numbers."""
-        return F.embedding(input, self.weight, self.padding_idx)
+        settings = (self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq)
+        return F.embedding(input, self.weight, *settings)
 
     def extra_repr(self) -> str:
         """The sizes."""
         parts = f"{self.num_embeddings}, {self.embedding_dim}"
-        return parts if self.padding_idx is None else f"{parts}, padding_idx={self.padding_idx}"
+        parts = parts if self.padding_idx is None else f"{parts}, padding_idx={self.padding_idx}"
+        return parts if self.max_norm is None else f"{parts}, max_norm={self.max_norm}"

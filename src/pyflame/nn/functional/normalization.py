@@ -60,19 +60,22 @@ def batch_norm(
     """
     if input.dtype in _HALVES:
         wide = cast(input, DType.float32)
+        if not training:
+            running_mean, running_var = _wide(running_mean), _wide(running_var)
         y = batch_norm(wide, running_mean, running_var, _wide(weight), _wide(bias), training, momentum, eps)
         return cast(y, input.dtype)
     rank = len(input.shape)
     if not training:
         if running_mean is None or running_var is None:
             raise ValueError("batch_norm outside of training needs running_mean and running_var")
-        scale = (running_var + eps).rsqrt()
-        return _affine((input - _along_channels(running_mean, rank)) * _along_channels(scale, rank), weight, bias)
+        return input if input.numel == 0 else _by_statistics(input, running_mean, running_var, weight, bias, eps)
     axes = [0, *range(2, rank)]
     count = 1
     for axis in axes:
         count *= input.shape[axis]
-    if count <= 1:
+    if count == 0:
+        return input  # no images, nothing to normalise, and no statistics
+    if count == 1:
         raise ValueError(f"Expected more than 1 value per channel when training. Received: {list(input.shape)}")
     mean, variance = call_many("pyflame::BatchStatistics", input)
     if running_mean is not None and running_var is not None:
@@ -84,6 +87,17 @@ def batch_norm(
     y = call("pyflame::BatchNormalized", input, scale, shift, mean, variance, epsilon=float(eps))
     # Parameters of another element type take part as they are, and may widen the result.
     return _affine(y, None if scale is weight else weight, None if shift is bias else bias)
+
+
+def _by_statistics(input: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float) -> Tensor:
+    """Channels by given statistics: the operator where all are of one type, so that runtimes can fold it."""
+    kind, rank = input.dtype, len(input.shape)
+    if all(v is None or v.dtype is kind for v in (mean, variance, weight, bias)):
+        scale = ones([input.shape[1]], dtype=kind) if weight is None else weight
+        shift = zeros([input.shape[1]], dtype=kind) if bias is None else bias
+        return call("BatchNormalization", input, scale, shift, mean, variance, epsilon=float(eps))
+    scale = (variance + eps).rsqrt()
+    return _affine((input - _along_channels(mean, rank)) * _along_channels(scale, rank), weight, bias)
 
 
 def _track(running: Tensor, batch: Tensor, momentum: float | None) -> None:
@@ -206,6 +220,8 @@ def local_response_norm(input: Any, size: int, alpha: float = 1e-4, beta: float 
     """
     from pyflame.nn.functional.pooling import avg_pool1d
 
+    if input.numel == 0:
+        return input
     places = math.prod(input.shape[2:])
     flat = (input * input).reshape([input.shape[0], input.shape[1], places]).movedim(1, -1)
     padded = flat.reshape([input.shape[0] * places, 1, input.shape[1]])

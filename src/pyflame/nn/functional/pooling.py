@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -12,10 +13,11 @@ from pyflame.arrays import adopt
 from pyflame.autograd import no_grad
 from pyflame.dtypes import DType
 from pyflame.nn.functional.windows import batched, sizes, symmetric_pads, unbatched
+from pyflame.ops.arithmetic import div
 from pyflame.ops.core import call, call_many, rounded_once
 from pyflame.ops.creation import arange
 from pyflame.ops.linalg import matmul
-from pyflame.ops.shaping import cat
+from pyflame.ops.shaping import cat, pad
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -146,10 +148,29 @@ def _avg_pool(
             raise ValueError("divisor_override must not be zero")
         if ceil_mode:
             settings["pads"] = _reached(x.shape[2:], **settings)
+        if not x.dtype.is_floating_point:
+            return unbatched(div(_window_sums(x, **settings), divisor, rounding_mode="trunc"), had_batch)
         means = call("AveragePool", x, **settings, count_include_pad=1)
         return unbatched(means * (math.prod(settings["kernel_shape"]) / divisor), had_batch)
     y = call("AveragePool", x, **settings, ceil_mode=int(ceil_mode), count_include_pad=int(count_include_pad))
+    if x.numel == 0:
+        y = x.reshape(list(y.shape))  # no windows of no images: nothing to add up, nor gradients to spread
     return unbatched(y, had_batch)
+
+
+def _window_sums(x: Tensor, kernel_shape: Any, strides: Any, pads: Any) -> Tensor:
+    """Sums of windows, tap by tap: exact for integers."""
+    rank = len(kernel_shape)
+    wide = pad(x, [p for axis in reversed(range(rank)) for p in (pads[axis], pads[rank + axis])])
+    counts = [(n - k) // s + 1 for n, k, s in zip(wide.shape[2:], kernel_shape, strides, strict=True)]
+    total = None
+    for taps in itertools.product(*map(range, kernel_shape)):
+        ends = [t + s * (c - 1) + 1 for t, s, c in zip(taps, strides, counts, strict=True)]
+        place = tuple(slice(t, e, s) for t, e, s in zip(taps, ends, strides, strict=True))
+        piece = wide[(slice(None), slice(None), *place)]
+        total = piece if total is None else total + piece
+    assert total is not None
+    return total
 
 
 def _reached(spatial: Sequence[int], kernel_shape: Any, strides: Any, pads: Any) -> tuple[int, ...]:
