@@ -67,7 +67,7 @@ class Shape(tuple[DimLike, ...]):
         """Product of the dimensions, or None when one is not a number."""
         total = 1
         for d in self:
-            if not isinstance(d, int):
+            if not isinstance(d, int) or isinstance(d, Dim):
                 return None
             total *= d
         return total

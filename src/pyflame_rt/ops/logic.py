@@ -48,7 +48,8 @@ def Equal(ops: Any, A: Any, B: Any, /) -> Any:
 
 def _refuse_open_sizes(a: Any, b: Any) -> None:
     """A symbolic size may turn out equal to any number that is not negative, or to another."""
-    if not any(isinstance(v, Dim) for x in (a, b) for v in x.ravel().tolist()):
+    open_sizes = [v for x in (a, b) for v in x.ravel().tolist() if isinstance(v, Dim) and not isinstance(v, int)]
+    if not open_sizes:
         return
     for x, y in np.broadcast(a, b):
         numbers = [v for v in (x, y) if not isinstance(v, Dim)]

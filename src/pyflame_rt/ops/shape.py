@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.graph import DimLike, DType, Node, TensorType
+from pyflame_rt.graph import Dim, DimLike, DType, Node, TensorType
 from pyflame_rt.graph import Shape as Sizes
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
 from pyflame_rt.ops.arithmetic import runtime_shape, unbroadcast
@@ -291,7 +291,7 @@ def _size_type(data: Value, /) -> Value:
     count = None if dims is None else product(dims)
     known = None
     if count is not None:
-        known = np.empty((), dtype=np.int64 if isinstance(count, int) else object)
+        known = np.empty((), dtype=object if isinstance(count, Dim) else np.int64)
         known[()] = count
     return Value(None, TensorType(DType.Int64, Sizes([])), known)
 

@@ -69,7 +69,7 @@ def vector_length(value: Value) -> int | None:
 
 def size_values(sizes: Sequence[DimLike]) -> np.ndarray[Any, Any]:
     """Sizes as the contents of a shape tensor; unknown ones get a fresh symbol each."""
-    if all(isinstance(d, int) for d in sizes):
+    if not any(d is None or isinstance(d, Dim) for d in sizes):
         return np.asarray(sizes, dtype=np.int64)
     contents = np.empty(len(sizes), dtype=object)
     contents[:] = [fresh_size() if d is None else d for d in sizes]
@@ -107,8 +107,8 @@ def ceil_divide(size: Any, divisor: int) -> Any:
 
 def surely_not_negative(size: Any) -> bool:
     """True when this is certain for symbols that are at least 1."""
-    if not isinstance(size, Dim):
-        return int(size) >= 0
+    if isinstance(size, int) or not isinstance(size, Dim):
+        return bool(size >= 0)
     least = 0
     for monomial, coefficient in size.terms:
         if not monomial:

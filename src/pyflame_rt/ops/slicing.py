@@ -170,7 +170,7 @@ def slice_length(size: DimLike, start: Any, end: Any, step: Any) -> DimLike:
         raise InputError("a step must not be 0")
     if size is None or start is None or end is None or not isinstance(step, int):
         return None
-    if all(isinstance(v, int) for v in (size, start, end)):
+    if not any(isinstance(v, Dim) for v in (size, start, end)):
         return len(range(*slice(start, end, step).indices(size)))
     if step < 0:
         whole = isinstance(start, int) and (start == -1 or start >= _FAR) and isinstance(end, int) and end <= -_FAR
@@ -184,9 +184,22 @@ def slice_length(size: DimLike, start: Any, end: Any, step: Any) -> DimLike:
     return ceil_divide(length, step) if surely_not_negative(length) else None
 
 
+def slice_start(size: int, start: int, end: int, step: int) -> int:
+    """The first element a slice takes from an axis, 0 or above; traced sizes stay traced where the slice goes forward.
+
+    Example:
+        >>> slice_start(10, -3, 10, 1), slice_start(10, 20, -20, -2)
+        (7, 9)
+    """
+    if step > 0:
+        return _bound(start, size)
+    far = None if end < -(2**30) else end
+    return slice(start, far, step).indices(size)[0]
+
+
 def _bound(value: Any, size: Any) -> Any:
     """Where a bound of a forward slice lies on the axis; None where that is not certain."""
-    if isinstance(value, Dim):
+    if isinstance(value, Dim) and not isinstance(value, int):
         if surely_not_negative(value):
             return size if surely_not_negative(value - size) else value
         return size + value if surely_not_negative(-value) else None

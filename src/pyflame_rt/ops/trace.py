@@ -58,6 +58,8 @@ class Tracer:
         """Add an initializer; a list of symbolic sizes becomes a node."""
         name = self.fresh("c")
         if array.dtype == object and any(isinstance(v, Dim) for v in array.ravel()):
+            if any(isinstance(v, Dim) and isinstance(v, int) for v in array.ravel()):
+                raise UndeterminedError("sizes that are traced have no text that would stand for them")
             node = self.graph.add_node(name, "Dims", [], [name], {"dims": [str(v) for v in array]}, domain="pyflame")
             kind = TensorType(DType.Int64, Shape(array.shape))
             return Value(node.outputs[0], kind, array)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from pyflame_rt.graph import Attribute, DType, Shape, TensorType, ValueType
+from pyflame_rt.graph import Attribute, Dim, DType, Shape, TensorType, ValueType
 from pyflame_rt.graph.errors import UndeterminedError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Value:
 
     def ints(self) -> list[Any]:
         """The known contents as a flat list of ints (or symbolic dims)."""
-        return [v if v.__class__.__name__ == "Dim" else int(v) for v in self.contents().ravel().tolist()]
+        return [v if isinstance(v, Dim) else int(v) for v in self.contents().ravel().tolist()]
 
     def __add__(self, other: object) -> Value:
         return _call("Add", self, other)
@@ -180,7 +180,8 @@ def constant(data: Any, dtype: DType | Value | None = None) -> Value:
     Lists that contain symbolic dims become int64 values that are known symbolically.
     """
     kind = dtype.dtype if isinstance(dtype, Value) else dtype
-    if isinstance(data, (list, tuple)) and not all(isinstance(d, (int, float, bool, str, np.generic)) for d in data):
+    plain = (int, float, bool, str, np.generic)
+    if isinstance(data, (list, tuple)) and not all(isinstance(d, plain) and not isinstance(d, Dim) for d in data):
         if any(d is None for d in data):
             raise UndeterminedError("a size is only known when running")
         symbolic = np.empty(len(data), dtype=object)

@@ -24,6 +24,7 @@ from pyflame_rt.backends.cpu.plan.donation import donation_of
 from pyflame_rt.backends.cpu.plan.fast import short_way
 from pyflame_rt.backends.cpu.plan.lower import NotNative
 from pyflame_rt.backends.cpu.plan.plan import Plan, Retired, make_plan
+from pyflame_rt.backends.cpu.plan.template import PLANNED_FIRST, Templates, open_axes, trace_plan
 from pyflame_rt.backends.cpu.plan.weights import sharing
 from pyflame_rt.backends.cpu.stages import HostNode, Stages, Unplannable, own
 from pyflame_rt.backends.cpu.threads import available_threads, use_threads
@@ -99,6 +100,7 @@ class CpuExecutable:
         self.tune_again = False
         self.tuned: list[Tuned] = []
         self._folded: dict[str, list[Any]] = {}  # what nodes gave that depend on weights alone
+        self._templates: dict[Any, Templates] = {}  # by names and types of inputs
         self._recent: _Recent | None = None
         self._stages = self._staging()
         self.short: Any = None
@@ -133,7 +135,7 @@ class CpuExecutable:
         """Drop what belongs to the parent process, without touching it."""
         self._plans, self._last, self._lock = OrderedDict(), None, threading.Lock()
         self._recent, self._stages = None, self._staging()
-        self.short = None
+        self.short, self._templates = None, {}
 
     def run(self, feeds: Mapping[str, Any], output_names: Sequence[str], hooks: RunHooks) -> list[Any]:
         """Outputs, then taps."""
@@ -238,8 +240,10 @@ class CpuExecutable:
         return plan
 
     def _make(self, graph: Graph, types: Mapping[str, Any], names: tuple[str, ...]) -> Plan:
-        few = len(self._plans) < MAX_STORED
-        plan = make_plan(graph, types, self.threads, names, self._folded, stored=not self.checked, keep=few)
+        plan = None if self.tune else self._from_template(graph, types, names)
+        if plan is None:
+            few = len(self._plans) < MAX_STORED
+            plan = make_plan(graph, types, self.threads, names, self._folded, stored=not self.checked, keep=few)
         plan.checked = self.checked
         if self._donors and names == self.outputs and not self.checked:
             plan.donation = donation_of(plan.lowered, self._donors)
@@ -248,6 +252,23 @@ class CpuExecutable:
         if self.memory_limit:
             limit_plan(plan, self.memory_limit, self.graph.name)
         return plan
+
+    def _from_template(self, graph: Graph, types: Mapping[str, Any], names: tuple[str, ...]) -> Plan | None:
+        """A plan made from that of other sizes, once a few have been met."""
+        with self._lock:
+            kinds = [(name, dtype, len(shape)) for name, (dtype, shape) in types.items()]
+            templates = self._templates.setdefault((names, *kinds), Templates())
+            seen = [key[1:] for key, plan in self._plans.items() if key[0] == names and plan is not None]
+        met = [{n: (d, s) for n, d, s in one} for one in seen if [(n, DType.of(d), len(s)) for n, d, s in one] == kinds]
+        with templates.lock:
+            found = templates.find(types, self.threads)
+            if found is not None or len(met) < PLANNED_FIRST or not templates.wanted:
+                return found
+            symbols = open_axes(graph, types, met)
+            if not symbols:
+                return None
+            templates.add(trace_plan(graph, types, symbols, self.threads, names, self._folded))
+            return templates.find(types, self.threads)
 
     def _interpret(self, feeds: Mapping[str, Any], wanted: Sequence[str], hooks: RunHooks) -> list[Any]:
         """Node by node, where a size depends on data or every node is to be seen."""

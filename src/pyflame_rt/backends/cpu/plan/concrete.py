@@ -11,6 +11,7 @@ import numpy as np
 
 from pyflame_rt.backends.cpu.plan.claims import PARAMETERS
 from pyflame_rt.backends.cpu.plan.integers import float_form
+from pyflame_rt.backends.cpu.plan.sizes import is_traced
 from pyflame_rt.graph import DType, Graph, Node, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, PyFlameRTError, UndeterminedError
 from pyflame_rt.graph.graph import node_subgraphs
@@ -86,6 +87,8 @@ class Concrete:
         same: values that are others under a second name.
         count: how many names were made up.
         exact: values that must be the sums as they are written, because they stand for integers.
+        sizes: values made of traced sizes alone, with these as contents.
+        derived: what makes the other values that depend on traced sizes and constants alone, in order.
     """
 
     inputs: list[str]
@@ -98,6 +101,8 @@ class Concrete:
     same: dict[str, str] = field(default_factory=dict)
     count: int = 0
     exact: set[str] = field(default_factory=set)
+    sizes: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    derived: list[Step] = field(default_factory=list)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Sizes of a value."""
@@ -199,6 +204,7 @@ class _Worker:
         self.integers: dict[str, str] = {}
         self.defaults: dict[Op, Mapping[str, Any]] = {}
         self.inferred: dict[Any, list[Value]] = {}
+        self.settled: set[str] = set()  # what depends on traced sizes and constants alone
         self.context = Context.of("numpy")
         self.wanted = list(wanted)
         self.out = Concrete([name for name in feeds if name not in before.contents], [])
@@ -273,7 +279,7 @@ class _Worker:
         """Inputs that say sizes or axes, with contents that are not known."""
         places = () if node.domain else PARAMETERS.get(node.op_type, ())
         names = [node.inputs[i] for i in places if i < len(node.inputs) and node.inputs[i]]
-        return [n for n in names if n not in self.out.constants]
+        return [n for n in names if n not in self.out.constants and n not in self.out.sizes]
 
     def _helpful(self, node: Node, op: Op) -> tuple[str, ...]:
         """Inputs whose contents would let the node be planned, if they are few numbers."""
@@ -297,7 +303,7 @@ class _Worker:
         if not isinstance(kind, TensorType) or kind.shape is None or not kind.shape.is_static:
             raise ShapesUnknown(f"{name!r} has the type {kind}")
         self.values[name] = Value(name, kind, known)
-        self.out.types[name] = (kind.dtype, tuple(int(d) for d in kind.shape))  # type: ignore[arg-type]
+        self.out.types[name] = (kind.dtype, tuple(kind.shape))  # type: ignore[arg-type]
 
     def _fresh(self, hint: str) -> str:
         self.count += 1
@@ -314,6 +320,8 @@ class _Worker:
             return []
         values = [self.values[n] if n else None for n in node.inputs]
         attributes = self._bound(node, op)
+        if self._derive(Step(node, op, attributes, origin), values):
+            return []
         if op.name == "Cast" and not op.domain and self._is_exact_cast(node, attributes["to"]):
             return []
         if op.name in ("MatMulInteger", "ConvInteger") and not op.domain:
@@ -329,6 +337,30 @@ class _Worker:
             return self._open(node, op, values)
         self._keep(Step(node, op, attributes, origin), values)
         return []
+
+    def _derive(self, step: Step, values: Sequence[Value | None]) -> bool:
+        """Take a node that depends on traced sizes and constants alone: it is worked out anew for other sizes."""
+        node, constants = step.node, self.out.constants
+        asks = step.op.name in ("Shape", "Size") and not step.op.domain
+        traced = asks and any(is_traced(d) for d in self.out.types[node.inputs[0]][1])
+        if step.op.random or not (traced or any(n in self.settled for n in node.inputs)):
+            return False
+        if not traced and any(n and n not in self.settled and n not in constants for n in node.inputs):
+            return False
+        outputs = self._infer(step.op, values, step.attributes)
+        pairs = [(n, o) for n, o in zip(node.outputs, outputs, strict=False) if n]
+        if len(pairs) < len([n for n in node.outputs if n]):
+            raise ShapesUnknown(f"node {node.name!r} ({node.full_name}): types of its outputs are not known")
+        if all(o.known is not None and o.known.dtype != object for _, o in pairs):
+            return False
+        for name, out in pairs:
+            self._value(name, out.type, out.known)
+            self.settled.add(name)
+            if out.known is not None:
+                self.out.sizes[name] = out.known
+        if not all(name in self.out.sizes for name, _ in pairs):
+            self.out.derived.append(step)
+        return True
 
     def _is_exact_cast(self, node: Node, to: int) -> bool:
         """Whole numbers that were float32 all along go back to it without a step."""
@@ -457,6 +489,8 @@ class _Worker:
                 used.update(n for n in step.node.inputs if n)
                 kept.append(step)
         self.out.steps = kept[::-1]
+        for step in reversed(self.out.derived):
+            used.update(n for n in step.node.inputs if n)
         used.update(n for node, _ in self.out.deferred for n in node.inputs)
         self.out.constants = {n: a for n, a in self.out.constants.items() if n in used}
 

@@ -17,6 +17,7 @@ from pyflame_rt.backends.cpu.plan.choices import Case, Choices
 from pyflame_rt.backends.cpu.plan.concrete import Concrete, Step
 from pyflame_rt.backends.cpu.plan.groups import Group, group_steps, single
 from pyflame_rt.backends.cpu.plan.loops import FLAT_GRAIN, MAX_OUTER, Nest, nest_of
+from pyflame_rt.backends.cpu.plan.sizes import most
 from pyflame_rt.backends.cpu.plan.views import Buffer, Place, View, contiguous_strides, strides_in_order
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.records import dataclass
@@ -142,9 +143,16 @@ class Lowering:
         if name in self.deferred:
             self.compute_deferred(name)
         if name not in self.places:
-            array = np.asarray(self.concrete.constants[name], order="C")
-            self.places[name] = self.constant(array)
+            array = self.concrete.constants.get(name)
+            self.places[name] = self._derived(name) if array is None else self.constant(np.asarray(array, order="C"))
         return self.places[name]
+
+    def _derived(self, name: str) -> View:
+        """A constant whose contents depend on traced sizes."""
+        dtype, shape = self.concrete.types[name]
+        buffer = self._buffer(math.prod(shape) * dtype.itemsize, Place.CONSTANT)
+        buffer.source = name
+        return View(buffer, dtype, shape, contiguous_strides(shape))
 
     def constant(self, array: np.ndarray[Any, Any], desc: MemDesc | None = None, like: View | None = None) -> View:
         """A view of constant data."""
@@ -156,6 +164,11 @@ class Lowering:
     def constant_of(self, name: str) -> np.ndarray[Any, Any] | None:
         """Contents of a value that is constant."""
         return self.concrete.constants.get(name)
+
+    def numbers_of(self, name: str) -> list[int] | None:
+        """Contents of a value that is constant, or made of traced sizes, as a list."""
+        array = self.concrete.constants.get(name, self.concrete.sizes.get(name))
+        return None if array is None else array.ravel().tolist()
 
     def as_stored(self, name: str) -> View:
         """Like :meth:`strided`; a constant stays as it lies in memory, for a step that will pack it."""
@@ -221,7 +234,7 @@ class Lowering:
         return view
 
     def _buffer(self, nbytes: int, place: Place = Place.ARENA, index: int = -1, array: Any = None) -> Buffer:
-        buffer = Buffer(max(int(nbytes), 1), place, index, array)
+        buffer = Buffer(max(nbytes, 1), place, index, array)
         self.buffers.append(buffer)
         return buffer
 
@@ -238,7 +251,7 @@ class Lowering:
         pieces: int = 1,
     ) -> None:
         """Add a generated kernel; with several ``pieces`` threads that get on faster take over from others."""
-        self.steps.append(KernelStep(label, kernel, views, params, rows, max(grain, 1), self.nodes, pieces))
+        self.steps.append(KernelStep(label, kernel, views, params, rows, most(grain, 1), self.nodes, pieces))
 
     def primitive(self, label: str, primitive: Primitive, args: dict[str, View]) -> None:
         """Add a library primitive."""
@@ -248,7 +261,7 @@ class Lowering:
 
     def row_kernel(self, label: str, kernel: RowKernel, nest: Nest, views: list[View]) -> None:
         """Add a row kernel over a nest."""
-        grain = FLAT_GRAIN if not nest.outer else max(1, ROW_GRAIN // max(nest.inner, 1))
+        grain = FLAT_GRAIN if not nest.outer else most(1, ROW_GRAIN // most(nest.inner, 1))
         self.kernel(label, kernel, views, nest.params(kernel.operands), nest.rows, grain, PIECES)
 
     def copied(self, view: View, target: View | None = None) -> View:
@@ -282,7 +295,7 @@ class Lowering:
         params = [sizes[i], sizes[j], source.strides[j], target.strides[i], *(sizes[k] for k in outer)]
         params += [v.strides[k] for v in (source, target) for k in outer]
         blocks = math.prod(sizes[k] for k in outer) * -(-sizes[i] // TransposeKernel.BLOCK)
-        grain = max(1, ROW_GRAIN // (TransposeKernel.BLOCK * sizes[j]))
+        grain = ROW_GRAIN // (TransposeKernel.BLOCK * sizes[j])
         self.kernel("copy", TransposeKernel(len(outer)), [source, target], params, blocks, grain, PIECES)
         return True
 

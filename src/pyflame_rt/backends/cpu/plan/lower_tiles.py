@@ -14,6 +14,7 @@ from pyflame_rt.backends.cpu.llvm.tiles.product import ProductKernel
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative
 from pyflame_rt.backends.cpu.plan.lower_loops import external_names, group_expression
 from pyflame_rt.backends.cpu.plan.panels import panels
+from pyflame_rt.backends.cpu.plan.sizes import least, most
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.records import dataclass
 
@@ -193,7 +194,7 @@ def packed_step(
     blocks, count = -(-rows // block), -(-width // columns)
     params = [rows, width, depth, block, blocks, x.strides[0], out.strides[0]]
     params += [o.strides[0] for o, r in zip(operands, finish.operands, strict=True) if r == "full"]
-    grain = GRAIN // max(min(block, rows) * depth * columns, 1)
+    grain = GRAIN // most(least(block, rows) * depth * columns, 1)
     kernel = ProductKernel("rows" if len(x.shape) == 2 else "panels", tile, finish)
     low.kernel(label, kernel, [x, packed, *operands, out], params, blocks * count, grain, PIECES)
 
@@ -211,5 +212,5 @@ def block_of(rows: int, depth: int, tile: Tile) -> int:
     if rows <= SHORT:
         return -(-rows // tile.rows) * tile.rows
     step = 2 * tile.rows
-    wanted = min(max(8, BLOCK_FLOATS // (depth * step)) * step, -(-rows // step) * step)
+    wanted = least(max(8, BLOCK_FLOATS // (depth * step)) * step, -(-rows // step) * step)
     return -(-rows // (-(-rows // wanted) * step)) * step

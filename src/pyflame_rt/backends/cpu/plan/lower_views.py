@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyflame_rt.backends.cpu.llvm.program import GatherKernel
 from pyflame_rt.backends.cpu.plan.lower import ROW_GRAIN, Lowering, NotNative, as_bits, lowers
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.slicing import slice_start
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.plan.concrete import Step
@@ -45,26 +46,21 @@ def expand(low: Lowering, step: Step) -> None:
 def slice_(low: Lowering, step: Step) -> None:
     """A box with steps."""
     view = low.strided(step.node.inputs[0])
-    given = [low.constant_of(n) if n else None for n in step.node.inputs[1:]]
+    given = [low.numbers_of(n) if n else None for n in step.node.inputs[1:]]
     given += [None] * (4 - len(given))
     starts, ends, axes, steps = given
     if starts is None or ends is None:
         raise NotNative("the bounds are not constant")
-    which = range(len(starts)) if axes is None else [int(a) for a in axes]
-    shape, strides, offset = list(view.shape), list(view.strides), view.offset
-    for i, axis in enumerate(which):
-        by = 1 if steps is None else int(steps[i])
-        first, last, _ = slice(int(starts[i]), _end(int(ends[i]), by), by).indices(view.shape[axis])
-        shape[axis] = len(range(first, last, by))
+    shape = low.concrete.shape(step.node.outputs[0])
+    strides, offset = list(view.strides), view.offset
+    for i, axis in enumerate(range(len(starts)) if axes is None else axes):
+        by = 1 if steps is None else steps[i]
+        first = slice_start(view.shape[axis], starts[i], ends[i], by)
         offset += first * view.strides[axis] if shape[axis] else 0
         strides[axis] = view.strides[axis] * by
-    result = replace(view, shape=tuple(shape), strides=tuple(strides), offset=offset)
+    result = replace(view, shape=shape, strides=tuple(strides), offset=offset)
     # Views go forward; what goes backward is copied.
     low.places[step.node.outputs[0]] = low.copied(result) if any(s < 0 for s in strides) else result
-
-
-def _end(end: int, step: int) -> int | None:
-    return None if step < 0 and end < -(2**30) else end
 
 
 @lowers("Split")

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.plan.facts import StepFacts
     from pyflame_rt.graph import DType, Graph
 
-__all__ = ["Plan", "Retired", "make_plan", "specialise"]
+__all__ = ["Plan", "Retired", "lower_graph", "make_plan", "plan_of", "specialise"]
 
 # Declaring the lowerings is what importing these modules is for.
 _FAMILIES = (
@@ -258,7 +258,7 @@ def make_plan(
                 again.retire()
             return concrete.steps, concrete.types
 
-        plan = _plan_of(found.lowered, found.arena_bytes, threads)
+        plan = plan_of(found.lowered, threads, found.arena_bytes)
         plan.recall = recall
         return plan
     concrete, plan = specialise(graph, feeds, threads, wanted, folded=folded)
@@ -270,7 +270,9 @@ def make_plan(
     return plan
 
 
-def _plan_of(lowered: Lowered, size: int, threads: int) -> Plan:
+def plan_of(lowered: Lowered, threads: int, size: int = -1) -> Plan:
+    """The plan of what was lowered; without its size, places in the arena are given out."""
+    size = assign_offsets(lowered.buffers) if size < 0 else size
     outputs = [(view.shape, view.dtype.numpy) for view in lowered.outputs]
     return Plan(lowered, size, threads, outputs, parallel=threads > 1 and any(map(_splits, lowered.steps)))
 
@@ -292,8 +294,26 @@ def specialise(
 
     Without ``before`` there is a plan only for the whole graph, with it for what can be planned.
     """
+    concrete, lowered = lower_graph(graph, feeds, threads, wanted, before, folded, _refused)
+    if lowered is None:
+        return concrete, None
+    made = plan_of(lowered, threads)
+    made.sources, made.types = concrete.steps, concrete.types
+    return concrete, made
+
+
+def lower_graph(
+    graph: Graph,
+    feeds: Mapping[str, tuple[DType, tuple[int, ...]]],
+    threads: int,
+    wanted: Sequence[str],
+    before: Before | None,
+    folded: dict[str, list[Any]] | None,
+    refused: set[Any],
+) -> tuple[Concrete, Lowered | None]:
+    """Like :func:`specialise`, without places in memory; ``refused`` are forms that no kernel takes, and is added to."""
     while True:
-        concrete = concretize(graph, feeds, keeps, wanted, before, folded, _refused)
+        concrete = concretize(graph, feeds, keeps, wanted, before, folded, refused)
         if (before is None and concrete.blockers) or (before is not None and not concrete.outputs):
             return concrete, None
         choices = current_choices(threads)
@@ -301,20 +321,18 @@ def specialise(
             tables_first(concrete)
         lowering = Lowering(concrete, threads, choices)
         lowered = lowering.run()
-        fresh = lowering.refused - _refused
+        fresh = lowering.refused - refused
         if not fresh:
             break
         for step in lowered.steps:
             if isinstance(step, DnnStep):
                 step.primitive.close()
-        if len(_refused) > MAX_REFUSED:
-            _refused.clear()
-        _refused.update(fresh)
+        if len(refused) > MAX_REFUSED:
+            refused.clear()
+        refused.update(fresh)
     note_lives(lowered)
     drop_unread(lowered)
-    made = _plan_of(lowered, assign_offsets(lowered.buffers), threads)
-    made.sources, made.types = concrete.steps, concrete.types
-    return concrete, made
+    return concrete, lowered
 
 
 def _splits(step: KernelStep | DnnStep | HostStep) -> bool:

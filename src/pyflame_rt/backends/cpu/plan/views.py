@@ -40,6 +40,7 @@ class Buffer:
     first: int = -1
     last: int = -1
     offset: int = -1
+    source: str = ""  # the value that depends on traced sizes which a constant holds
 
     def touch(self, step: int) -> None:
         """Note that a step reads or writes it."""
