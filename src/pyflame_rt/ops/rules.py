@@ -72,11 +72,11 @@ def _broadcast_dims(column: Sequence[DimLike], shapes: Sequence[Shape | None]) -
     sizes = [d for d in column if d != 1]
     if not sizes:
         return 1
-    numbers = {d for d in sizes if isinstance(d, int)}
-    if len(numbers) > 1:
+    numbers = [d for d in sizes if isinstance(d, int)]
+    if any(d != numbers[0] for d in numbers[1:]):
         raise ShapeMismatchError(f"shapes do not broadcast: {' and '.join(map(str, shapes))}")
     if numbers:
-        return numbers.pop()
+        return numbers[0]
     first = sizes[0]
     # Two different symbols may still be equal, or 1: nothing is known then.
     return first if all(d == first for d in sizes) else None

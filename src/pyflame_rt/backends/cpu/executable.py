@@ -258,16 +258,18 @@ class CpuExecutable:
         with self._lock:
             kinds = [(name, dtype, len(shape)) for name, (dtype, shape) in types.items()]
             templates = self._templates.setdefault((names, *kinds), Templates())
-            seen = [key[1:] for key, plan in self._plans.items() if key[0] == names and plan is not None]
-        met = [{n: (d, s) for n, d, s in one} for one in seen if [(n, DType.of(d), len(s)) for n, d, s in one] == kinds]
+            plans = [(key, plan) for key, plan in self._plans.items() if key[0] == names and plan is not None]
         with templates.lock:
             found = templates.find(types, self.threads)
-            if found is not None or len(met) < PLANNED_FIRST or not templates.wanted:
+            if found is not None or not templates.wanted:
                 return found
-            symbols = open_axes(graph, types, met)
+            known = [({n: (DType.of(d), s) for n, d, s in key[1:]}, plan) for key, plan in plans]
+            known = [(t, p) for t, p in known if [(n, d, len(s)) for n, (d, s) in t.items()] == kinds]
+            symbols = open_axes(graph, types, [t for t, _ in known]) if len(known) >= PLANNED_FIRST else []
             if not symbols:
                 return None
-            templates.add(trace_plan(graph, types, symbols, self.threads, names, self._folded))
+            template = trace_plan(graph, types, symbols, self.threads, names, self._folded)
+            templates.add(template, known)
             return templates.find(types, self.threads)
 
     def _interpret(self, feeds: Mapping[str, Any], wanted: Sequence[str], hooks: RunHooks) -> list[Any]:

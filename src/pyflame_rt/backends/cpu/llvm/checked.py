@@ -1,8 +1,8 @@
 """Bounds tests for kernels: every address is looked up among the operands of its step before it is used.
 
 The IR of a kernel is rewritten as text, so any kernel is covered without knowing of it. A table says which memory a
-step may touch; the slot before the first operand points to it. An address outside is noted there, and a harmless place
-is used instead, so that the process lives to tell.
+step may touch; the slot before the first operand points to it. An address outside, unless it is the kernel's own stack,
+is noted there, and a harmless place is used instead, so that the process lives to tell.
 
 The table, 8-byte words: number of ranges, first bad address (0: none), bytes wanted there, address of the harmless
 place, then begin and end of each range.
@@ -24,10 +24,12 @@ __all__ = ["HEADER", "SINK_BYTES", "checked_address", "with_checks"]
 
 HEADER = 4  # words of the table before its ranges
 SINK_BYTES = 4096
+STACK_BYTES = 1 << 16  # of the frames just above are a kernel's own: buffers it hands to its helpers
 
 _INSIDE = """
 define internal ptr @pf_inside(ptr %table, ptr %p, i64 %size) nounwind {
 entry:
+  %here = alloca i8
   %count = load i64, ptr %table
   %low = ptrtoint ptr %p to i64
   %high = add i64 %low, %size
@@ -36,7 +38,7 @@ entry:
 look:
   %k = phi i64 [ 0, %entry ], [ %k.next, %next ]
   %more = icmp ult i64 %k, %count
-  br i1 %more, label %range, label %bad
+  br i1 %more, label %range, label %own
 range:
   %twice = shl i64 %k, 1
   %at = add i64 %twice, 4
@@ -53,6 +55,11 @@ next:
   br label %look
 good:
   ret ptr %p
+own:
+  %frame = ptrtoint ptr %here to i64
+  %above.frame = sub i64 %low, %frame
+  %on.stack = icmp ult i64 %above.frame, {stack}
+  br i1 %on.stack, label %good, label %bad
 bad:
   %bad.p = getelementptr i64, ptr %table, i64 1
   %old = cmpxchg ptr %bad.p, i64 0, i64 %low monotonic monotonic
@@ -62,7 +69,7 @@ bad:
   %sink = load ptr, ptr %sink.p
   ret ptr %sink
 }
-"""
+""".replace("{stack}", str(STACK_BYTES))
 
 _DEFINE = re.compile(r"^define (?P<kind>.*?)@(?P<name>[\w.$]+)\((?P<args>.*?)\)(?P<rest>.*)$")
 _LOAD = re.compile(r"^(?P<head>\s*%[\w.]+ = load (?:atomic )?(?P<kind>.+?)), ptr (?P<at>%[\w.]+)(?P<tail>.*)$")

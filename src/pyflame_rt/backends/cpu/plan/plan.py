@@ -311,7 +311,7 @@ def lower_graph(
     folded: dict[str, list[Any]] | None,
     refused: set[Any],
 ) -> tuple[Concrete, Lowered | None]:
-    """Like :func:`specialise`, without places in memory; ``refused`` are forms that no kernel takes, and is added to."""
+    """Like :func:`specialise`, without places in memory; ``refused`` are forms no kernel takes, and is added to."""
     while True:
         concrete = concretize(graph, feeds, keeps, wanted, before, folded, refused)
         if (before is None and concrete.blockers) or (before is not None and not concrete.outputs):

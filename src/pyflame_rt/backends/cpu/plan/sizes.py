@@ -5,26 +5,30 @@ polynomial of the sizes of the inputs it is, and every decision that depends on 
 was planned holds for other input sizes exactly where all of these decisions come out the same.
 
 To the interpreter a `Size` is no int, so that whatever needs its machine number (memory, arrays, native calls) asks for
-it, which is noted too: the trace is then bound to that number. ``isinstance(size, int)`` is true all the same, because
+it, which ends the trace: it would hold for that number alone. ``isinstance(size, int)`` is true all the same, because
 the planner tells numbers from unknown sizes by that.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from pyflame_rt.graph.dim import Dim
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["MARK", "Numbers", "Size", "Trace", "is_traced", "least", "most"]
+__all__ = ["MARK", "BoundError", "Numbers", "Size", "Trace", "is_traced", "least", "most"]
 
 # Texts with sizes in them have this mark: they are good for people, but name nothing that is kept.
 MARK = "\N{SECTION SIGN}"
 
 # A polynomial: the atoms multiplied in each term, by number, and its factor.
 Terms: TypeAlias = "tuple[tuple[tuple[int, ...], int], ...]"
+
+
+class BoundError(Exception):
+    """Planning needs the number of a size that is to stay open."""
 
 
 class Size(Dim):
@@ -49,7 +53,7 @@ class Size(Dim):
         self.value = value
         self.number = number
 
-    __class__: Any = property(lambda _: int)  # pyright: ignore[reportAssignmentType]
+    __class__: Any = property(lambda _: int)
 
     # ------------------------------------------------------------------ arithmetic
 
@@ -146,9 +150,8 @@ class Size(Dim):
         return not self.trace.decide("eq", self)
 
     def __int__(self) -> int:
-        """The number, to which everything is bound from here on."""
+        """There is none that would hold for every size."""
         self.trace.pin(self)
-        return self.value
 
     __index__ = __int__
 
@@ -188,7 +191,6 @@ class Trace:
     """The sizes of one planning run, and the decisions it took.
 
     Attributes:
-        pins: how many sizes had to be one number.
         closed: planning is over, nothing more may be decided.
     """
 
@@ -197,15 +199,12 @@ class Trace:
         self.atoms: dict[tuple[str, Terms, Terms], int] = {}  # what is no polynomial -> its number
         self.made: dict[Terms, Size] = {}
         self.decisions: dict[tuple[str, Terms], bool] = {}
-        self.symbols = 0
-        self.pins = 0
         self.closed = False
 
     def symbol(self, value: int) -> Size:
         """A size of the inputs; all of these come first."""
         assert not self.atoms
         self.values.append(value)
-        self.symbols += 1
         made: Any = self.size((((len(self.values) - 1,), 1),))
         return made
 
@@ -250,15 +249,14 @@ class Trace:
         value = size.value if type(size) is Size else size
         result = value == 0 if kind == "eq" else value < 0
         if type(size) is Size:
+            if self.closed and self.decisions.get((kind, size.terms)) is not result:
+                raise BoundError("a decision was taken on traced sizes after planning")
             self.decisions[kind, size.terms] = result
         return result
 
-    def pin(self, size: Size) -> None:
-        """Bind a size to its number."""
-        if self.closed:
-            raise TypeError("a traced size was asked for its number after planning")
-        self.pins += 1
-        self.decide("eq", size - size.value)
+    def pin(self, size: Size) -> NoReturn:
+        """Give up: a size had to be one number."""
+        raise BoundError(f"a step needs the number {size}, so the plan serves no other size")
 
     def numbers(self, symbols: Sequence[int]) -> Numbers:
         """What sizes are for other sizes of the inputs.
@@ -300,6 +298,11 @@ class Numbers:
         if found is None:
             found = self.known[size.number] = _value(size.terms, self.values)
         return found
+
+    def all(self, sizes: Iterable[Any]) -> tuple[Any, ...]:
+        """The numbers of several sizes."""
+        of = self.of
+        return tuple([s if type(s) is int else of(s) for s in sizes])
 
 
 def most(a: int, b: int) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
 from pyflame_rt.backends.cpu.llvm.host import host as this_host
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
-from pyflame_rt.backends.cpu.llvm.program import structure_of
 from pyflame_rt.backends.cpu.llvm.tiles.control import (
     Loop,
     add,
@@ -58,9 +57,8 @@ class DepthwiseKernel:
     def key(self) -> str:
         """Equal for kernels of equal structure."""
         f = self.finish
-        value = "" if f.value is None else structure_of(f.value)
         form = f"{self.taps} {self.stride} {self.pixels}x{self.lanes}"
-        return f"depthwise {form} {','.join(f.operands)} {value}"
+        return f"depthwise {form} {','.join(f.operands)} {f.structure}"
 
     def emit(self, name: str) -> str:
         """The module, as text."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from pyflame_rt.backends.cpu.llvm import ops
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
-from pyflame_rt.backends.cpu.llvm.program import walk
+from pyflame_rt.backends.cpu.llvm.program import structure_of, walk
 from pyflame_rt.backends.cpu.llvm.tiles.control import Loop, add, floats, least, load_vector, mul, store_vector
 from pyflame_rt.backends.cpu.llvm.tiles.fastmath import FAST
 from pyflame_rt.graph.records import dataclass
@@ -157,6 +158,11 @@ class Finish:
 
     value: Expr | None = None
     operands: tuple[Reach, ...] = ()
+
+    @cached_property
+    def structure(self) -> str:
+        """A text equal for expressions of equal structure."""
+        return "" if self.value is None else structure_of(self.value)
 
     @property
     def light(self) -> bool:

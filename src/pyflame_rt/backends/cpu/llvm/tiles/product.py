@@ -12,7 +12,6 @@ from typing import Literal
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
 from pyflame_rt.backends.cpu.llvm.host import host as this_host
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes
-from pyflame_rt.backends.cpu.llvm.program import structure_of
 from pyflame_rt.backends.cpu.llvm.tiles.control import Loop, add, buffers, floats, least, mul
 from pyflame_rt.backends.cpu.llvm.tiles.micro import (
     PLAIN,
@@ -61,8 +60,7 @@ class ProductKernel:
     def key(self) -> str:
         """Equal for kernels of equal structure."""
         t, f = self.tile, self.finish
-        value = "" if f.value is None else structure_of(f.value)
-        return f"product {self.source} {t.rows}x{t.vectors} {','.join(f.operands)} {value}"
+        return f"product {self.source} {t.rows}x{t.vectors} {','.join(f.operands)} {f.structure}"
 
     def emit(self, name: str) -> str:
         """The module, as text."""

@@ -17,7 +17,6 @@ import numpy as np
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
 from pyflame_rt.backends.cpu.llvm.host import host as this_host
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
-from pyflame_rt.backends.cpu.llvm.program import structure_of
 from pyflame_rt.backends.cpu.llvm.tiles.control import (
     Loop,
     add,
@@ -101,8 +100,7 @@ class WinogradKernel:
     def key(self) -> str:
         """Equal for kernels of equal structure."""
         t, f = self.tile, self.finish
-        value = "" if f.value is None else structure_of(f.value)
-        return f"winograd{self.out} {t.rows}x{t.vectors} {','.join(f.operands)} {value}"
+        return f"winograd{self.out} {t.rows}x{t.vectors} {','.join(f.operands)} {f.structure}"
 
     def emit(self, name: str) -> str:
         """The module, as text."""
