@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.wse.emit_map import loop_nest, offset_text, strides_of
+from pyflame_rt.backends.wse.emit_shift import rings_of, shift_decls
 from pyflame_rt.backends.wse.kernels import INTEGERS
 from pyflame_rt.backends.wse.scalar import literal
 from pyflame_rt.graph.records import dataclass
@@ -28,6 +29,7 @@ class Code:
         joined: the function that goes on when blocks of both operands have arrived.
         turned: the function that goes on when a tile has arrived.
         axes: the axes along which it sends.
+        rings: the axes along which it passes blocks round.
     """
 
     decls: list[str]
@@ -35,6 +37,7 @@ class Code:
     joined: str = ""
     turned: str = ""
     axes: str = ""
+    rings: str = ""
 
 
 PLACE = {"x": "pe_x", "y": "pe_y", "yx": "pe_y * num_cols + pe_x"}
@@ -120,6 +123,11 @@ def _local(name: str, kernel: Reduce, target: str) -> str:
 
 def emit_matmul(name: str, kernel: MatMul) -> Code:
     """The product by its method."""
+    if kernel.how == "shift":
+        code = Code(shift_decls(name, kernel), [(f"{name}();", True)], joined=f"{name}_block")
+        code.axes = code.rings = rings_of(kernel)
+        _narrow(name, kernel, code)
+        return code
     return _summa(name, kernel) if kernel.how == "summa" else _by_sum(name, kernel)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from pyflame_rt.backends.wse.emit_comm import Code, emit_matmul, emit_reduce
 from pyflame_rt.backends.wse.emit_index import emit_put, emit_take
 from pyflame_rt.backends.wse.emit_map import emit_map
+from pyflame_rt.backends.wse.emit_shift import SHARED
 from pyflame_rt.backends.wse.emit_spread import emit_spread
 from pyflame_rt.backends.wse.kernels import BYTES, App, Map, MatMul, Put, Reduce, Spread, Take
 from pyflame_rt.graph.records import dataclass
@@ -26,7 +27,13 @@ __all__ = ["IDS", "Program", "emit"]
 IDS = {
     "colors": {"x": [0, 1], "y": [4, 5]},
     "queues": {"x": [2, 4], "y": [3, 5]},
+    "rings": {"x": {"color": 2, "queue": 6}, "y": {"color": 6, "queue": 7}},
     "tasks": {"x": [8, 9], "y": [10, 11], "advance": 12, "join": 13, "x_done": 14, "y_done": 15, "turn": 16},
+}
+_PRODUCTS = {
+    "summa": "blocks sent along rows and columns",
+    "shift": "blocks passed from neighbour to neighbour",
+    "reduce": "each PE its part of K, then added up",
 }
 Item: TypeAlias = "str | s.Comment"
 
@@ -37,6 +44,7 @@ class Program:
 
     files: dict[str, str]
     axes: str
+    rings: str
     phases: int
     stages: int
     exports: list[tuple[str, str]] = field(default_factory=list)
@@ -71,6 +79,7 @@ class _Emitter:
         self.items: list[Item] = []
         self.codes: list[Code] = []
         self.exports: list[tuple[str, str]] = []
+        self.rings = ""
 
     def note(self, text: str) -> None:
         """A comment, where comments are wanted."""
@@ -79,6 +88,7 @@ class _Emitter:
 
     def run(self) -> Program:
         self.codes = [self._kernel(i, k) for i, k in enumerate(self.plan.kernels)]
+        self.rings = "".join(a for a in "xy" if any(a in c.rings for c in self.codes))
         axes = "".join(a for a in "xy" if any(a in c.axes for c in self.codes))
         special = any("special." in d for c in self.codes for d in c.decls)
         self._head(axes, special)
@@ -91,7 +101,7 @@ class _Emitter:
             files["lib/collectives.csl"] = library("collectives.csl")
         if special:
             files["lib/special.csl"] = library("special.csl")
-        return Program(files, axes, len(self.plan.phases), stages, self.exports)
+        return Program(files, axes, self.rings, len(self.plan.phases), stages, self.exports)
 
     def _kernel(self, index: int, kernel: Kernel) -> Code:
         name = f"k{index}"
@@ -119,9 +129,10 @@ class _Emitter:
             self.items.append('const special = @import_module("lib/special.csl");')
         for number, axis in enumerate(axes, 1):
             q0, q1 = IDS["queues"][axis]
+            ring = f".ring_queue = {IDS['rings'][axis]['queue']}, " if axis in self.rings else ""
             self.items.append(
                 f'const mpi_{axis} = @import_module("lib/collectives.csl", .{{ .dim_params = {axis}_params, '
-                f".queues = [2]u16{{ {q0}, {q1} }}, .dest_dsr_ids = [1]u16{{ {number} }}, "
+                f".queues = [2]u16{{ {q0}, {q1} }}, {ring}.dest_dsr_ids = [1]u16{{ {number} }}, "
                 f".src0_dsr_ids = [1]u16{{ {number} }}, .src1_dsr_ids = [1]u16{{ {number} }} }});"
             )
 
@@ -143,7 +154,6 @@ class _Emitter:
             self.exports.append(("debug_stage", "u32"))
 
     def _kernels(self) -> None:
-        summas = [i for i, c in enumerate(self.codes) if c.joined]
         texts = [d for c in self.codes for d in c.decls]
         if any("pe_x" in t or "pe_y" in t for t in texts):
             self.note("Where this PE is; known once the host has called.")
@@ -157,20 +167,13 @@ class _Emitter:
                 "if (first >= size) { return 0; }\nconst rest = size - first;\n"
                 "return if (rest < piece) @as(i16, rest) else @as(i16, piece);\n}"
             )
-        if summas:
-            self.note("Products go through K block by block.")
-            self.items += [
-                f"var {n}: i16 = 0;" for n in ("k_done", "k_length", "batch", "block_a_first", "block_b_first")
-            ]
-            self.items.append("var joining: u16 = 0;")
-            self.items += [f"const k{i}_number: u16 = {n};" for n, i in enumerate(summas)]
-            self.items.append("fn least(a: i16, b: i16) i16 {\nreturn if (a < b) a else b;\n}")
         turned = [i for i, c in enumerate(self.codes) if c.turned]
         if turned:
             self.note("Tiles on their way to all PEs: whose turn it is, and along which axis it goes.")
             self.items += [f"var {n}: u16 = 0;" for n in ("spread_s", "spread_r", "spread_down", "turning")]
             self.items += [f"const k{i}_number: u16 = {n};" for n, i in enumerate(turned)]
         self.items += [f"const {n}_id = @get_local_task_id({IDS['tasks'][n]});" for n in self._tasks()]
+        self._products()
         for i, (kernel, code) in enumerate(zip(self.plan.kernels, self.codes, strict=True)):
             self.note(describe(i, kernel))
             if self.options.generate_debug_info:
@@ -178,6 +181,25 @@ class _Emitter:
                     s.Comment(f"from node {kernel.label!r}: {kernel.out.value} {list(kernel.out.tiling.shape)}")
                 )
             self.items += code.decls
+
+    def _products(self) -> None:
+        """What products that go through K block by block share."""
+        joined = [i for i, c in enumerate(self.codes) if c.joined]
+        if not joined:
+            return
+        self.note("Products go through K block by block.")
+        self.items.append("var joining: u16 = 0;")
+        self.items += [f"const k{i}_number: u16 = {n};" for n, i in enumerate(joined)]
+        if any(not self.codes[i].rings for i in joined):
+            self.items += [
+                f"var {n}: i16 = 0;" for n in ("k_done", "k_length", "batch", "block_a_first", "block_b_first")
+            ]
+            self.items.append("fn least(a: i16, b: i16) i16 {\nreturn if (a < b) a else b;\n}")
+        if self.rings:
+            self.note("Blocks that go round: where they are, and how often they still go on.")
+            self.items += [f"var {a}_left: u16 = 0;" for a in self.rings]
+            for part in ("", *self.rings):
+                self.items += SHARED[part]
 
     def _tasks(self) -> list[str]:
         names = ["advance"] if any(wait for c in self.codes for _, wait in c.actions) else []
@@ -230,8 +252,10 @@ class _Emitter:
         summas = [c.joined for c in self.codes if c.joined]
         if summas:
             chain = " else ".join(f"if (joining == {n}) {{ {name}(); }}" for n, name in enumerate(summas))
-            self.items.append("task x_done() void {\n@activate(join_id);\n}")
-            self.items.append("task y_done() void {\n@unblock(join_id);\n}")
+            for axis, then in (("x", "@activate(join_id);"), ("y", "@unblock(join_id);")):
+                if axis in self.rings:
+                    then = f"if ({axis}_left > 0) {{ shift_{axis}(); }} else {{ {then} }}"
+                self.items.append(f"task {axis}_done() void {{\n{then}\n}}")
             self.items.append(f"task join() void {{\n@block(join_id);\n{chain}\n}}")
         turned = [c.turned for c in self.codes if c.turned]
         if turned:
@@ -261,6 +285,8 @@ class _Emitter:
             tasks = ", ".join(f"@get_local_task_id({t})" for t in IDS["tasks"][axis])
             vertical = "true" if axis == "y" else "false"
             ids = f".colors = .{{ {colors} }}, .entrypoints = .{{ {tasks} }}"
+            if axis in self.rings:
+                ids += f", .ring_color = @get_color({IDS['rings'][axis]['color']})"
             fields.append(f".{axis}_params = .{{ .vertical = {vertical}, {ids} }}")
         exports = [f'@export_name("{name}", [*]{dtype}, true);' for name, dtype in self.exports]
         exports += [f'@export_name("phase{i}", fn()void);' for i in range(len(self.plan.phases))]
@@ -298,12 +324,7 @@ def describe(index: int, kernel: Kernel) -> str:
         case Put():
             return f"Kernel {index}: elements put by number along dimension {kernel.axis} ({kernel.reduction})."
         case MatMul():
-            how = (
-                "blocks sent along rows and columns"
-                if kernel.how == "summa"
-                else "each PE its part of K, then added up"
-            )
-            return f"Kernel {index}: product, a tile of {tile}; {how}."
+            return f"Kernel {index}: product, a tile of {tile}; {_PRODUCTS[kernel.how]}."
 
 
 def _names(expr: object) -> str:

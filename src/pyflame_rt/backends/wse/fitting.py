@@ -66,7 +66,9 @@ class _Fitting:
         return self._lowered(flat, grid, spread=False)
 
     def _lowered(self, flat: Flat, grid: Grid, *, spread: bool) -> Plan:
-        plan = lower(flat, grid, optimize=self.options.optimize, spread=spread)
+        given = self.options
+        products = "broadcast" if given.products == "auto" and not given.optimize else given.products
+        plan = lower(flat, grid, optimize=given.optimize, spread=spread, products=products)
         return plan_memory(plan, share=self.options.optimize)
 
     def _largest(self) -> Grid:

@@ -148,21 +148,25 @@ class MatMul:
     """Matrix product of ``[..., M, K]`` and ``[..., K, N]``.
 
     Attributes:
-        how: ``summa`` sends blocks of both operands along rows and columns; ``reduce`` multiplies what each PE has and
-            adds up along the axis that cuts K.
+        how: ``summa`` sends blocks of both operands along rows and columns; ``shift`` passes them from neighbour to
+            neighbour round rings; ``reduce`` multiplies what each PE has and adds up along the axis that cuts K.
         repeat: how many matrices there are.
         a_step: 1 when each has its own left operand, 0 when all share one.
         b_step: likewise for the right one.
+        keep_a: the left operand's tiles are needed afterwards, so that ``shift`` must bring them home.
+        keep_b: likewise for the right one.
     """
 
     label: str
     out: Buffer
     a: Buffer
     b: Buffer
-    how: Literal["summa", "reduce"]
+    how: Literal["summa", "shift", "reduce"]
     repeat: int = 1
     a_step: int = 1
     b_step: int = 1
+    keep_a: bool = True
+    keep_b: bool = True
 
     @property
     def k_axis(self) -> str:

@@ -28,6 +28,7 @@ from pyflame_rt.backends.wse.kernels import (
     Take,
 )
 from pyflame_rt.backends.wse.opening import open_steps
+from pyflame_rt.backends.wse.products import chosen, settled
 from pyflame_rt.backends.wse.scalar import RULES
 from pyflame_rt.backends.wse.spread import View, view_of
 from pyflame_rt.backends.wse.tiling import Grid, Tiling
@@ -70,7 +71,9 @@ class Use:
 Tree: TypeAlias = "Use | Lit | App"
 
 
-def lower(flat: Flat, grid: Grid, *, optimize: bool = True, spread: bool | None = None) -> Plan:
+def lower(
+    flat: Flat, grid: Grid, *, optimize: bool = True, spread: bool | None = None, products: str = "broadcast"
+) -> Plan:
     """Kernels, phases and outputs for a grid; memory is planned afterwards.
 
     Args:
@@ -78,8 +81,9 @@ def lower(flat: Flat, grid: Grid, *, optimize: bool = True, spread: bool | None 
         grid: the PEs.
         optimize: fuse elementwise operators, and move data on the fabric.
         spread: whether data moves on the fabric, where it is otherwise left to the host; None as ``optimize`` says.
+        products: how matrices are multiplied, as in the options.
     """
-    return _Lowering(opened(flat), grid, optimize, optimize if spread is None else spread).run()
+    return _Lowering(opened(flat), grid, optimize, optimize if spread is None else spread, products).run()
 
 
 def opened(flat: Flat) -> Flat:
@@ -88,8 +92,9 @@ def opened(flat: Flat) -> Flat:
 
 
 class _Lowering:
-    def __init__(self, flat: Flat, grid: Grid, optimize: bool, spread: bool) -> None:
+    def __init__(self, flat: Flat, grid: Grid, optimize: bool, spread: bool, products: str) -> None:
         self.flat = flat
+        self.products = products
         self.spread = spread
         self.grid = grid
         self.optimize = optimize
@@ -127,6 +132,7 @@ class _Lowering:
         constants = {n: self.flat.constants[n] for n in self.used_inputs if n in self.flat.constants}
         inputs = {n: (self.flat.dtype(n).label, self.flat.shape(n)) for n in self.flat.inputs}
         phases = [p for p in self.phases if p.moves or p.kernels] or [Phase()]
+        settled(phases, outputs)
         return Plan(self.grid, phases, outputs, self.buffers, inputs, constants)
 
     def _check_type(self, step: Step) -> None:
@@ -410,7 +416,8 @@ class _Lowering:
         made = self._new(step.output, axes, shape=shape)
         repeat = math.prod(batch)
         steps = [int(math.prod(s[:-2]) == repeat and repeat > 1) for s in (sa, sb)]
-        self._emit(step.output, MatMul(step.origin, made, one, two, how, repeat, *steps))  # type: ignore[arg-type]
+        kernel = MatMul(step.origin, made, one, two, how, repeat, *steps)  # type: ignore[arg-type]
+        self._emit(step.output, chosen(kernel, self.products) if how == "summa" else kernel)
         if shape != self.flat.shape(step.output):
             tiling = reshaped(made.tiling, self.flat.shape(step.output))
             assert tiling is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyflame_rt.backends.wse.emit_shift import words_of
 from pyflame_rt.backends.wse.kernels import INTEGERS, Map, MatMul, Put, Spread, Take
 
 if TYPE_CHECKING:
@@ -41,6 +42,14 @@ def _scratch(kernel: Kernel) -> dict[str, int]:
             found["block_a"] = rows * block
         if grid.rows > 1 or wide:
             found["block_b"] = block * cols
+    elif isinstance(kernel, MatMul) and kernel.how == "shift":
+        grid = kernel.out.tiling.grid
+        if grid.cols > 1:
+            found["block_a"] = words_of(kernel.a)
+        if grid.rows > 1:
+            found["block_b"] = words_of(kernel.b)
+        if wide:
+            found["row_b"] = kernel.b.tiling.tile[-1]
     elif isinstance(kernel, MatMul) and wide:
         found["block_b"] = kernel.b.tiling.tile[-1]
     return found

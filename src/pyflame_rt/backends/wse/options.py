@@ -9,10 +9,11 @@ from typing import Any
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.records import dataclass
 
-__all__ = ["DATA_BUDGET", "TARGETS", "CodeGenOptions", "CodeGenResult"]
+__all__ = ["DATA_BUDGET", "PRODUCTS", "TARGETS", "CodeGenOptions", "CodeGenResult"]
 
 # Bytes for data on one PE. Code, stack and the host interface share the 48 KB with it.
 DATA_BUDGET = 38 * 1024
+PRODUCTS = ("auto", "broadcast", "shift")
 TARGETS = {"wse2": (750, 994), "wse3": (755, 1170)}  # PEs a program may use: columns and rows
 
 
@@ -32,6 +33,9 @@ class CodeGenOptions:
         fabric_height: rows of PEs, likewise.
         runtime_address: address of a system for ``run.py``; empty takes ``CEREBRAS_RUNTIME_ADDRESS``, or the simulator.
         memory_budget: bytes for data on one PE.
+        products: how matrices are multiplied: ``broadcast`` sends blocks along rows and columns of PEs (SUMMA), ``shift``
+            passes them from neighbour to neighbour (on square grids, and on a single row or column), ``auto`` takes
+            what the cost model says is faster. Products with a vector need neither.
         max_passes: how often a program that does not fit may run, each time on a part of its tensors; 1 refuses it.
 
     Example:
@@ -50,6 +54,7 @@ class CodeGenOptions:
     runtime_address: str = ""
     memory_budget: int = DATA_BUDGET
     max_passes: int = 1024
+    products: str = "auto"
 
     def check(self) -> None:
         """Refuse what cannot be meant."""
@@ -63,6 +68,8 @@ class CodeGenOptions:
         budget = self.memory_budget
         if not isinstance(budget, int) or not 256 <= budget <= 48 * 1024:
             raise InputError(f"memory_budget must be 256 to 49152 bytes, got {budget!r}")
+        if self.products not in PRODUCTS:
+            raise InputError(f"products must be one of {', '.join(PRODUCTS)}, got {self.products!r}")
         passes = self.max_passes
         if not isinstance(passes, int) or isinstance(passes, bool) or passes < 1:
             raise InputError(f"max_passes must be a whole number from 1 on, got {passes!r}")

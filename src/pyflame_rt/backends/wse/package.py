@@ -50,6 +50,7 @@ def manifest_of(plan: Plan, program: Program, options: CodeGenOptions) -> dict[s
         "note": LABEL,
         "options": {
             "optimize": options.optimize,
+            "products": options.products,
             "generate_debug_info": options.generate_debug_info,
             "emit_comments": options.emit_comments,
         },
@@ -61,8 +62,8 @@ def manifest_of(plan: Plan, program: Program, options: CodeGenOptions) -> dict[s
             "arrays": {n: {"dtype": d, "elements": c} for n, (d, c) in {**plan.slots, **plan.scratch}.items()},
         },
         "fold": None if plan.fold is None else plan.fold.as_data(),
-        "colors": {a: IDS["colors"][a] for a in program.axes},
-        "queues": {a: IDS["queues"][a] for a in program.axes},
+        "colors": {a: _ids("colors", "color", a, program) for a in program.axes},
+        "queues": {a: _ids("queues", "queue", a, program) for a in program.axes},
         "tasks": {name: ids for name, ids in tasks.items() if name in program.axes or len(name) > 1},
         "symbols": [{"name": name, "type": f"[*]{dtype}"} for name, dtype in program.exports],
         "stages": program.stages,
@@ -80,6 +81,12 @@ def manifest_of(plan: Plan, program: Program, options: CodeGenOptions) -> dict[s
             {"name": o.name, "source": o.source, "dtype": o.dtype, "shape": list(o.shape)} for o in plan.outputs
         ],
     }
+
+
+def _ids(kind: str, ring: str, axis: str, program: Program) -> list[int]:
+    """Colours or queues of an axis, with that of its ring where there is one."""
+    ids: dict[str, Any] = IDS
+    return [*ids[kind][axis], *([ids["rings"][axis][ring]] if axis in program.rings else [])]
 
 
 def _counted(plan: Plan) -> dict[str, int]:
