@@ -138,7 +138,7 @@ _providers: dict[str, Provider] = {
             _wse,
             about="generated CSL in a simulator of the wafer",
             general=False,
-            settings=("cols", "max_passes", "memory_budget", "optimize", "rows", "target"),
+            settings=("cols", "max_passes", "memory_budget", "optimize", "products", "rows", "target"),
         ),
     )
 }

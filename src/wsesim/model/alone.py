@@ -2,8 +2,9 @@
 
 Programs in which every PE runs the same code and talks to others through the library of collectives only are a row of
 local work and collectives. The first PE runs the program itself, so its local work costs what the table of constants
-says; where it calls a collective, a formula says when it would end. Other PEs differ in two ways that matter: the
-sender of a burst prepares it while the others wait, and distant PEs are later than near ones.
+says; where it calls a collective, a formula says when it would end. Other PEs differ in ways that matter: the sender
+of a burst prepares it while the others wait, distant PEs are later than near ones, and where blocks go round rings
+some PEs turn them more often than others before they start.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Estimate:
         hops: that these make.
         memory: bytes of the busiest PE: data, code, stack and reserve.
         collectives: how often each kind is called on a PE.
+        turns: words that a PE passes on round the ring of each axis.
     """
 
     width: int
@@ -58,6 +60,7 @@ class Estimate:
     hops: int = 0
     memory: int = 0
     collectives: dict[str, int] = field(default_factory=dict)
+    turns: dict[str, int] = field(default_factory=dict)
 
     @property
     def total_cycles(self) -> float:
@@ -82,12 +85,32 @@ def estimate(
     first = _only_first(program)
     costs = costs or measure_lines(first.arch, timing)
     found, own = _run(first, (0, 0), calls, timing, costs)
+    if found.turns:
+        _slowest(found, first, calls, timing, costs)
     # Neighbours of the first PE: each sends a block of one operand in the second step of a product.
     places = [at for at in ((1, 0), (0, 1)) if at[0] < program.width and at[1] < program.height]
     others = [_run(first, at, calls, timing, costs)[1] for at in places]
     for number, more in _waits(own, others):
         found.cycles[number] += more
     return found
+
+
+def _slowest(found: Estimate, first: Program, calls: Sequence[str], timing: Timing, costs: LineCosts) -> None:
+    """Takes over the cycles of a PE whose blocks go round most often, and counts what all of them send.
+
+    The first PE of a ring turns its blocks least often before it starts, its neighbour in the ring most often, and the
+    others lie evenly between them.
+    """
+    far = tuple(0 if n == 1 else min(2, n - 1) for n in (first.width, first.height))
+    other, _ = _run(first, (far[0], far[1]), calls, timing, costs)
+    found.cycles = [max(pair) for pair in zip(found.cycles, other.cycles, strict=True)]
+    for axis, pes, lines in (("x", first.width, first.height), ("y", first.height, first.width)):
+        words = [e.turns.get(axis, 0) for e in (found, other)]
+        if (sum(words) * lines) % 2:
+            raise PredictionError(f"blocks along {axis} go round unevenly, which the model does not cover")
+        sent, hops = costs.ring_wavelets(sum(words) * lines // 2, pes)
+        found.wavelets += sent
+        found.hops += hops
 
 
 @dataclass(frozen=True)
@@ -125,10 +148,14 @@ def _run(
     """One PE alone, at a place of the rectangle."""
     unit = program.programs[0]
     machine = load(program, timing=timing)
-    pe = machine.pes[(0, 0)]
+    pe = machine.pes.pop((0, 0))
+    machine.pes[place] = pe
     pe.x, pe.y = place
+    for x, y, color in [at for at in machine.routers if at[:2] == (0, 0)]:
+        machine.routers[*place, color] = machine.routers.pop((x, y, color))
     found = Estimate(program.width, program.height, memory=unit.memory.total)
     lines = _Lines(machine, unit, found, costs)
+    _Rings(machine, unit, found, costs)
     host = HostSession(machine)
     host.start()
     try:
@@ -241,6 +268,51 @@ class _Lines:
         for axis in "xy":
             self.root[axis], self.late[axis] = None, 0.0
         return rest
+
+
+class _Rings:
+    """Stands for the neighbours when blocks go round: says when a block has left and when one has come."""
+
+    def __init__(self, machine: Machine, unit: PeProgram, found: Estimate, costs: LineCosts) -> None:
+        self.found = found
+        self.costs = costs
+        code = machine.codes[0]
+        for symbol in unit.functions:
+            prefix, _, name = symbol.rpartition(".")
+            if name in ("ring_send", "ring_receive") and prefix:
+                self._replace(code.functions[symbol].call, self._moving(unit, prefix, name))
+            elif name == "ring_close" and prefix:
+                self._replace(code.functions[symbol].call, self._closing(unit, prefix))
+
+    def _replace(self, call: Any, other: Any) -> None:
+        call.__globals__[call.__name__] = other
+
+    def _axis(self, unit: PeProgram, prefix: str) -> str:
+        return "y" if _calls(unit, f"{prefix}.init", "get_y_coord") else "x"
+
+    def _moving(self, unit: PeProgram, prefix: str, part: str) -> Any:
+        axis = self._axis(unit, prefix)
+        task = "moved" if part == "ring_send" else "closed"
+        number = next(t.id for t in unit.tasks if t.function == f"{prefix}.{task}")
+
+        def moved(pe: PE, _dsd: Any, words: int) -> None:
+            if part == "ring_send":
+                self.found.turns[axis] = self.found.turns.get(axis, 0) + words
+                self.found.collectives["shift"] = self.found.collectives.get("shift", 0) + 1
+            pe.activate(number, pe.t + self.costs.ring_cycles(part, words))
+            pe.t += self.costs.setup[part]
+
+        return moved
+
+    def _closing(self, unit: PeProgram, prefix: str) -> Any:
+        axis = self._axis(unit, prefix)
+
+        def closed(pe: PE, done: int) -> None:
+            self.found.turns[axis] = self.found.turns.get(axis, 0) + 1
+            pe.activate(done, pe.t + self.costs.ring_cycles("ring_close", 0))
+            pe.t += self.costs.setup["ring_close"]
+
+        return closed
 
 
 def _calls(unit: PeProgram, symbol: str, wanted: str) -> bool:

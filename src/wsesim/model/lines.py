@@ -37,7 +37,7 @@ Fit = tuple[float, float, float, float]
 _LAYOUT = """
 param size: i16;
 const memcpy = @import_module("<memcpy/get_params>", .{ .width = size, .height = 1 });
-const line = .{ .vertical = false, .colors = .{ @get_color(0), @get_color(1) },
+const line = .{ .vertical = false, .colors = .{ @get_color(0), @get_color(1) }, .ring_color = @get_color(2),
   .entrypoints = .{ @get_local_task_id(8), @get_local_task_id(9) } };
 layout {
   @set_rectangle(size, 1);
@@ -49,6 +49,9 @@ layout {
   @export_name("gather", fn(u16)void);
   @export_name("reduce", fn(u16)void);
   @export_name("allreduce", fn(u16)void);
+  @export_name("ring_open", fn()void);
+  @export_name("ring_shift", fn(u16)void);
+  @export_name("ring_close", fn()void);
 }
 """
 _PE = """
@@ -79,6 +82,13 @@ fn allreduce(n: u16) void {
   mpi.init();
   mpi.allreduce_fadds(@ptrcast([*]f32, &numbers), @ptrcast([*]f32, &sums), n, done_id);
 }
+fn ring_open() void {
+  mpi.init();
+  mpi.ring_open();
+  sys_mod.unblock_cmd_stream();
+}
+fn ring_shift(n: u16) void { mpi.ring_shift(@ptrcast([*]u32, &from), @ptrcast([*]u32, &into), n, done_id); }
+fn ring_close() void { mpi.ring_close(done_id); }
 task done() void { sys_mod.unblock_cmd_stream(); }
 comptime {
   @bind_local_task(done, done_id);
@@ -87,9 +97,14 @@ comptime {
   @export_symbol(gather);
   @export_symbol(reduce);
   @export_symbol(allreduce);
+  @export_symbol(ring_open);
+  @export_symbol(ring_shift);
+  @export_symbol(ring_close);
 }
 """
-_DONE = 12
+_MOVED, _CLOSED, _DONE = 8, 9, 12
+# What a PE starts when blocks go round, and the task that says that it is done.
+_RING = {"ring_send": _MOVED, "ring_receive": _CLOSED, "ring_close": _DONE}
 
 
 @dataclass(frozen=True)
@@ -100,14 +115,17 @@ class LineCosts:
         short: for each operation the cycles of a start, of a word, of a PE further away, and of a word a PE further
             away, on short lines.
         long: the same on long ones.
-        setup: for each operation the cycles that the call itself takes on a PE; a second operation starts after them.
+        setup: for each operation, and for each part of a shift, the cycles that the call itself takes on a PE; a second
+            operation starts after them.
         worst: for each operation the largest relative error of the fit on the lines it was made from.
+        ring: cycles of a start and of a word when blocks go round: to send one, to receive one, to leave the ring.
     """
 
     short: Mapping[str, Fit]
     long: Mapping[str, Fit]
     setup: Mapping[str, float]
     worst: Mapping[str, float]
+    ring: Mapping[str, tuple[float, float]]
 
     def cycles(self, kind: Kind, words: int, distance: int) -> float:
         """Cycles from the call on every PE to the end of the operation ``distance`` PEs away."""
@@ -116,6 +134,20 @@ class LineCosts:
     def hop(self, kind: Kind) -> float:
         """Cycles for one PE more on a long line."""
         return self.long[kind][2]
+
+    def ring_cycles(self, part: str, words: int) -> float:
+        """Cycles from the start of a part of a shift to its end; the neighbours are at most two PEs away."""
+        start, word = self.ring[part]
+        return start + word * words
+
+    @staticmethod
+    def ring_wavelets(words: int, pes: int) -> tuple[int, int]:
+        """Wavelets and hops of a line of PEs when everyone passes a block on.
+
+        >>> LineCosts.ring_wavelets(10, 4)
+        (40, 60)
+        """
+        return words * pes, words * (2 * pes - 2)
 
     @staticmethod
     def wavelets(kind: Kind, words: int, pes: int, root: int = 0) -> tuple[int, int]:
@@ -146,11 +178,39 @@ def measure_lines(arch: Arch = "wse3", timing: Timing = TIMING) -> LineCosts:
     setup: dict[str, float] = {}
     found = [_measured(arch, timing, sizes, setup) for sizes in (_SHORT, _LONG)]
     fits = [{kind: _fit(rows) for kind, rows in part.items()} for part in found]
-    costs = LineCosts(fits[0], fits[1], setup, {})
+    ring = _ring(arch, timing, setup)
+    costs = LineCosts(fits[0], fits[1], setup, {}, ring)
     worst = {
         kind: max(abs(costs.cycles(kind, n, d) / t - 1) for part in found for n, d, t in part[kind]) for kind in _KINDS
     }
-    return LineCosts(fits[0], fits[1], setup, worst)
+    return LineCosts(fits[0], fits[1], setup, worst, ring)
+
+
+def _ring(arch: Arch, timing: Timing, setup: dict[str, float]) -> dict[str, tuple[float, float]]:
+    """Start and cycles a word of every part of a shift, on a line long enough to have PEs away from its ends."""
+    line = _Line(_program(arch, _LONG[0]), timing)
+    line.host.call("ring_open", [])
+    rows: dict[str, list[tuple[int, float]]] = {part: [] for part in _RING}
+    for words in _LENGTHS:
+        line.parts.clear()
+        line.host.call("ring_shift", [words])
+        line.host.ready()
+        for part in ("ring_send", "ring_receive"):
+            rows[part].append((words, max(line.parts[part])))
+    line.parts.clear()
+    line.host.call("ring_close", [])
+    line.host.ready()
+    setup.update(line.busy)
+    costs: dict[str, tuple[float, float]] = {}
+    for part, points in rows.items():
+        if points:
+            word, start = np.polyfit([n for n, _ in points], [t for _, t in points], 1)
+            costs[part] = (float(start), float(word))
+    return {**costs, "ring_close": (max(line.parts["ring_close"]), 0.0)}
+
+
+def _program(arch: Arch, size: int) -> Program:
+    return compile_texts({"layout.csl": _LAYOUT, "pe.csl": _PE}, arch=arch, params={"size": size}, memcpy=True)
 
 
 def _measured(
@@ -159,8 +219,7 @@ def _measured(
     """Words, distance and cycles of every operation on lines of these sizes; also how long the call itself takes."""
     rows: dict[Kind, list[tuple[int, int, float]]] = {kind: [] for kind in _KINDS}
     for size in sizes:
-        program = compile_texts({"layout.csl": _LAYOUT, "pe.csl": _PE}, arch=arch, params={"size": size}, memcpy=True)
-        line = _Line(program, timing)
+        line = _Line(_program(arch, size), timing)
         for kind in _KINDS:
             for words in _LENGTHS:
                 took = line.times(kind, words)
@@ -184,18 +243,27 @@ class _Line:
         self.begun: dict[Any, float] = {}
         self.ended: dict[Any, float] = {}
         self.setup: dict[Any, float] = {}
+        self.parts: dict[str, list[float]] = {}
+        self.busy: dict[str, float] = {}
+        self.under_way: dict[tuple[Any, int], tuple[str, float]] = {}
         for pe in self.machine.pes.values():
             pe.activate = self._noting(pe, pe.activate)
         for code in self.machine.codes:
             start = next(fn.call for fn in code.functions.values() if fn.name == "start")
             start.__globals__[start.__name__] = self._entering(start)
+            for symbol, fn in code.functions.items():
+                if fn.name in _RING and symbol.rpartition(".")[0]:
+                    fn.call.__globals__[fn.call.__name__] = self._beginning(fn.name, fn.call)
         self.host = HostSession(self.machine)
         self.host.start()
 
     def _noting(self, pe: PE, activate: Any) -> Any:
         def noted(number: int, now: float | None = None) -> None:
+            when = pe.t if now is None else now
             if number == _DONE:
-                self.ended[pe] = pe.t if now is None else now
+                self.ended[pe] = when
+            if (begun := self.under_way.pop((pe, number), None)) is not None:
+                self.parts.setdefault(begun[0], []).append(when - begun[1])
             activate(number, now)
 
         return noted
@@ -207,6 +275,15 @@ class _Line:
             self.setup.setdefault(pe, pe.t - self.begun[pe])
 
         return entered
+
+    def _beginning(self, part: str, call: Any) -> Any:
+        def begun(pe: PE, *args: Any) -> None:
+            self.under_way[pe, _RING[part]] = (part, pe.t)
+            before = pe.t
+            call(pe, *args)
+            self.busy[part] = max(self.busy.get(part, 0.0), pe.t - before)
+
+        return begun
 
     def times(self, kind: str, words: int) -> list[float]:
         """Cycles of one operation on each PE, from the call in the library to the callback."""

@@ -1,9 +1,9 @@
 """Products by neighbours in CSL: blocks of both operands go round rings of PEs while the PEs multiply.
 
-The PEs of a row, and those of a column, form rings whose neighbours are at most two PEs apart. Row r of the left operand
-is first turned by as many places as its number in its column's ring asks for, the right operand's columns likewise, so
-that the blocks of K that meet on a PE belong together; after each product both operands go on by one place. An operand
-that is needed afterwards goes on until it is where it was.
+The PEs of a row, and those of a column, form rings whose neighbours are at most two PEs apart. A row of the left
+operand is first turned by as many places as its number in its column's ring asks for, the right operand's columns
+likewise, so that the blocks of K that meet on a PE belong together; after each product both go on by one place. Blocks
+come and go in two places of memory; that of the operand itself is one of them where nobody needs it afterwards.
 """
 
 from __future__ import annotations
@@ -22,26 +22,30 @@ __all__ = ["SHARED", "rings_of", "shift_decls", "words_of"]
 SHARED = {
     "": [
         "var k_step: u16 = 0;",
-        "var skew_x: u16 = 0;",
-        "var skew_y: u16 = 0;",
-        "fn ring_number(place: u16, size: u16) u16 {\nconst half = place >> 1;\n"
-        "return if ((place & 1) == 0) half else size - 1 - half;\n}",
-        "fn ring_place(number: u16, size: u16) u16 {\n"
-        "return if (number < (size + 1) >> 1) 2 * number else 2 * (size - 1 - number) + 1;\n}",
+        (
+            "fn ring_number(place: u16, size: u16) u16 {\nconst half = place >> 1;\n"
+            "return if ((place & 1) == 0) half else size - 1 - half;\n}"
+        ),
+        (
+            "fn ring_place(number: u16, size: u16) u16 {\n"
+            "return if (number < (size + 1) >> 1) 2 * number else 2 * (size - 1 - number) + 1;\n}"
+        ),
     ],
     "x": [
-        "var a_now: [*]u32;",
-        "var a_next: [*]u32;",
+        *[f"var a_{name}: [*]u32;" for name in ("from", "now", "next", "other")],
         "var a_words: u16 = 0;",
-        "fn shift_x() void {\nx_left -= 1;\nconst held = a_now;\na_now = a_next;\na_next = held;\n"
-        "mpi_x.ring_shift(a_next, a_now, a_words, x_done_id);\n}",
+        (
+            "fn shift_x() void {\nx_left -= 1;\na_from = a_now;\na_now = a_next;\na_next = a_other;\na_other = a_now;\n"
+            "mpi_x.ring_shift(a_from, a_now, a_words, x_done_id);\n}"
+        ),
     ],
     "y": [
-        "var b_now: [*]u32;",
-        "var b_next: [*]u32;",
+        *[f"var b_{name}: [*]u32;" for name in ("from", "now", "next", "other")],
         "var b_words: u16 = 0;",
-        "fn shift_y() void {\ny_left -= 1;\nconst held = b_now;\nb_now = b_next;\nb_next = held;\n"
-        "mpi_y.ring_shift(b_next, b_now, b_words, y_done_id);\n}",
+        (
+            "fn shift_y() void {\ny_left -= 1;\nb_from = b_now;\nb_now = b_next;\nb_next = b_other;\nb_other = b_now;\n"
+            "mpi_y.ring_shift(b_from, b_now, b_words, y_done_id);\n}"
+        ),
     ],
 }
 _SIDES = {"x": ("a", "@activate(join_id);"), "y": ("b", "@unblock(join_id);")}
@@ -85,7 +89,8 @@ def _turn(kernel: MatMul, count: dict[str, str]) -> str:
 
 def _start(name: str, kernel: MatMul) -> str:
     target = kernel.out.slot if kernel.out.dtype == "f32" else "wide"
-    size = _size(kernel)
+    size, both = _size(kernel), len(rings_of(kernel)) == 2
+    kept = {"a": kernel.keep_a, "b": kernel.keep_b}
     lines = [
         f"const all = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{kernel.out.tiling.elements}}} -> {target}[i] }});",
         "@fmovs(all, @as(f32, 0.0));",
@@ -98,15 +103,13 @@ def _start(name: str, kernel: MatMul) -> str:
         lines += [
             f"{side}_now = @ptrcast([*]u32, &{buffer.slot});",
             f"{side}_next = @ptrcast([*]u32, &block_{side});",
+            f"{side}_other = @ptrcast([*]u32, &{f'other_{side}' if kept[side] else buffer.slot});",
             f"{side}_words = {words_of(buffer)};",
             f"mpi_{axis}.ring_open();",
         ]
-    for axis, other in (("x", "y"), ("y", "x")):  # a row's skew is its number in the ring of its column
-        both = len(rings_of(kernel)) == 2
-        lines.append(
-            f"skew_{axis} = ({size} - ring_number(pe_{other}, {size})) % {size};" if both else f"skew_{axis} = 0;"
-        )
-    lines.append(_turn(kernel, {"x": "skew_x", "y": "skew_y"}))
+    # A row's skew is its number in the ring of its column.
+    skews = {axis: f"({size} - ring_number(pe_{other}, {size})) % {size}" for axis, other in ("xy", "yx")}
+    lines.append(_turn(kernel, skews if both else {"x": "0", "y": "0"}))
     return f"fn {name}() void {{\n" + "\n".join(lines) + "\n}"
 
 
@@ -146,17 +149,12 @@ def _multiply(name: str, kernel: MatMul) -> str:
 
 
 def _go_on(name: str, kernel: MatMul) -> str:
-    """Blocks have arrived: multiply while the next ones come, then bring operands home, then leave the rings."""
+    """Blocks have arrived: multiply while the next ones come, then leave the rings."""
     size, rings = _size(kernel), rings_of(kernel)
-    keep = {"x": kernel.keep_a, "y": kernel.keep_b}
     more = _turn(kernel, {"x": "1", "y": "1"})
-    last = _turn(kernel, {axis: "1" if keep[axis] else "0" for axis in "xy"})
-    held = {side: f"{side}_next" for side in "ab"}
-    ends = {_SIDES[axis][0]: f"{_SIDES[axis][0]}_{'next' if keep[axis] else 'now'}" for axis in rings}
     where = (
         " + ".join(f"ring_number(pe_{axis}, {size})" for axis in rings) + f" + {size} - k_step"
     )  # never below zero; the sum is less than three times the size
-    home = _turn(kernel, {axis: f"{size} - skew_{axis}" if keep[axis] and len(rings) == 2 else "0" for axis in "xy"})
     leave = "\n".join(
         f"mpi_{axis}.ring_close({axis}_done_id);" if axis in rings else otherwise
         for axis, (_, otherwise) in _SIDES.items()
@@ -164,34 +162,20 @@ def _go_on(name: str, kernel: MatMul) -> str:
     return (
         f"fn {name}_block() void {{\nif (k_step < {size}) {{\n"
         f"const number = ring_place(({where}) % {size}, {size});\n"
-        f"if (k_step < {size - 1}) {{\n{more}\n{_call(name, kernel, held)}\n}} else {{\n{last}\n"
-        f"{_call(name, kernel, held | ends)}\n}}\n}} else if (k_step == {size}) {{\n{home}\n"
-        f"}} else if (k_step == {size + 1}) {{\n{_copies(kernel, keep)}{leave}\n}} else {{\n@activate(advance_id);\n}}\n"
-        "k_step += 1;\n}"
+        f"if (k_step < {size - 1}) {{\n{more}\n{_call(name, kernel, 'from')}\n}} else {{\n{leave}\n"
+        f"{_call(name, kernel, 'now')}\n}}\n}} else {{\n@activate(advance_id);\n}}\nk_step += 1;\n}}"
     )
 
 
-def _call(name: str, kernel: MatMul, blocks: dict[str, str]) -> str:
-    """The product of blocks in these places; an operand without a ring stays where it is."""
+def _call(name: str, kernel: MatMul, place: str) -> str:
+    """The product of the blocks that are going or have come; an operand without a ring stays where it is."""
     kind = kernel.a.dtype
     args: list[str] = []
     for axis, buffer in (("x", kernel.a), ("y", kernel.b)):
         side = _SIDES[axis][0]
         args.append(
-            f"@ptrcast([*]{kind}, {blocks[side]})" if axis in rings_of(kernel) else f"@ptrcast([*]{kind}, &{buffer.slot})"
+            f"@ptrcast([*]{kind}, {side}_{place})"
+            if axis in rings_of(kernel)
+            else f"@ptrcast([*]{kind}, &{buffer.slot})"
         )
     return f"{name}_multiply({', '.join(args)}, number);"
-
-
-def _copies(kernel: MatMul, keep: dict[str, bool]) -> str:
-    """After an odd number of turns an operand is in the other block."""
-    rings, size = rings_of(kernel), _size(kernel)
-    if len(rings) == 2 or size % 2 == 0 or not keep[rings]:
-        return ""
-    side = _SIDES[rings][0]
-    buffer = kernel.a if side == "a" else kernel.b
-    count = words_of(buffer)
-    return (
-        f"const from = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{count}}} -> block_{side}[i] }});\n"
-        f"@mov32(@set_dsd_base_addr(from, @ptrcast([*]f32, &{buffer.slot})), from);\n"
-    )

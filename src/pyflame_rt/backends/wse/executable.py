@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SETTINGS", "WseBackend", "WseExecutable"]
 
-SETTINGS = ("cols", "max_passes", "memory_budget", "optimize", "rows", "target")
+SETTINGS = ("cols", "max_passes", "memory_budget", "optimize", "products", "rows", "target")
 
 
 class WseBackend:

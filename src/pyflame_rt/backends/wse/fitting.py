@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.wse.fold import families, folded
 from pyflame_rt.backends.wse.footprint import MEMORY, measure, surely_fits
-from pyflame_rt.backends.wse.kernels import Spread
+from pyflame_rt.backends.wse.kernels import MatMul, Spread
 from pyflame_rt.backends.wse.lower import lower, opened
 from pyflame_rt.backends.wse.memory import plan_memory
 from pyflame_rt.backends.wse.options import TARGETS
@@ -35,6 +35,11 @@ def make_plan(flat: Flat, options: CodeGenOptions, grid: tuple[int, int] | None 
     return _Fitting(opened(flat), options).run(grid)
 
 
+def _hungry(plan: Plan) -> bool:
+    """Whether a plan has kernels that could do with less memory."""
+    return any(isinstance(k, Spread) or (isinstance(k, MatMul) and k.how == "shift") for k in plan.kernels)
+
+
 class _Fitting:
     def __init__(self, flat: Flat, options: CodeGenOptions) -> None:
         self.flat = flat
@@ -59,16 +64,23 @@ class _Fitting:
 
     def _plan(self, flat: Flat, grid: Grid) -> Plan:
         """Data moves on the fabric where its tiles, on their way, leave room for the rest."""
-        if self.options.optimize:
-            plan = self._lowered(flat, grid, spread=True)
-            if not any(isinstance(k, Spread) for k in plan.kernels) or self._fits(plan):
+        plans = (self._lowered(flat, grid, spread, products) for spread, products in self._ways())
+        plan = next(plans)
+        for other in plans:
+            if not _hungry(plan) or self._fits(plan):
                 return plan
-        return self._lowered(flat, grid, spread=False)
+            plan = other
+        return plan
 
-    def _lowered(self, flat: Flat, grid: Grid, *, spread: bool) -> Plan:
+    def _ways(self) -> list[tuple[bool, str]]:
+        """Whether data moves on the fabric, and how matrices are multiplied: the fastest first, the leanest last."""
         given = self.options
-        products = "broadcast" if given.products == "auto" and not given.optimize else given.products
-        plan = lower(flat, grid, optimize=given.optimize, spread=spread, products=products)
+        if given.products != "auto":
+            return [(spread, given.products) for spread in ((True, False) if given.optimize else (False,))]
+        return [(True, "auto"), (True, "broadcast"), (False, "broadcast")] if given.optimize else [(False, "broadcast")]
+
+    def _lowered(self, flat: Flat, grid: Grid, spread: bool, products: str) -> Plan:
+        plan = lower(flat, grid, optimize=self.options.optimize, spread=spread, products=products)
         return plan_memory(plan, share=self.options.optimize)
 
     def _largest(self) -> Grid:

@@ -153,7 +153,7 @@ class MatMul:
         repeat: how many matrices there are.
         a_step: 1 when each has its own left operand, 0 when all share one.
         b_step: likewise for the right one.
-        keep_a: the left operand's tiles are needed afterwards, so that ``shift`` must bring them home.
+        keep_a: the left operand's tiles are needed afterwards, so that ``shift`` may not use their memory.
         keep_b: likewise for the right one.
     """
 

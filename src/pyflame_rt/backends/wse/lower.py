@@ -28,7 +28,7 @@ from pyflame_rt.backends.wse.kernels import (
     Take,
 )
 from pyflame_rt.backends.wse.opening import open_steps
-from pyflame_rt.backends.wse.products import chosen, settled
+from pyflame_rt.backends.wse.products import settled
 from pyflame_rt.backends.wse.scalar import RULES
 from pyflame_rt.backends.wse.spread import View, view_of
 from pyflame_rt.backends.wse.tiling import Grid, Tiling
@@ -132,7 +132,7 @@ class _Lowering:
         constants = {n: self.flat.constants[n] for n in self.used_inputs if n in self.flat.constants}
         inputs = {n: (self.flat.dtype(n).label, self.flat.shape(n)) for n in self.flat.inputs}
         phases = [p for p in self.phases if p.moves or p.kernels] or [Phase()]
-        settled(phases, outputs)
+        settled(phases, outputs, self.products)
         return Plan(self.grid, phases, outputs, self.buffers, inputs, constants)
 
     def _check_type(self, step: Step) -> None:
@@ -416,8 +416,7 @@ class _Lowering:
         made = self._new(step.output, axes, shape=shape)
         repeat = math.prod(batch)
         steps = [int(math.prod(s[:-2]) == repeat and repeat > 1) for s in (sa, sb)]
-        kernel = MatMul(step.origin, made, one, two, how, repeat, *steps)  # type: ignore[arg-type]
-        self._emit(step.output, chosen(kernel, self.products) if how == "summa" else kernel)
+        self._emit(step.output, MatMul(step.origin, made, one, two, how, repeat, *steps))  # type: ignore[arg-type]
         if shape != self.flat.shape(step.output):
             tiling = reshaped(made.tiling, self.flat.shape(step.output))
             assert tiling is not None

@@ -44,10 +44,12 @@ def _scratch(kernel: Kernel) -> dict[str, int]:
             found["block_b"] = block * cols
     elif isinstance(kernel, MatMul) and kernel.how == "shift":
         grid = kernel.out.tiling.grid
-        if grid.cols > 1:
-            found["block_a"] = words_of(kernel.a)
-        if grid.rows > 1:
-            found["block_b"] = words_of(kernel.b)
+        sides = (("a", grid.cols, kernel.a, kernel.keep_a), ("b", grid.rows, kernel.b, kernel.keep_b))
+        for side, pes, buffer, kept in sides:
+            if pes > 1:
+                found[f"block_{side}"] = words_of(buffer)
+            if pes > 1 and kept:
+                found[f"other_{side}"] = words_of(buffer)
         if wide:
             found["row_b"] = kernel.b.tiling.tile[-1]
     elif isinstance(kernel, MatMul) and wide:

@@ -33,7 +33,7 @@ class CodeGenOptions:
         fabric_height: rows of PEs, likewise.
         runtime_address: address of a system for ``run.py``; empty takes ``CEREBRAS_RUNTIME_ADDRESS``, or the simulator.
         memory_budget: bytes for data on one PE.
-        products: how matrices are multiplied: ``broadcast`` sends blocks along rows and columns of PEs (SUMMA), ``shift``
+        products: how matrices are multiplied: ``broadcast`` sends blocks along rows and columns (SUMMA), ``shift``
             passes them from neighbour to neighbour (on square grids, and on a single row or column), ``auto`` takes
             what the cost model says is faster. Products with a vector need neither.
         max_passes: how often a program that does not fit may run, each time on a part of its tensors; 1 refuses it.

@@ -138,6 +138,7 @@ def predict_scale(
     shapes: Mapping[str, Sequence[int]] | None = None,
     simulate_up_to: int = 64,
     optimize: bool = True,
+    products: str = "auto",
 ) -> ScaleReport:
     """Predict what a graph costs on each grid of ``(rows, cols)`` PEs.
 
@@ -148,6 +149,7 @@ def predict_scale(
         shapes: sizes of inputs.
         simulate_up_to: grids of at most so many PEs are also simulated, with random inputs; 0 checks nothing.
         optimize: as for the generator.
+        products: likewise.
 
     Returns:
         A report; grids on which the program does not fit are in its ``skipped``, with the reason.
@@ -173,7 +175,9 @@ def predict_scale(
     found: list[GridPrediction] = []
     skipped: dict[str, str] = {}
     for rows, cols in grids:
-        options = CodeGenOptions(target=target, fabric_height=rows, fabric_width=cols, optimize=optimize)
+        options = CodeGenOptions(
+            target=target, fabric_height=rows, fabric_width=cols, optimize=optimize, products=products
+        )
         if rows < 1 or cols < 1:
             raise InputError(f"a grid has at least one row and one column, got {rows} x {cols}")
         options.check()

@@ -71,10 +71,12 @@ def test_the_picture_shows_every_element_and_its_memory(grid):
 
 
 def test_the_manifest_tells_memory_symbols_and_ids():
-    sources, manifest, plan = planned(graph_of("MatMul", [(8, 8), (8, 8)]), (2, 2))
+    sources, manifest, plan = planned(graph_of("MatMul", [(8, 8), (8, 8)]), (2, 2), products="broadcast")
     assert json.loads(sources["manifest.json"]) == manifest
     assert manifest["memory"]["data_bytes"] == plan.data_bytes == 5 * 16 * 4
     assert manifest["colors"] == {"x": [0, 1], "y": [4, 5]}
+    rings = planned(graph_of("MatMul", [(8, 8), (8, 8)]), (1, 2), products="shift")[1]
+    assert (rings["colors"], rings["queues"]) == ({"x": [0, 1, 2]}, {"x": [2, 4, 6]})
     assert {s["name"] for s in manifest["symbols"]} == {"m0", "m1", "m2"}
 
 

@@ -36,6 +36,12 @@ CASES = {
     "odd product": lambda: _product(20, 33, 26),
     "softmax": lambda: _graph("softmax", {"a": [24, 40]}, [("Softmax", ["a"], "y", {})], ("y", [24, 40])),
     "relu": lambda: _graph("relu", {"a": [40, 24]}, [("Relu", ["a"], "y", {})], ("y", [40, 24])),
+    "kept": lambda: _graph(
+        "kept",
+        {"a": [24, 24], "b": [24, 24]},
+        [("MatMul", ["a", "b"], "p", {}), ("MatMul", ["p", "a"], "q", {}), ("Sub", ["q", "b"], "y", {})],
+        ("y", [24, 24]),
+    ),
     "layer": lambda: _graph(
         "layer",
         {"a": [16, 24], "b": [24, 32]},
@@ -45,10 +51,17 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_prediction_against_the_simulator(case):
-    report = predict_scale(CASES[case](), GRIDS)
-    assert [(g.rows, g.cols) for g in report.grids] == GRIDS
+RINGS = ("odd product", "kept", "layer")
+
+
+@pytest.mark.parametrize(
+    ("case", "products"), [*((case, "broadcast") for case in CASES), *((case, "shift") for case in RINGS)]
+)
+def test_prediction_against_the_simulator(case, products):
+    grids = GRIDS if products == "broadcast" else [(1, 4), (3, 1), (2, 2), (5, 5), (8, 8)]
+    report = predict_scale(CASES[case](), grids, products=products)
+    assert [(g.rows, g.cols) for g in report.grids] == grids
+    assert all(("shift" in g.collectives) == (products == "shift") for g in report.grids)
     for grid in report.grids:
         assert (grid.wavelets, grid.hops) == (grid.simulated_wavelets, grid.simulated_hops)
         assert grid.memory == grid.simulated_memory
@@ -57,12 +70,12 @@ def test_prediction_against_the_simulator(case):
 
 
 def test_wse2_too():
-    report = predict_scale(CASES["layer"](), [(2, 3), (4, 4)], target="wse2")
+    report = predict_scale(CASES["layer"](), [(2, 3), (4, 4), (1, 5)], target="wse2")
     assert report.worst_error < BOUND
 
 
 def test_the_whole_wafer():
-    report = predict_scale(_product(7500, 7500, 7500), [(750, 750)], simulate_up_to=0)
+    report = predict_scale(_product(7500, 7500, 7500), [(750, 750)], simulate_up_to=0, products="broadcast")
     (grid,) = report.grids
     assert grid.pes == 562_500
     assert grid.simulated_cycles is None
@@ -71,6 +84,12 @@ def test_the_whole_wafer():
     assert grid.wavelets == 2 * 750 * 750 * 101
     assert grid.hops == grid.wavelets * 749
     assert "not checked" in report.text()
+    (round_rings,) = predict_scale(_product(7500, 7500, 7500), [(750, 750)], simulate_up_to=0).grids
+    assert round_rings.cycles < grid.cycles
+    # row r turns its blocks of 10 x 10 words r times before the first product, then 749 times; columns likewise
+    turns = 750 * 749 + 750 * 749 // 2
+    assert round_rings.wavelets == 2 * 750 * (100 * turns + 750)
+    assert round_rings.hops == 2 * (2 * 750 - 2) * (100 * turns + 750)
 
 
 def test_what_does_not_fit_is_left_out_with_the_reason():

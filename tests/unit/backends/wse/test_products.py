@@ -1,13 +1,18 @@
-"""Products: block by block over rows and columns, or by adding up parts of K."""
+"""Products: block by block over rows and columns or from neighbour to neighbour, or by adding up parts of K."""
 
 import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from pyflame_rt.backends.wse import CodeGenOptions
 from pyflame_rt.backends.wse.kernels import MatMul
-from pyflame_rt.graph import Graph
-from tests.unit.backends.wse.running import GRIDS, check, feeds_for, graph_of
+from pyflame_rt.backends.wse.predict import predict_scale
+from pyflame_rt.graph import DType, Graph
+from pyflame_rt.graph.errors import InputError
+from tests.unit.backends.wse.running import GRIDS, check, feeds_for, graph_of, planned
 
 
 def linear(rows, inner, cols, dtype=np.float32, *, trans=False):
@@ -85,3 +90,98 @@ def test_products_follow_each_other(grid):
     graph.add_output("y", [6, 4])
     plan = check(graph, grid, feeds_for(graph, 1), loose=1e-4)
     assert len(plan.phases) == 1
+
+
+# --- from neighbour to neighbour --------------------------------------------------------------------------------------
+
+RINGS = [(1, 2), (1, 5), (4, 1), (2, 2), (3, 3), (4, 4)]
+
+
+@pytest.mark.parametrize(("dtype", "arch"), [(np.float32, "wse2"), (np.float16, "wse3")])
+@pytest.mark.parametrize("grid", RINGS)
+@pytest.mark.parametrize("shapes", [[(5, 7), (7, 6)], [(3, 4, 5), (3, 5, 6)], [(4, 5), (2, 5, 6)]])
+def test_blocks_go_round(shapes, grid, dtype, arch):
+    loose = 1e-2 if dtype == np.float16 else None
+    plan = check(graph_of("MatMul", shapes, dtype), grid, arch=arch, loose=loose, products="shift")
+    (kernel,) = plan.kernels
+    assert kernel.how == "shift"
+    assert not kernel.keep_a
+    assert not kernel.keep_b
+
+
+@pytest.mark.parametrize(("dtype", "arch"), [(np.float32, "wse2"), (np.float16, "wse3")])
+@pytest.mark.parametrize("grid", RINGS)
+def test_operands_that_are_needed_again_stay(grid, dtype, arch):
+    graph = Graph("again")
+    for name in "ab":
+        graph.add_input(name, (7, 7), DType.of(np.dtype(dtype)))
+    graph.add_node("one", "MatMul", ["a", "b"], ["p"])
+    graph.add_node("two", "MatMul", ["p", "a"], ["q"])
+    graph.add_node("three", "Sub", ["q", "b"], ["y"])
+    graph.add_output("y", (7, 7), DType.of(np.dtype(dtype)))
+    loose = 4e-2 if dtype == np.float16 else 1e-4
+    plan = check(graph, grid, arch=arch, loose=loose, products="shift")
+    assert [(k.keep_a, k.keep_b) for k in plan.kernels[:2]] == [(True, True), (False, False)]
+    assert len(plan.phases) == 1
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    sizes=st.tuples(*[st.integers(2, 14)] * 3),
+    batch=st.sampled_from([(), (1,), (3,)]),
+    shared=st.booleans(),
+    grid=st.sampled_from([*RINGS, (6, 6), (1, 7)]),
+    dtype=st.sampled_from([np.float32, np.float16]),
+    arch=st.sampled_from(["wse2", "wse3"]),
+)
+def test_any_product_by_neighbours(sizes, batch, shared, grid, dtype, arch):
+    m, k, n = sizes
+    shapes = [(*batch, m, k), (k, n) if shared else (*batch, k, n)]
+    loose = 2e-2 if dtype == np.float16 else None
+    check(graph_of("MatMul", shapes, dtype), grid, arch=arch, loose=loose, products="shift")
+
+
+def test_a_product_with_itself_is_broadcast():
+    plan = check(_square(), (2, 2), loose=1e-4, products="shift")
+    assert plan.kernels[0].how == "summa"
+
+
+def _square():
+    graph = Graph("square")
+    graph.add_input("a", (6, 6))
+    graph.add_node("one", "MatMul", ["a", "a"], ["y"])
+    graph.add_output("y", (6, 6))
+    return graph
+
+
+def test_grids_that_have_no_rings():
+    with pytest.raises(InputError, match=r"as many rows.*2 x 3"):
+        planned(graph_of("MatMul", [(6, 6), (6, 6)]), (2, 3), products="shift")
+    assert planned(graph_of("MatMul", [(6, 6), (6, 6)]), (2, 3))[2].kernels[0].how == "summa"
+    with pytest.raises(InputError, match="products must be one of"):
+        CodeGenOptions(products="cannon").check()
+
+
+@pytest.mark.parametrize(("grid", "size"), [((2, 2), 24), ((4, 4), 8), ((8, 8), 8), ((8, 8), 40), ((1, 6), 24)])
+@pytest.mark.parametrize("again", [False, True])
+def test_the_cheaper_way_is_taken(grid, size, again):
+    """Within a twentieth, which is what the formulas are good for."""
+    graph = graph_of("MatMul", [(size, size), (size, size)])
+    if again:
+        graph.outputs.clear()
+        graph.add_node("more", "Sub", ["y", "a"], ["z"])
+        graph.add_output("z", None)
+    took = {}
+    for products in ("auto", "broadcast", "shift"):
+        (found,) = predict_scale(graph, [grid], simulate_up_to=0, products=products).grids
+        took[products] = found.cycles
+    assert took["auto"] <= 1.05 * min(took.values())
+    assert took["auto"] in (took["broadcast"], took["shift"])
+
+
+def test_what_leaves_no_room_for_rings_is_broadcast():
+    graph = graph_of("MatMul", [(8, 24, 24), (8, 24, 24)])
+    roomy = planned(graph, (2, 2))[2]
+    assert roomy.kernels[0].how == "shift"
+    plan = planned(graph, (2, 2), memory_budget=roomy.data_bytes - 4, max_passes=1)[2]
+    assert plan.kernels[0].how == "summa"
