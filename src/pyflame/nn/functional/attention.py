@@ -6,10 +6,11 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyflame.dtypes import DType
+from pyflame.lazy import modes
 from pyflame.nn.functional.dropout import dropout
 from pyflame.ops.activation import softmax
 from pyflame.ops.arithmetic import where
-from pyflame.ops.core import cast, rounded_once
+from pyflame.ops.core import call, cast, rounded_once
 from pyflame.ops.creation import full, ones, zeros
 from pyflame.ops.linalg import matmul
 from pyflame.ops.shaping import tril
@@ -91,4 +92,18 @@ def scaled_dot_product_attention(
         if rest:
             raise ValueError(f"{query.shape[-3]} query heads cannot share {key.shape[-3]} key heads evenly")
         key, value = key.repeat_interleave(times, dim=-3), value.repeat_interleave(times, dim=-3)
+    if attn_mask is None and not dropout_p and _is_trained(query, key, value):
+        factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+        return call("pyflame::HeadsAttention", query, key, value, scale=float(factor), causal=int(is_causal))
     return attend(query, key, value, attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale).output
+
+
+def _is_trained(query: Any, key: Any, value: Any) -> bool:
+    """Whether a gradient will be asked for, of a form that has one whole: [N, heads, length, size] in float32."""
+    given = (query, key, value)
+    if not modes.grad or not any(t._value.needs_grad for t in given):
+        return False
+    if any(len(t.shape) != 4 or t.dtype is not DType.float32 or 0 in t.shape for t in given):
+        return False
+    fits = query.shape[3] == key.shape[3] and key.shape[2] == value.shape[2]
+    return fits and list(query.shape[:2]) == list(key.shape[:2]) == list(value.shape[:2])

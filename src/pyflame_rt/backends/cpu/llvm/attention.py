@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyflame_rt.backends.cpu.llvm.host import Host
 
-__all__ = ["PARAMS", "AttentionKernel", "KeyPackKernel", "panel_width"]
+__all__ = ["PARAMS", "AttentionKernel", "KeyPackKernel", "pack_panel", "panel_width"]
 
 PARAMS = (
     "heads", "queries", "keys", "depth", "width", "repeat", "scale", "blocks",
@@ -76,7 +76,7 @@ class KeyPackKernel:
             offset = _sum(b, (batch, by_batch), (head, by_head), (first, by_key))
             place = b.element("float", target, b.integer(f"mul {row}, {b.integer(f'mul {depth}, {size}')}"))
             left = least(b, b.integer(f"sub {keys}, {first}"), str(size))
-            _pack_panel(b, b.element("float", source, offset), by_key, place, (left, depth))
+            pack_panel(b, b.element("float", source, offset), by_key, place, (left, depth))
             return []
 
         loop(b, "%begin", "%end", 1, [], panel)
@@ -92,7 +92,7 @@ def _sum(b: Builder, *pairs: tuple[str, str]) -> str:
     return total
 
 
-def _pack_panel(b: Builder, source: str, stride: str, target: str, sizes: tuple[str, str]) -> None:
+def pack_panel(b: Builder, source: str, stride: str, target: str, sizes: tuple[str, str]) -> None:
     """Whole blocks of 8 x 8 in registers, the rest number by number."""
     size, (keys, depth) = panel_width(b.host), sizes
     full = b.op(f"icmp eq i64 {keys}, {size}")

@@ -44,8 +44,8 @@ WHOLE = frozenset(
 OURS = frozenset(
     {
         "pyflame::BatchNormSums", "pyflame::BatchStatistics", "pyflame::ConvWeightGrad", "pyflame::GRUSteps",
-        "pyflame::GRUStepsGrad", "pyflame::LayerNormGrad", "pyflame::LSTMSteps", "pyflame::LSTMStepsGrad",
-        "pyflame::RNNSteps", "pyflame::RNNStepsGrad",
+        "pyflame::GRUStepsGrad", "pyflame::HeadsAttention", "pyflame::HeadsAttentionGrad", "pyflame::LayerNormGrad",
+        "pyflame::LSTMSteps", "pyflame::LSTMStepsGrad", "pyflame::RNNSteps", "pyflame::RNNStepsGrad",
     }
 )  # fmt: skip
 

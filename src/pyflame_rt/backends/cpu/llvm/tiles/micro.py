@@ -118,7 +118,7 @@ def accumulate(
 
 
 def accumulate_packed(
-    at: Lanes, tile: Tile, left: str, step: int, panel: str, depth: str, sums: Sequence[str]
+    at: Lanes, tile: Tile, left: str, step: int | str, panel: str, depth: str, sums: Sequence[str]
 ) -> list[str]:
     """Like :func:`accumulate`, of rows that lie side by side: ``step`` floats on is the next of the depth."""
     b, vector = at.builder, at.type("float")
@@ -129,8 +129,9 @@ def accumulate_packed(
         loop = Loop(b, low, high, turns, carried)
         _, (rows, place, *values) = loop.open()
         for u in range(turns):
-            values = _turn(at, tile, [floats(b, rows, u * step + r) for r in range(tile.rows)], place, values, u)
-        ended = loop.close([floats(b, rows, turns * step), floats(b, place, turns * width), *values])
+            line = floats(b, rows, mul(b, str(step), u))
+            values = _turn(at, tile, [floats(b, line, r) for r in range(tile.rows)], place, values, u)
+        ended = loop.close([floats(b, rows, mul(b, str(step), turns)), floats(b, place, turns * width), *values])
         carried = [("ptr", ended[0]), ("ptr", ended[1]), *((vector, v) for v in ended[2:])]
     return [value for _, value in carried[2:]]
 
