@@ -99,7 +99,7 @@ def test_packing_fills_the_last_panel_with_zeros(columns):
     x = np.random.default_rng(0).normal(size=(11, columns)).astype(np.float32)
     count = -(-columns // (2 * lanes))
     out = np.full((count, 11, 2 * lanes), 9, np.float32)
-    call(PackKernel(2), [x.ctypes.data, out.ctypes.data], [11, columns, columns], 0, count)
+    call(PackKernel(2), [x.ctypes.data, out.ctypes.data], [11, columns, columns], 0, -(-11 // PackKernel.ROWS))
     padded = np.pad(x, ((0, 0), (0, count * 2 * lanes - columns)))
     np.testing.assert_array_equal(out, padded.reshape(11, count, 2 * lanes).transpose(1, 0, 2))
 

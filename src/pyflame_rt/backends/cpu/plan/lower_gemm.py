@@ -13,7 +13,7 @@ from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.program import TransposeKernel
 from pyflame_rt.backends.cpu.llvm.tiles.micro import PLAIN, row_panel, tile_for
 from pyflame_rt.backends.cpu.llvm.tiles.pack import PackKernel
-from pyflame_rt.backends.cpu.plan.lower import BetterApart, Lowering, NotNative
+from pyflame_rt.backends.cpu.plan.lower import PIECES, BetterApart, Lowering, NotNative
 from pyflame_rt.backends.cpu.plan.lower_tiles import (
     MAX_DEPTH,
     SHORT,
@@ -139,9 +139,9 @@ def _in_panels(low: Lowering, matrix: View, columns: int) -> View:
         return out
     if matrix.strides[1] != 1 and width != 1:
         matrix = low.copied(matrix)
-    grain = PACK_GRAIN // (depth * columns)
     kernel = PackKernel(columns // host().lanes(4))
-    low.kernel("pack", kernel, [matrix, out], [depth, width, matrix.strides[0]], count, grain)
+    groups, grain = -(-depth // PackKernel.ROWS), PACK_GRAIN // (PackKernel.ROWS * width)
+    low.kernel("pack", kernel, [matrix, out], [depth, width, matrix.strides[0]], groups, grain, PIECES)
     return out
 
 
@@ -158,4 +158,4 @@ def _pack_turned(low: Lowering, matrix: View, out: View) -> None:
         )
         target = View(out.buffer, DType.Float32, out.shape, out.strides, out.offset + first * depth * columns)
         params = [depth, wide, step, columns, panels, columns * step, depth * columns]
-        low.kernel("pack", TransposeKernel(1), [source, target], params, panels * blocks, grain)
+        low.kernel("pack", TransposeKernel(1), [source, target], params, panels * blocks, grain, PIECES)

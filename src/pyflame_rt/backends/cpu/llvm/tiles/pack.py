@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
 from pyflame_rt.backends.cpu.llvm.host import host as this_host
@@ -32,9 +32,11 @@ _TOGETHER = 8  # rows that are added up before they are added to the sums
 class PackKernel:
     """Panels of ``vectors`` vectors of columns: result[p, k, :] = source[k, p * width : (p + 1) * width].
 
-    bufs: source, result. params: [depth, columns, row stride of the source]. rows: panels. What the last panel has
-    beyond the last column is zero.
+    bufs: source, result. params: [depth, columns, row stride of the source]. rows: groups of ROWS of the depth, whose
+    lines are read side by side. What the last panel has beyond the last column is zero.
     """
+
+    ROWS: ClassVar[int] = 8
 
     vectors: int
 
@@ -51,16 +53,24 @@ class PackKernel:
         width = self.vectors * at.lanes
         source, result = buffers(b, 2)
         depth, columns, stride = (b.load_i64("%params", k) for k in range(3))
-        with Loop(b, "%begin", "%end") as panel:
-            first = mul(b, panel, width)
-            left = b.integer(f"sub {columns}, {first}")
-            masks = [_mask(at, left, v * at.lanes) for v in range(self.vectors)]
-            start, target = floats(b, source, first), floats(b, result, mul(b, first, depth))
-            with Loop(b, "0", depth) as k:
-                row, place = floats(b, start, mul(b, k, stride)), floats(b, target, mul(b, k, width))
-                for v, mask in enumerate(masks):
-                    value = load_vector(at, floats(b, row, v * at.lanes), mask)
-                    store_vector(at, value, floats(b, place, v * at.lanes))
+        whole = mul(b, b.integer(f"sdiv {columns}, {width}"), width)
+        with Loop(b, "%begin", "%end") as group:
+            low = mul(b, group, self.ROWS)
+            high = least(b, add(b, low, self.ROWS), depth)
+
+            def panel(first: str, masks: list[V | None]) -> None:
+                start, target = floats(b, source, first), floats(b, result, mul(b, first, depth))
+                with Loop(b, low, high) as k:
+                    row, place = floats(b, start, mul(b, k, stride)), floats(b, target, mul(b, k, width))
+                    for v, mask in enumerate(masks):
+                        value = load_vector(at, floats(b, row, v * at.lanes), mask)
+                        store_vector(at, value, floats(b, place, v * at.lanes))
+
+            with Loop(b, "0", whole, width) as first:
+                panel(first, [None] * self.vectors)
+            with when(b, b.op(f"icmp slt i64 {whole}, {columns}")):
+                left = b.integer(f"sub {columns}, {whole}")
+                panel(whole, [_mask(at, left, v * at.lanes) for v in range(self.vectors)])
         b.do("ret void")
         b.end(SIGNATURE.format(name=name))
         return b.text()
