@@ -149,17 +149,23 @@ class Arena:
         )
 
     def _kernel(self, step: KernelStep, address: int, patches: list[Patch]) -> Step:
-        bufs = (ctypes.c_void_p * len(step.views))()
+        views, base = step.views, self.base
+        # Most views are of the arena: their addresses are worked out here, without a call for each.
+        bufs = (ctypes.c_void_p * len(views))(
+            *[
+                base + v.buffer.offset + (v.byte_offset if v.offset else 0)
+                if v.buffer.place is Place.ARENA
+                else self.address(v)
+                for v in views
+            ]
+        )
         params = (ctypes.c_int64 * max(len(step.params), 1))(*step.params)
         self.keep += [bufs, params]
-        for i, view in enumerate(step.views):
-            io = self._io(view.buffer)
-            if io is None:
-                bufs[i] = self.address(view)
-            else:
-                slot = ctypes.addressof(bufs) + i * ctypes.sizeof(ctypes.c_void_p)
-                patches.append(Patch(PatchKind.POINTER, slot, io, view.byte_offset))
         args, sizes = ctypes.addressof(bufs), ctypes.addressof(params)
+        for i, view in enumerate(views):
+            if view.buffer.place is Place.INPUT or view.buffer.place is Place.OUTPUT:
+                slot = args + i * ctypes.sizeof(ctypes.c_void_p)
+                patches.append(Patch(PatchKind.POINTER, slot, self._io(view.buffer), view.byte_offset))
         return Step(StepKind.KERNEL, address, args, len(step.views), sizes, step.rows, step.grain, step.pieces)
 
     def _primitive(self, step: DnnStep, patches: list[Patch]) -> Step:
@@ -189,11 +195,11 @@ class Arena:
     def address(self, view: View) -> int:
         """Where a view's first element is, for this run."""
         buffer = view.buffer
+        if buffer.place is Place.CONSTANT:
+            return int(buffer.array.__array_interface__["data"][0]) + view.byte_offset
         io = self._io(buffer)
         if io is not None:
             return (self.io[io] or 0) + view.byte_offset
-        if buffer.place is Place.CONSTANT:
-            return int(buffer.array.ctypes.data) + view.byte_offset
         if buffer.place is Place.FLAG:
             return int(self.flag.ctypes.data)
         return self.place(buffer) + view.byte_offset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.plan.views import Buffer, Place
@@ -24,25 +25,18 @@ def assign_offsets(buffers: Iterable[Buffer]) -> int:
         >>> assign_offsets([a, b, c]), a.offset, b.offset, c.offset
         (128, 0, 64, 0)
     """
-    placed: list[Buffer] = []
+    placed: list[tuple[int, int, int, int]] = []  # offset, end, first and last step, by offset
     total = 0
     owned = [b for b in buffers if b.place is Place.ARENA]
     for buffer in sorted(owned, key=lambda b: (-b.nbytes, b.first)):
-        buffer.offset = _lowest_gap(buffer, placed)
-        placed.append(buffer)
-        total = max(total, buffer.offset + _rounded(buffer.nbytes))
+        size, first, last, at = max(buffer.nbytes + -buffer.nbytes % ALIGN, ALIGN), buffer.first, buffer.last, 0
+        for offset, end, begun, done in placed:
+            if begun <= last and first <= done:
+                if at + size <= offset:
+                    break
+                if end > at:
+                    at = end
+        buffer.offset = at
+        insort(placed, (at, at + size, first, last))
+        total = max(total, at + size)
     return total
-
-
-def _rounded(nbytes: int) -> int:
-    return max(nbytes + -nbytes % ALIGN, ALIGN)
-
-
-def _lowest_gap(buffer: Buffer, placed: list[Buffer]) -> int:
-    size, at = _rounded(buffer.nbytes), 0
-    neighbours = [b for b in placed if b.first <= buffer.last and buffer.first <= b.last]
-    for other in sorted(neighbours, key=lambda b: b.offset):
-        if at + size <= other.offset:
-            break
-        at = max(at, other.offset + _rounded(other.nbytes))
-    return at

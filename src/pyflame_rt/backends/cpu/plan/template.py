@@ -64,7 +64,11 @@ class Template:
         self.value_types = concrete.types
         read = {n for step in self.derived for n in step.node.inputs}
         self.constants = {n: array for n, array in concrete.constants.items() if n in read}
-        self.shared = {id(v): v for step in lowered.steps for v in views_of(step) if _is_fixed(v)}
+        views = [*lowered.outputs, *(v for step in lowered.steps for v in views_of(step))]
+        self.shared = {id(v): v for v in views if _is_fixed(v)}
+        self.forms: dict[Any, tuple[View, list[int]]] = {}  # views of one form, and who they are
+        for view in {id(v): v for v in views if id(v) not in self.shared}.values():
+            self.forms.setdefault(_form(view), (view, []))[1].append(id(view))
         self.context = Context.of("numpy")
 
     def fits(self, types: Types) -> list[int] | None:
@@ -88,7 +92,10 @@ class Template:
         arrays = self._arrays(numbers)
         if arrays is None:
             return None
-        plan = plan_of(_Maker(numbers, arrays, self.shared).lowered(self.lowered), threads)
+        maker = _Maker(numbers, arrays, self.shared)
+        for view, same in self.forms.values():
+            maker.forms.update(dict.fromkeys(same, (numbers.all(view.shape), numbers.all(view.strides))))
+        plan = plan_of(maker.lowered(self.lowered), threads)
         plan.recall = lambda: (self.steps, {n: (d, numbers.all(s)) for n, (d, s) in self.value_types.items()})
         return plan
 
@@ -119,6 +126,7 @@ class _Maker:
         self.arrays = arrays
         self.buffers: dict[int, Buffer] = {}
         self.views = dict(shared)
+        self.forms: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # of views: shape and strides
 
     def lowered(self, given: Lowered) -> Lowered:
         """The whole plan."""
@@ -138,7 +146,7 @@ class _Maker:
     def _view(self, view: View) -> View:
         made = self.views.get(id(view))
         if made is None:
-            buffer, shape, strides = self.buffers[id(view.buffer)], self.all(view.shape), self.all(view.strides)
+            buffer, (shape, strides) = self.buffers[id(view.buffer)], self.forms[id(view)]
             made = self.views[id(view)] = View(buffer, view.dtype, shape, strides, self.of(view.offset), view.desc)
         return made
 
@@ -155,6 +163,11 @@ class _Maker:
                     [None if v is None else self._view(v) for v in side] for side in (step.inputs, step.outputs)
                 )
                 return HostStep(step.label, step.step, inputs, outputs, step.reason, step.nodes)
+
+
+def _form(view: View) -> Any:
+    """Equal for views of equal shape and strides."""
+    return tuple([(s.number,) if is_traced(s) else s for s in (*view.shape, *view.strides)])
 
 
 def _is_fixed(view: View) -> bool:
