@@ -185,6 +185,7 @@ def _without_effect(options: SessionOptions, provider: Provider) -> list[str]:
         "cache": options.cache is not None and not native,
         "strict_math_mode": options.strict_math_mode and not native,
         "tune": options.tune and not native,
+        "quick_start": not options.quick_start and not native,
     }
     defaults = SessionOptions()
     settings |= {name: getattr(options, name) != getattr(defaults, name) for name in _WITHOUT_EFFECT}

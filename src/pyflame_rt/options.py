@@ -158,6 +158,7 @@ _SESSION_DEFAULTS: dict[str, Any] = {
     "verify": False,
     "plan_cache_size": 32,
     "tune": False,
+    "quick_start": True,
     "profile_file_prefix": "pyflame_rt_profile_",
     "inter_op_num_threads": 0,
     "log_verbosity_level": 0,
@@ -200,6 +201,8 @@ class SessionOptions(_ConfigEntries):
         verify: compare each optimisation with the graph before it (slow).
         tune: before the first run with new shapes, time the kernels that can do each product and convolution;
             the fastest are remembered on disk for this machine and taken from then on, also without this option.
+        quick_start: the first runs may use kernels that were compiled quickly; better code, of the same results, takes
+            their place a little later. False waits for that code (the environment: PYFLAME_QUICK_START=0).
         plan_cache_size: how many prepared forms of the model are kept (shapes, taps).
         optimized_model_filepath: where to write the optimised model, as .onnx or .pfm.
 
@@ -237,6 +240,7 @@ class SessionOptions(_ConfigEntries):
     verify: bool
     plan_cache_size: int
     tune: bool
+    quick_start: bool
     profile_file_prefix: str
     inter_op_num_threads: int
     log_verbosity_level: int

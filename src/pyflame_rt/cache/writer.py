@@ -38,7 +38,8 @@ class Writer:
             self._jobs.append(job)
             if self._thread is not None:
                 return
-            self._thread = threading.Thread(target=self._work, name="pyflame-cache")
+            # Whoever submits may be a thread the interpreter does not wait for; this one it must.
+            self._thread = threading.Thread(target=self._work, name="pyflame-cache", daemon=False)
         try:
             self._thread.start()
         except RuntimeError:  # the interpreter is ending: no more threads

@@ -15,6 +15,9 @@ import numpy as np
 from pyflame_rt.backends.base import Placement, RunHooks
 from pyflame_rt.backends.cpu.forks import call_native, forget_after_fork, forked, in_child
 from pyflame_rt.backends.cpu.limits import limit_plan, needed, watching
+from pyflame_rt.backends.cpu.llvm.driver import prepare_driver
+from pyflame_rt.backends.cpu.llvm.entry import prepare_entry
+from pyflame_rt.backends.cpu.llvm.jit import compiling
 from pyflame_rt.backends.cpu.peaks import machine_peaks
 from pyflame_rt.backends.cpu.placing import place_nodes
 from pyflame_rt.backends.cpu.plan.branches import branch_out
@@ -60,6 +63,7 @@ class CpuBackend:
         executable.cache = getattr(options, "cache", None)
         executable.strict = bool(getattr(options, "strict_math_mode", False))
         executable.tune = bool(getattr(options, "tune", False))
+        executable.quick = bool(getattr(options, "quick_start", True))
         if getattr(options, "execution_mode", "sequential") == "parallel":
             executable.branches = min(threads, int(getattr(options, "inter_op_num_threads", 0) or threads))
         return executable
@@ -99,6 +103,7 @@ class CpuExecutable:
         self.tune = False  # time the kernels that can do a step before its first run
         self.tune_again = False
         self.tuned: list[Tuned] = []
+        self.quick = True  # the first runs may use kernels in their quick form
         self._folded: dict[str, list[Any]] = {}  # what nodes gave that depend on weights alone
         self._templates: dict[Any, Templates] = {}  # by names and types of inputs
         self._recent: _Recent | None = None
@@ -173,10 +178,11 @@ class CpuExecutable:
         plan = self._plans.get((self.outputs, *shapes))
         if plan is not None:
             self._recent = _Recent(output_names, shapes, plan)
-            self.short = None if plan.parallel and in_child() else short_way(plan, shapes)
+            with use_store(self.cache), compiling(quick=self.quick):
+                self.short = None if plan.parallel and in_child() else short_way(plan, shapes)
 
     def _run_stored(self, feeds: Mapping[str, Any], names: tuple[str, ...], hooks: RunHooks) -> list[Any] | None:
-        with use_store(self.cache), choosing(strict=self.strict):
+        with use_store(self.cache), choosing(strict=self.strict), compiling(quick=self.quick, ahead=not self.checked):
             return self._run_native(feeds, names, hooks)
 
     def _run_native(self, feeds: Mapping[str, Any], names: tuple[str, ...], hooks: RunHooks) -> list[Any] | None:
@@ -220,8 +226,11 @@ class CpuExecutable:
             # Primitives divide their work among threads when they are made.
             make = partial(self._make, graph, types, names)
             with use_threads(self.threads), sharing(self):
+                prepare_driver()
+                prepare_entry()
                 if self.tune:
-                    self.tuned += tune(make, feeds, hooks, self.threads, strict=self.strict, again=self.tune_again)
+                    with compiling(quick=False):
+                        self.tuned += tune(make, feeds, hooks, self.threads, strict=self.strict, again=self.tune_again)
                 plan = make()
         except ShapesUnknown as error:
             plan, self._why = None, str(error)

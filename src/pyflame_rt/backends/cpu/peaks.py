@@ -23,7 +23,7 @@ from pyflame_rt.backends.cpu.llvm.driver import Plan, Step, StepKind, openmp, ru
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
-from pyflame_rt.backends.cpu.llvm.jit import address_of
+from pyflame_rt.backends.cpu.llvm.jit import address_of, compiling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,7 +136,8 @@ def _kernel(
     """A call of the driver with one step of ``threads`` rows, and what must stay alive for it."""
     pointers = (c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
     sizes = (c_int64 * len(params))(*params)
-    address = address_of(name, ir(name))
+    with compiling(quick=False):
+        address = address_of(name, ir(name))
     step = (Step * 1)(
         Step(StepKind.KERNEL, address, ctypes.addressof(pointers), len(arrays), ctypes.addressof(sizes), threads, 1)
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.base import Placement
+from pyflame_rt.backends.cpu.llvm.jit import unfinished
 from pyflame_rt.backends.cpu.plan.concrete import named_apart
 
 if TYPE_CHECKING:
@@ -67,11 +68,12 @@ def _placed(node: Node, facts: list[StepFacts], names: set[str], seen: dict[int,
     times = [fact.seconds for fact in mine if fact.seconds is not None]
     flops = sum(n for fact in facts for name, n in fact.flops_by_node.items() if _source(name, names) == node.name)
     host = next((fact for fact in facts if fact.kind == "reference"), None)
+    quick = "quick code so far; better code is being compiled" if any(unfinished(f.kernel) for f in facts) else ""
     return Placement(
         node.name,
         node.full_name,
         "reference (host step)" if host is not None else f"native: {last.label}",
-        "" if host is None else host.reason,
+        quick if host is None else host.reason,
         node.outputs,
         host is not None,
         fused_with="" if mine else seen[id(last)],

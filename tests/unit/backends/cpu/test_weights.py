@@ -3,6 +3,7 @@
 import gc
 import mmap
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -162,3 +163,44 @@ def test_plans_and_sessions_of_a_file_share_packed_weights(tmp_path):
             x = RNG.standard_normal((rows, 256)).astype(np.float32)
             np.testing.assert_allclose(session.run(None, {"x": x})[0], expected(g, x), rtol=1e-3, atol=1e-5)
     assert len(weights._made) - made <= 2 * 2  # two layers, and few rows may want another layout than many
+
+
+def test_packing_beside_is_complete_at_the_end():
+    source, began, gate = np.arange(8, dtype=np.float32), threading.Event(), threading.Event()
+    scope = object()
+
+    def fill(out):
+        began.set()
+        assert gate.wait(30)
+        out.view(np.float32)[:] = source * 2
+
+    with weights.sharing(scope):
+        with weights.packing_beside():
+            first = weights.derived(source, ("twice",), source.nbytes, fill)
+            again = weights.derived(source, ("twice",), source.nbytes, fill)
+            assert first.ctypes.data == again.ctypes.data
+            threading.Timer(0.05, gate.set).start()
+        np.testing.assert_array_equal(first.view(np.float32), source * 2)
+        assert not weights._filling
+
+
+def test_a_fault_in_packing_is_raised_and_nothing_half_done_is_shared():
+    source, scope = np.arange(8, dtype=np.float32), object()
+
+    def fail(out):
+        raise MemoryError("no room")
+
+    with weights.sharing(scope):
+        with pytest.raises(MemoryError, match="no room"), weights.packing_beside():
+            weights.derived(source, ("never",), source.nbytes, fail)
+        whole = weights.derived(source, ("never",), source.nbytes, lambda out: np.copyto(out, source.view(np.uint8)))
+        np.testing.assert_array_equal(whole.view(np.float32), source)
+
+    def plan():
+        with weights.packing_beside():
+            weights.derived(source, ("other",), source.nbytes, fail)
+            raise ValueError("the plan is what fails")
+
+    with pytest.raises(ValueError, match="the plan"):
+        plan()
+    assert not weights._filling

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pyflame_rt.backends.cpu.llvm.jit import address_of, kernel_ir, symbol
+from pyflame_rt.backends.cpu.llvm.jit import address_of, compiling, kernel_ir, symbol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,7 +82,8 @@ _SIZES = {"float": 4, "double": 8, "half": 2, "bfloat": 2, "ptr": 8}
 def checked_address(kernel: Kernel) -> int:
     """Address of a kernel with bounds tests; it reads the table's address from the slot before its operands."""
     name = symbol("checked" + kernel.key)
-    return address_of(name, with_checks(kernel_ir(kernel, name), name))
+    with compiling(quick=False):
+        return address_of(name, with_checks(kernel_ir(kernel, name), name))
 
 
 def with_checks(module: str, entry: str) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.ir import Builder
-from pyflame_rt.backends.cpu.llvm.jit import address_of
+from pyflame_rt.backends.cpu.llvm.jit import address_of, follow, prepare_text
 from pyflame_rt.backends.cpu.onednn.library import load_gomp
 from pyflame_rt.graph.records import dataclass
 
@@ -37,6 +37,7 @@ __all__ = [
     "clock",
     "driver_address",
     "openmp",
+    "prepare_driver",
     "run",
 ]
 
@@ -150,7 +151,10 @@ def clock() -> int:
 @cache
 def run() -> Callable[[Any, Any], int]:
     """The driver, compiled at first use: `run()(byref(plan), io)` with io an array of pointers (or None)."""
-    return ctypes.CFUNCTYPE(c_int64, c_void_p, c_void_p)(driver_address())
+    address = driver_address()
+    function = ctypes.CFUNCTYPE(c_int64, c_void_p, c_void_p)(address)
+    follow(address, ctypes.addressof(function), function)
+    return function
 
 
 def driver_address() -> int:
@@ -158,6 +162,12 @@ def driver_address() -> int:
     return address_of("pyflame_run", driver_ir())
 
 
+def prepare_driver() -> None:
+    """The driver will be needed."""
+    prepare_text("pyflame_run", driver_ir())
+
+
+@cache
 def driver_ir() -> str:
     """The driver's module: `pyflame_run` and what the threads of a team execute."""
     b = Builder(host())

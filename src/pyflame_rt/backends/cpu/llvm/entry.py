@@ -17,7 +17,7 @@ import numpy as np
 from pyflame_rt.backends.cpu.llvm.driver import _Fields as Fields
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.ir import Builder
-from pyflame_rt.backends.cpu.llvm.jit import address_of
+from pyflame_rt.backends.cpu.llvm.jit import address_of, follow, prepare_text
 from pyflame_rt.backends.cpu.llvm.loops import loop
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyflame_rt.backends.cpu.llvm.ir import V
 
-__all__ = ["FLAGGED", "MISMATCH", "Entry", "Expected", "enter", "expect", "readable"]
+__all__ = ["FLAGGED", "MISMATCH", "Entry", "Expected", "enter", "expect", "prepare_entry", "readable"]
 
 MISMATCH = -2  # an input is not what the plan was made for
 FLAGGED = -3  # a kernel reported an index out of range
@@ -76,9 +76,18 @@ def enter() -> Callable[[int, int, int], int]:
     It takes the address of an Entry and the ids of a tuple of inputs and of a list of outputs. It returns what the
     driver returns, MISMATCH when an input is not an array as expected, or FLAGGED.
     """
-    return ctypes.CFUNCTYPE(c_int64, c_void_p, c_void_p, c_void_p)(address_of("pyflame_enter", _ir()))
+    address = address_of("pyflame_enter", _ir())
+    function = ctypes.CFUNCTYPE(c_int64, c_void_p, c_void_p, c_void_p)(address)
+    follow(address, ctypes.addressof(function), function)
+    return function
 
 
+def prepare_entry() -> None:
+    """The entry will be needed."""
+    prepare_text("pyflame_enter", _ir())
+
+
+@cache
 def _ir() -> str:
     b = Builder(host())
     b.begin()

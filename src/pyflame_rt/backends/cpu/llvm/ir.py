@@ -45,6 +45,7 @@ class Builder:
         self.host = host
         self.block = "entry"
         self._lines: list[str] = []
+        self._phis: dict[str, int] = {}  # where each stands
         self._names = 0
         self._declared: dict[str, str] = {}
         self._functions: list[str] = []
@@ -81,13 +82,13 @@ class Builder:
     def phi(self, kind: str, *incoming: tuple[str, str]) -> str:
         """A value chosen by the block control came from: (value, block) pairs; complete it with `add_incoming`."""
         pairs = ", ".join(f"[ {value}, %{block} ]" for value, block in incoming)
-        return self.op(f"phi {kind} {pairs}")
+        name = self.op(f"phi {kind} {pairs}")
+        self._phis[name] = len(self._lines) - 1
+        return name
 
     def add_incoming(self, phi: str, value: str, block: str) -> None:
         """Give a phi of a loop the value that comes round."""
-        start = f"  {phi} = phi "
-        position = next(k for k in range(len(self._lines) - 1, -1, -1) if self._lines[k].startswith(start))
-        self._lines[position] += f", [ {value}, %{block} ]"
+        self._lines[self._phis[phi]] += f", [ {value}, %{block} ]"
 
     def call(self, result: str, name: str, args: Sequence[tuple[str, str]]) -> str:
         """Call an external function or an intrinsic, declaring it once; arguments are (type, value)."""
@@ -117,7 +118,7 @@ class Builder:
 
     def begin(self) -> None:
         """Start the body of a function."""
-        self._lines = ["entry:"]
+        self._lines, self._phis = ["entry:"], {}
         self.block = "entry"
 
     def end(self, signature: str, attributes: str = "nounwind") -> None:

@@ -2,85 +2,137 @@
 
 Object code holds no address: a kernel gets its operands through pointers, the driver its functions through the plan.
 Each structure of kernel is an entry of its own, so models share them.
+
+Code comes in two forms that compute the same bits. The first answer waits only for the quick form, which takes LLVM a
+quarter of the time; the full form is made in the background, and its address is written wherever the other's is.
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
+import os
+import re
 import threading
+import weakref
+import zlib
+from contextlib import contextmanager
+from contextvars import ContextVar
 from ctypes import c_int64, c_void_p
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import llvmlite
 import llvmlite.binding as llvm
 
+from pyflame_rt.backends.cpu.llvm import codegen
+from pyflame_rt.backends.cpu.llvm.codegen import FULL, QUICK, object_code
 from pyflame_rt.backends.cpu.llvm.copies import emit_fill, emit_gather, emit_transpose
+from pyflame_rt.backends.cpu.llvm.crew import HELPERS, Crew, Task
 from pyflame_rt.backends.cpu.llvm.emit import emit_rows
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.program import FillKernel, GatherKernel, RowKernel, TransposeKernel
 from pyflame_rt.cache.signature import code_signature
-from pyflame_rt.cache.store import current_store
+from pyflame_rt.cache.store import Store, current_store
 from pyflame_rt.graph.locks import hold_while_forking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyflame_rt.backends.cpu.llvm.program import Kernel
 
-__all__ = ["address_of", "call", "compile_kernels", "kernel_ir", "load_object", "object_code", "start"]
+__all__ = [
+    "address_of",
+    "call",
+    "compile_kernels",
+    "compiling",
+    "follow",
+    "kernel_ir",
+    "object_code",
+    "prepare",
+    "prepare_text",
+    "settle",
+    "start",
+    "unfinished",
+    "unfollow",
+]
 
-_lock = threading.RLock()
+_DECLARATION = re.compile(r"^declare.*$", re.MULTILINE)
+log = logging.getLogger("pyflame_rt")
+_lock = threading.RLock()  # of everything below; nobody compiles or waits while holding it
 hold_while_forking(_lock)
 _addresses: dict[str, int] = {}
+_making: dict[str, _Making] = {}  # being compiled, or compiled and not loaded yet
+_unfinished: dict[str, _Unfinished] = {}  # loaded in the quick form
+_followers: dict[int, list[tuple[weakref.ref[Any], int]]] = {}  # quick address -> where it was written
+_better: dict[int, int] = {}  # quick address -> the full form's
+
+
+# Less urgent than runs, and not before the first answers are out.
+_finishers = Crew("pyflame-finish", lambda: 1, delay=0.25, nice=10)
+
+
+class _Mode(NamedTuple):
+    quick: bool
+    ahead: bool
+
+
+_USUAL = _Mode(quick=True, ahead=False)
+_mode: ContextVar[_Mode] = ContextVar("compiling", default=_USUAL)
+
+
+@contextmanager
+def compiling(*, quick: bool | None = None, ahead: bool | None = None) -> Iterator[None]:
+    """Kernels asked for inside are compiled so.
+
+    Args:
+        quick: the quick form will do for now; ``PYFLAME_QUICK_START=0`` overrides it.
+        ahead: `prepare` begins at once.
+    """
+    mode = _mode.get()
+    token = _mode.set(_Mode(mode.quick if quick is None else quick, mode.ahead if ahead is None else ahead))
+    try:
+        yield
+    finally:
+        _mode.reset(token)
+
+
+def _quick() -> bool:
+    return _mode.get().quick and os.environ.get("PYFLAME_QUICK_START", "1") != "0"
+
+
+# ---------------------------------------------------------------------- loading
 
 
 @cache
-def _machine() -> llvm.TargetMachine:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    target = llvm.Target.from_triple(llvm.get_process_triple())
-    return target.create_target_machine(
-        cpu=host().cpu, features=host().features, opt=2, reloc="pic", codemodel="default"
-    )
+def _engine(level: int) -> llvm.ExecutionEngine:
+    """What holds code of one form: both have functions of the same names.
 
-
-@cache
-def _engine() -> llvm.ExecutionEngine:
-    machine = _machine()
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-    # The engine takes the machine over; code generation keeps one of its own.
-    _machine.cache_clear()
-    return engine
+    The sections of an object must lie within 2 GB of each other, else LLVM ends the process. Its usual memory manager
+    maps each wherever there is room; llvmlite's maps all of an object at once.
+    """
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), codegen.machine(level), use_lmm=True)
 
 
 def start() -> None:
     """Get LLVM ready to load code."""
     with _lock:
-        _engine()
+        _engine(FULL)
 
 
-def object_code(ir: str) -> bytes:
-    """Object code of an IR module: parsed, verified, compiled. No passes run: the IR is vectorised as written."""
+def _load(codes: Sequence[bytes], names: Sequence[str], level: int) -> list[int]:
+    """Make object code executable; addresses of the functions named, which must be new to the process in that form."""
     with _lock:
-        module = llvm.parse_assembly(ir)
-        module.verify()
-        return _machine().emit_object(module)
-
-
-def load_object(code: bytes, names: Sequence[str]) -> list[int]:
-    """Make object code executable; addresses of the functions named, which must be new to the process."""
-    return _load([code], names)
-
-
-def _load(codes: Sequence[bytes], names: Sequence[str]) -> list[int]:
-    with _lock:
-        engine = _engine()
+        engine = _engine(level)
         for code in codes:
             engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         engine.finalize_object()
         return [engine.get_function_address(name) for name in names]
+
+
+# ---------------------------------------------------------------------- compiling
 
 
 @cache
@@ -91,22 +143,84 @@ def _build() -> str:
     return f"{made_by} {machine} {code_signature('backends/cpu')}"
 
 
-def _compiled(wanted: Mapping[str, str], emit: Callable[[str], str]) -> dict[str, int]:
-    """Addresses of functions, by key: object code from the store, or compiled now and kept there.
+@dataclass(frozen=True)
+class _Making:
+    """A function on its way: ``task`` gives its object code, ``ir`` makes the full form of a quick one."""
 
-    Args:
-        wanted: key -> name of the function.
-        emit: gives the IR module for a key.
-    """
-    store, codes = current_store(), []
-    for key in wanted:
-        entry = f"{_build()} {key}"
-        code = store.get("object", entry)
-        if code is None:
-            code = object_code(emit(key))
-            store.later("object", entry, code)
-        codes.append(code)
-    return dict(zip(wanted, _load(codes, list(wanted.values())), strict=True))
+    name: str
+    level: int
+    task: Task[bytes]
+    ir: str
+    store: Store
+    entry: str
+
+
+def _make(key: str, name: str, emit: Callable[[], str]) -> _Making | None:
+    """Have a function compiled: None where it is loaded already. Object code comes from the store if it is there."""
+    quick = _quick()
+    with _lock:
+        if key in _addresses:
+            return None
+        made = _making.get(key)
+        if made is None or (made.level == QUICK and not quick):
+            made = _making[key] = _begin(name, f"{_build()} {key}", emit, quick=quick)
+        return made
+
+
+def _begin(name: str, entry: str, emit: Callable[[], str], *, quick: bool) -> _Making:
+    store = current_store()
+    code = store.get("object", entry)
+    if code is not None:
+        return _Making(name, FULL, Task(lambda: code), "", store, entry)
+    draft = _read_draft(store.get("draft", entry))
+    if draft is not None and quick:
+        return _Making(name, QUICK, Task(lambda: draft[0]), draft[1], store, entry)
+    ir = emit() if draft is None else draft[1]
+    task = Task(lambda: _compile(ir, QUICK if quick else FULL, store, entry))
+    HELPERS.submit(task)
+    return _Making(name, QUICK if quick else FULL, task, ir, store, entry)
+
+
+def _compile(ir: str, level: int, store: Store, entry: str) -> bytes:
+    if level == FULL:
+        code = object_code(ir)
+        store.later("object", entry, code)
+        return code
+    code = object_code(ir, QUICK)
+    store.later("draft", entry, _draft(code, ir))
+    return code
+
+
+def _draft(code: bytes, ir: str) -> bytes:
+    """Quick code, and what the full form is made from."""
+    return len(code).to_bytes(8, "little") + code + zlib.compress(ir.encode(), 1)
+
+
+def _read_draft(data: bytes | None) -> tuple[bytes, str] | None:
+    if data is None:
+        return None
+    end = 8 + int.from_bytes(data[:8], "little")
+    return data[8:end], zlib.decompress(data[end:]).decode()
+
+
+def _loaded(wanted: dict[str, tuple[str, Callable[[], str]]]) -> None:
+    """Load functions, given as key -> name and what emits the IR; returns when all of them have addresses."""
+    making = {key: made for key, (name, emit) in wanted.items() if (made := _make(key, name, emit)) is not None}
+    codes = {key: made.task.result() for key, made in making.items()}
+    with _lock:
+        for level in (FULL, QUICK):
+            fresh = {k: m for k, m in making.items() if m.level == level and k not in _addresses}
+            if fresh:
+                found = _load([codes[key] for key in fresh], [made.name for made in fresh.values()], level)
+                _addresses.update(zip(fresh, found, strict=True))
+            if level == QUICK:
+                for key, made in fresh.items():
+                    _finish_later(key, made)
+        for key in making:
+            _making.pop(key, None)
+    if not _quick():
+        for left in [left for key in wanted if (left := _unfinished.get(key)) is not None]:
+            left.task.result()
 
 
 def symbol(key: str) -> str:
@@ -131,18 +245,39 @@ def kernel_ir(kernel: Kernel, name: str) -> str:
 
 def _declared_once(module: str) -> str:
     """A module of several, in which a function both use is declared once."""
+    seen: set[str] = set()
+    for line in _DECLARATION.findall(module):
+        if line in seen:
+            break
+        seen.add(line)
+    else:
+        return module
     lines = module.splitlines()
     declared = dict.fromkeys(line for line in lines if line.startswith("declare"))
     return "\n".join([*declared, *(line for line in lines if line not in declared)]) + "\n"
 
 
+def _emitter(kernel: Kernel) -> tuple[str, Callable[[], str]]:
+    name = symbol(kernel.key)
+    return name, lambda: kernel_ir(kernel, name)
+
+
+def prepare(kernel: Kernel) -> None:
+    """A kernel will be needed: begin to compile it, where that can be done besides."""
+    if _mode.get().ahead and kernel.key not in _addresses:
+        _make(kernel.key, *_emitter(kernel))
+
+
+def prepare_text(name: str, ir: str) -> None:
+    """The same of hand-written IR."""
+    if _mode.get().ahead:
+        _make(_text_key(ir), name, lambda: ir)
+
+
 def compile_kernels(kernels: Sequence[Kernel]) -> list[int]:
     """Addresses of kernels; each structure is made once in a process. Safe from any thread."""
+    _loaded({kernel.key: _emitter(kernel) for kernel in kernels if kernel.key not in _addresses or not _quick()})
     with _lock:
-        missing = {kernel.key: kernel for kernel in kernels if kernel.key not in _addresses}
-        if missing:
-            names = {key: symbol(key) for key in missing}
-            _addresses.update(_compiled(names, lambda key: kernel_ir(missing[key], names[key])))
         return [_addresses[kernel.key] for kernel in kernels]
 
 
@@ -152,10 +287,108 @@ def call(kernel: Kernel, buffers: Sequence[int], params: Sequence[int], begin: i
     entry((c_void_p * len(buffers))(*buffers), (c_int64 * max(1, len(params)))(*params), begin, end)
 
 
+def _text_key(ir: str) -> str:
+    return hashlib.sha256(ir.encode()).hexdigest()
+
+
 def address_of(name: str, ir: str) -> int:
     """Address of a function of hand-written IR, compiled once for each text; `name` must be unique to it."""
+    key = _text_key(ir)
+    _loaded({key: (name, lambda: ir)})
     with _lock:
-        key = hashlib.sha256(ir.encode()).hexdigest()
-        if key not in _addresses:
-            _addresses.update(_compiled({key: name}, lambda _: ir))
         return _addresses[key]
+
+
+# ---------------------------------------------------------------------- the full form
+
+
+class _Unfinished(NamedTuple):
+    made: _Making
+    task: Task[None]
+
+
+def _finish_later(key: str, made: _Making) -> None:
+    task = Task(lambda: _finish(key, made))
+    _unfinished[key] = _Unfinished(made, task)
+    _finishers.submit(task)
+
+
+def _finish(key: str, made: _Making) -> None:
+    """Compile the full form and put it in the place of the quick one."""
+    try:
+        code = object_code(made.ir)
+        with _lock:
+            old, (new,) = _addresses[key], _load([code], [made.name], FULL)
+            _addresses[key] = _better[old] = new
+            _unfinished.pop(key, None)
+            for owner, slot in _followers.pop(old, ()):
+                _write(owner, slot, new)
+    except Exception:
+        log.warning("the full form of a kernel could not be compiled; its quick form stays", exc_info=True)
+        _unfinished.pop(key, None)
+        return
+    if made.store.put("object", made.entry, code):
+        made.store.discard("draft", made.entry)
+
+
+def _write(owner: weakref.ref[Any], slot: int, address: int) -> None:
+    alive = owner()
+    if alive is not None:
+        c_void_p.from_address(slot).value = address
+    del alive
+
+
+def follow(address: int, slot: int, owner: Any) -> None:
+    """The address of a function was written to memory of ``owner``: write the better one there when there is one.
+
+    The memory must be there as long as the owner is, or until `unfollow`.
+    """
+    if not _unfinished and address not in _better:
+        return
+    _resume()
+    with _lock:
+        if address in _better:
+            _write(weakref.ref(owner), slot, _better[address])
+        elif any(_addresses[key] == address for key in _unfinished):
+            _followers.setdefault(address, []).append((weakref.ref(owner), slot))
+
+
+def unfollow(owner: Any) -> None:
+    """Write to memory of the owner no more."""
+    with _lock:
+        for address, found in list(_followers.items()):
+            _followers[address] = [(who, slot) for who, slot in found if who() is not owner and who() is not None]
+
+
+def unfinished(key: str) -> bool:
+    """Whether the kernel of that key runs in its quick form."""
+    return key in _unfinished
+
+
+def settle() -> None:
+    """Wait until every function has its full form."""
+    _finishers.wait()
+
+
+_forked = False  # and nobody goes on with what was unfinished
+
+
+def _after_fork() -> None:
+    """In the child: what other threads were making is not made; what waits for its full form waits for `_resume`."""
+    global _forked
+    _making.clear()
+    _forked = bool(_unfinished)
+
+
+def _resume() -> None:
+    """Go on in a forked child with what the parent's threads had to do, now that kernels are used here too."""
+    global _forked
+    with _lock:
+        if _forked:
+            _forked = False
+            for key, left in list(_unfinished.items()):
+                _finish_later(key, left.made)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.backends.cpu.llvm.driver import Patch, PatchKind, Plan, Step, StepKind, openmp, run
-from pyflame_rt.backends.cpu.llvm.jit import compile_kernels
+from pyflame_rt.backends.cpu.llvm.jit import compile_kernels, follow, unfollow
 from pyflame_rt.backends.cpu.onednn import library
 from pyflame_rt.backends.cpu.onednn.memory import Memory
 from pyflame_rt.backends.cpu.onednn.primitive import aligned_empty
@@ -129,6 +129,9 @@ class Arena:
     def _plan(self, steps: list[Step], patches: list[Patch], threads: int, stream: Stream) -> Plan:
         step_array, patch_array = (Step * len(steps))(*steps), (Patch * max(len(patches), 1))(*patches)
         self.keep += [step_array, patch_array]
+        for number, step in enumerate(steps):
+            if step.kind == StepKind.KERNEL:
+                follow(step.fn or 0, ctypes.addressof(step_array[number]) + Step.fn.offset, self)
         dnnl, threading_calls = library.load(), openmp()
         return Plan(
             ctypes.addressof(step_array),
@@ -291,6 +294,7 @@ class Arena:
 
     def close(self) -> None:
         """Free native objects."""
+        unfollow(self)
         for memory in self.memories:
             memory.close()
         self.memories = []

@@ -39,6 +39,7 @@ class StepFacts:
         inputs: element type and sizes of what comes in from outside.
         outputs: the same of what its last node makes.
         reason: why the reference runs it.
+        kernel: key of the generated kernel that does it, "" where none does.
         ns: time of the runs that were measured, in total.
         runs: how many those were.
     """
@@ -53,6 +54,7 @@ class StepFacts:
     inputs: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     outputs: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     reason: str = ""
+    kernel: str = ""
     ns: int = 0
     runs: int = 0
 
@@ -97,6 +99,7 @@ def _facts(step: AnyStep, sources: list[Step], types: Types) -> StepFacts:
         [_described(types[n]) for n in read],
         [_described(types[n]) for n in last],
         step.reason if isinstance(step, HostStep) else "",
+        step.kernel.key if isinstance(step, KernelStep) else "",
     )
 
 

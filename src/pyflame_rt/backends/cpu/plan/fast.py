@@ -12,6 +12,7 @@ import numpy as np
 from pyflame_rt.backends.cpu.llvm.driver import Plan as Segment
 from pyflame_rt.backends.cpu.llvm.driver import driver_address
 from pyflame_rt.backends.cpu.llvm.entry import Entry, Expected, enter, expect, readable
+from pyflame_rt.backends.cpu.llvm.jit import follow
 from pyflame_rt.backends.cpu.plan.lower import DnnStep
 from pyflame_rt.backends.cpu.plan.outputs import LARGE, fresh
 from pyflame_rt.backends.cpu.threads import openmp_threads
@@ -141,5 +142,6 @@ def _entry(plan: Plan, arena: Arena, expected: Sequence[tuple[Any, tuple[int, ..
         plan.threads,
     )
     arena.keep += [entry, table, wants]
+    follow(entry.run or 0, ctypes.addressof(entry) + Entry.run.offset, arena)
     arena.entry = ctypes.addressof(entry)
     return arena.entry

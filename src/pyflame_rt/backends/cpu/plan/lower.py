@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from pyflame_rt.backends.cpu.llvm.jit import prepare
 from pyflame_rt.backends.cpu.llvm.program import Kernel, Map, RowKernel, Store, TransposeKernel, load
 from pyflame_rt.backends.cpu.onednn.api import OneDnnError
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
@@ -17,7 +18,7 @@ from pyflame_rt.backends.cpu.plan.choices import Case, Choices
 from pyflame_rt.backends.cpu.plan.concrete import Concrete, Step
 from pyflame_rt.backends.cpu.plan.groups import Group, group_steps, single
 from pyflame_rt.backends.cpu.plan.loops import FLAT_GRAIN, MAX_OUTER, Nest, nest_of
-from pyflame_rt.backends.cpu.plan.sizes import most
+from pyflame_rt.backends.cpu.plan.sizes import MARK, most
 from pyflame_rt.backends.cpu.plan.views import Buffer, Place, View, contiguous_strides, strides_in_order
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.records import dataclass
@@ -251,6 +252,8 @@ class Lowering:
         pieces: int = 1,
     ) -> None:
         """Add a generated kernel; with several ``pieces`` threads that get on faster take over from others."""
+        if MARK not in kernel.key:
+            prepare(kernel)
         self.steps.append(KernelStep(label, kernel, views, params, rows, most(grain, 1), self.nodes, pieces))
 
     def primitive(self, label: str, primitive: Primitive, args: dict[str, View]) -> None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["channel_filters", "panels", "tap_panels", "winograd_panels"]
 
 Array = np.ndarray[Any, Any]
+# Multiplications of a product that NumPy's library does on the thread that asks for it, in the cache.
+_ONE_THREAD = 260_000
 
 
 def panels(matrix: Array, width: int) -> Array:
@@ -55,12 +57,15 @@ def winograd_panels(weights: Array, edge: int, width: int) -> Array:
 def _fill_winograd(weights: Array, edge: int, result: Array) -> None:
     depth, width = result.shape[2:]
     spread = filter_matrix(edge)
+    step = max(1, _ONE_THREAD // (spread.size * width))
     for panel, first in enumerate(range(0, len(weights), width)):
-        part = weights[first : first + width].reshape(-1, depth * 9)
-        given = len(part)
-        taps = np.zeros((9, depth, width))
-        taps[:, :, :given] = part.reshape(given, depth, 9).transpose(2, 1, 0)
-        result[panel] = (spread @ taps.reshape(9, -1)).reshape(result.shape[1:])
+        part = weights[first : first + width].reshape(-1, depth, 9)
+        for low in range(0, depth, step):
+            some = part[:, low : low + step]
+            taps = np.zeros((9, some.shape[1], width))
+            taps[:, :, : len(part)] = some.transpose(2, 1, 0)
+            products = (spread @ taps.reshape(9, -1)).reshape(-1, *taps.shape[1:])
+            np.copyto(result[panel, :, low : low + step], products, casting="same_kind")
 
 
 def tap_panels(weights: Array, width: int) -> Array:

@@ -35,6 +35,7 @@ from pyflame_rt.backends.cpu.plan.stored import StoredPlan, keep_plan, plan_key,
 from pyflame_rt.backends.cpu.plan.tables import tables_first
 from pyflame_rt.backends.cpu.plan.timing import StepClock, report
 from pyflame_rt.backends.cpu.plan.views import Place
+from pyflame_rt.backends.cpu.plan.weights import packing_beside
 from pyflame_rt.backends.cpu.threads import set_threads
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.evaluate import where
@@ -322,7 +323,8 @@ def lower_graph(
         if not choices.strict:
             tables_first(concrete)
         lowering = Lowering(concrete, threads, choices)
-        lowered = lowering.run()
+        with packing_beside():
+            lowered = lowering.run()
         fresh = lowering.refused - refused
         if not fresh:
             break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import sys
 import weakref
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.backends.cpu.llvm.crew import HELPERS, Task
 from pyflame_rt.backends.cpu.onednn import packing
 from pyflame_rt.backends.cpu.onednn.api import cpu_isa, version
 from pyflame_rt.backends.cpu.onednn.regions import SMALL, weights_empty
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 
-__all__ = ["Resident", "derived", "pack", "resident", "sharing"]
+__all__ = ["Resident", "derived", "pack", "packing_beside", "resident", "sharing"]
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 # What is smaller is packed faster than a file is opened.
@@ -36,7 +38,9 @@ _made: weakref.WeakValueDictionary[tuple[Any, ...], np.ndarray[Any, Any]] = weak
 _spots: dict[tuple[Any, ...], slice] = {}  # where in the array of `_made` a result lies
 _guarded: set[int] = set()  # owners of memory whose end is watched
 _lock = new_rlock()
+_filling: dict[int, Task[None]] = {}  # address -> what fills the memory there
 _scope: ContextVar[object | None] = ContextVar("weights", default=None)
+_beside: ContextVar[list[Task[None]] | None] = ContextVar("packing", default=None)
 
 
 @contextmanager
@@ -53,8 +57,40 @@ def sharing(scope: object) -> Iterator[None]:
         _scope.reset(token)
 
 
+@contextmanager
+def packing_beside() -> Iterator[None]:
+    """What is packed inside may be packed by other threads meanwhile; all of it is there at the end."""
+    tasks: list[Task[None]] = []
+    token = _beside.set(tasks)
+    try:
+        yield
+    except BaseException:
+        for task in tasks:
+            task.wait()  # its memory may be shared with plans that need it
+        raise
+    finally:
+        _beside.reset(token)
+    for task in tasks:
+        task.result()
+
+
+def _do(task: Task[None], *, beside: bool = True) -> None:
+    """Have something packed: now, or by whoever is free before the plan is complete."""
+    tasks = _beside.get()
+    if tasks is None or not beside:
+        task.result()
+        return
+    tasks.append(task)
+    HELPERS.submit(task)
+
+
 def derived(
-    source: np.ndarray[Any, Any], form: tuple[Any, ...], size: int, fill: Callable[[Bytes], None]
+    source: np.ndarray[Any, Any],
+    form: tuple[Any, ...],
+    size: int,
+    fill: Callable[[Bytes], None],
+    *,
+    beside: bool = True,
 ) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """A constant in another form, shared by everybody who asks for the same form of the same memory.
 
@@ -66,20 +102,39 @@ def derived(
         form: names the result.
         size: bytes of the result.
         fill: writes the result into memory.
+        beside: it may do so on another thread, until the end of :func:`packing_beside`.
     """
     owner, scope = root_of(source), _scope.get()
     mapped = isinstance(owner, mmap.mmap) and not source.flags.writeable
     if not mapped and scope is None:
-        return _filled(weights_empty(size), fill)
+        result = weights_empty(size)
+        _do(Task(lambda: fill(result)), beside=beside)
+        return result
     key = (source.ctypes.data, source.shape, source.strides, source.dtype.str, form, None if mapped else id(scope))
     with _lock:
         found = _made.get(key)
         if found is not None:
-            return found[_spots[key]]
-    result = _on_disk(source, form, size, fill) if mapped and size >= MIN_FILE else None
+            result = found[_spots[key]]
+            if (task := _filling.get(result.ctypes.data)) is not None:
+                _do(task, beside=beside)
+            return result
+    result, work = (_on_disk(source, form, size, fill) if mapped and size >= MIN_FILE else None) or (None, None)
     if result is None:
-        result = _filled(weights_empty(size), fill)
-    forget_pages(source)
+        result = memory = weights_empty(size)
+        work = lambda: fill(memory)  # noqa: E731
+    if work is None:
+        return _known(key, owner, result, size)
+    address, work = result.ctypes.data, work
+    task = Task(lambda: _pack(work, source, key, address))
+    with _lock:
+        _filling[address] = task
+        _known(key, owner, result, size)
+    _do(task, beside=beside)
+    return result
+
+
+def _known(key: tuple[Any, ...], owner: Any, result: Bytes, size: int) -> Bytes:
+    """Let others find a result."""
     with _lock:
         if _watch(owner):
             # A view of the result keeps the memory's owner, not the result itself: the owner is what must be known.
@@ -89,15 +144,21 @@ def derived(
     return result
 
 
-def _filled(out: Bytes, fill: Callable[[Bytes], None]) -> Bytes:
-    fill(out)
-    return out
+def _pack(work: Callable[[], None], source: np.ndarray[Any, Any], key: tuple[Any, ...], address: int) -> None:
+    try:
+        work()
+        forget_pages(source)
+    except BaseException:
+        _made.pop(key, None)
+        raise
+    finally:
+        _filling.pop(address, None)
 
 
 def _on_disk(
     source: np.ndarray[Any, Any], form: tuple[Any, ...], size: int, fill: Callable[[Bytes], None]
-) -> Bytes | None:
-    """The result as an entry of the store, made now if it is not there; None where it cannot be kept."""
+) -> tuple[Bytes, Callable[[], None] | None] | None:
+    """The result as an entry of the store, and what makes it if it is not there; None where it cannot be kept."""
     found = file_of(source)
     if found is None or not is_settled(found[1]):
         return None
@@ -106,17 +167,21 @@ def _on_disk(
     key = f"{_build()} {tuple(identity)} {offset} {source.shape} {source.strides} {source.dtype.str} {form}"
     mapped = store.open_map("weights", key)
     if mapped is not None and len(mapped) == HEADER + size:
-        return np.frombuffer(mapped, np.uint8, offset=HEADER)
+        return np.frombuffer(mapped, np.uint8, offset=HEADER), None
     draft = store.reserve("weights", key, size)
     if draft is None:
         return None
-    try:
-        out = _filled(np.frombuffer(draft.mapped, np.uint8, offset=HEADER), fill)
-    except BaseException:
-        draft.drop()
-        raise
-    draft.keep()
-    return out
+    out = np.frombuffer(draft.mapped, np.uint8, offset=HEADER)
+
+    def work() -> None:
+        try:
+            fill(out)
+        except BaseException:
+            draft.drop()
+            raise
+        draft.keep()
+
+    return out, work
 
 
 @cache
@@ -170,11 +235,40 @@ def resident(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         found = _residents.get(key)
         if found is None:
             found = weights_empty(array.nbytes).view(array.dtype).reshape(array.shape).view(Resident)
-            np.copyto(found, array)
             found.source = array
-            forget_pages(array)
             _residents[key] = found
-        return found
+            task = _filling[found.ctypes.data] = Task(lambda: _copy(array, found))
+        else:
+            task = _filling.get(found.ctypes.data)
+    if task is not None:
+        _do(task)
+    return found
+
+
+def _copy(array: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> None:
+    try:
+        if (task := _filling.get(array.ctypes.data)) is not None:
+            task.result()
+        np.copyto(out, array)
+        forget_pages(array)
+    finally:
+        _filling.pop(out.ctypes.data, None)
+
+
+def _after_fork() -> None:
+    """In the child: what other threads were packing is nobody's."""
+    for address in list(_filling):
+        for key in [
+            k for k, spot in list(_spots.items()) if (a := _made.get(k)) is None or a[spot].ctypes.data == address
+        ]:
+            _made.pop(key, None)
+        for key in [k for k, r in list(_residents.items()) if r.ctypes.data == address]:
+            _residents.pop(key, None)
+    _filling.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def pack(array: np.ndarray[Any, Any], target: MemDesc) -> Bytes:
@@ -182,4 +276,5 @@ def pack(array: np.ndarray[Any, Any], target: MemDesc) -> Bytes:
     if target.layout == "opaque" or target.layout.endswith("+"):
         return packing.pack(array, target)  # its name does not say everything
     form = (target.dims, target.padded_dims, target.dtype, target.layout, target.offset, target.size)
-    return derived(array, form, target.size, lambda out: packing.pack_into(array, target, out))
+    # A reorder divides its work itself, among the threads of whoever asks for it.
+    return derived(array, form, target.size, lambda out: packing.pack_into(array, target, out), beside=False)

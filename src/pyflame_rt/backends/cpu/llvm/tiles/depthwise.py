@@ -6,6 +6,8 @@ whose window it lies in.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
 from pyflame_rt.backends.cpu.llvm.host import host as this_host
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
@@ -56,6 +58,10 @@ class DepthwiseKernel:
     @property
     def key(self) -> str:
         """Equal for kernels of equal structure."""
+        return self._key
+
+    @cached_property
+    def _key(self) -> str:
         f = self.finish
         form = f"{self.taps} {self.stride} {self.pixels}x{self.lanes}"
         return f"depthwise {form} {','.join(f.operands)} {f.structure}"

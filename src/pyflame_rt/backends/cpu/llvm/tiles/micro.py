@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -165,7 +166,7 @@ class Finish:
         """A text equal for expressions of equal structure."""
         return "" if self.value is None else structure_of(self.value)
 
-    @property
+    @cached_property
     def light(self) -> bool:
         """Whether the expression is short enough to be repeated for every vector."""
         if self.value is None:
@@ -179,8 +180,14 @@ class Finish:
             return total
         known: dict[int, V] = {}
         loaded: dict[int, V] = {0: total}
-        for node in walk([self.value]):
-            if node.op == "load":
+        nodes = list(walk([self.value]))
+        fused = _fused(nodes)
+        for node in nodes:
+            if id(node) in fused.values():
+                continue
+            if id(node) in fused:
+                known[id(node)] = _multiply_add(node, fused[id(node)], known)
+            elif node.op == "load":
                 which = int(node.value or 0)
                 if which not in loaded:
                     loaded[which] = operand(which - 1)
@@ -192,8 +199,31 @@ class Finish:
             elif node.op in FAST and node.dtype == "float32":
                 known[id(node)] = FAST[node.op](known[id(node.args[0])])
             else:
-                known[id(node)] = ops.emit(node, [known[id(a)] for a in node.args], "contract ")
+                known[id(node)] = ops.emit(node, [known[id(a)] for a in node.args], "")
         return known[id(self.value)]
+
+
+def _fused(nodes: Sequence[Expr]) -> dict[int, int]:
+    """Sums and differences that are rounded once with the product they alone read: node -> product, by id."""
+    readers = Counter(id(arg) for node in nodes for arg in node.args)
+    result: dict[int, int] = {}
+    for node in nodes:
+        if node.op in ("add", "sub") and node.dtype == "float32":
+            products = [id(a) for a in node.args if a.op == "mul" and readers[id(a)] == 1]
+            if products:
+                result[id(node)] = products[0]
+    return result
+
+
+def _multiply_add(node: Expr, product: int, known: dict[int, V]) -> V:
+    """The sum or difference of a product and another value."""
+    left, right = node.args
+    first = id(left) == product
+    x, y = (known[id(a)] for a in (left if first else right).args)
+    other = known[id(right if first else left)]
+    if node.op == "sub":
+        x, other = (x, -other) if first else (-x, other)
+    return x.at.fma(x, y, other)
 
 
 PLAIN = Finish()

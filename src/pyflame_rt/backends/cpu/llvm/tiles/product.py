@@ -7,6 +7,7 @@ of threads gives the same bits.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Literal
 
 from pyflame_rt.backends.cpu.llvm.emit import SIGNATURE
@@ -59,6 +60,10 @@ class ProductKernel:
     @property
     def key(self) -> str:
         """Equal for kernels of equal structure."""
+        return self._key
+
+    @cached_property
+    def _key(self) -> str:
         t, f = self.tile, self.finish
         return f"product {self.source} {t.rows}x{t.vectors} {','.join(f.operands)} {f.structure}"
 

@@ -10,6 +10,7 @@ An infinity or a NaN in the input makes NaNs of the whole tile it falls into.
 
 from __future__ import annotations
 
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,6 +54,7 @@ WINOGRAD_PARAMS = (
 )  # fmt: skip
 
 
+@cache
 def filter_matrix(out: int) -> np.ndarray[Any, Any]:
     """The map from the nine weights of a filter to its products, for tiles of ``out`` x ``out`` results.
 
@@ -99,6 +101,10 @@ class WinogradKernel:
     @property
     def key(self) -> str:
         """Equal for kernels of equal structure."""
+        return self._key
+
+    @cached_property
+    def _key(self) -> str:
         t, f = self.tile, self.finish
         return f"winograd{self.out} {t.rows}x{t.vectors} {','.join(f.operands)} {f.structure}"
 

@@ -1,0 +1,166 @@
+"""Threads that work off tasks and end with the last one; nothing outlives the interpreter or a fork."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pyflame_rt.backends.cpu.threads import available_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["HELPERS", "Crew", "Task"]
+
+T = TypeVar("T")
+log = logging.getLogger("pyflame_rt")
+_crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+
+
+class Task(Generic[T]):
+    """Work that is done once, by whoever takes it first."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work: Callable[[], T] | None = work
+        self._lock = threading.Lock()
+        self._future: Future[T] = Future()
+
+    def run(self) -> bool:
+        """Do the work here unless somebody has begun it; False then. What it raises is kept for `result`."""
+        with self._lock:
+            work, self._work = self._work, None
+        if work is None:
+            return False
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
+            self._future.set_exception(error)
+        else:
+            self._future.set_result(result)
+        return True
+
+    def result(self) -> T:
+        """What the work gave; it is done here if nobody has begun it."""
+        self.run()
+        return self._future.result()
+
+    def wait(self) -> None:
+        """Until the work has ended, however it did; it is done here if nobody has begun it."""
+        self.run()
+        self._future.exception()
+
+    @property
+    def done(self) -> bool:
+        """Whether the work has ended."""
+        return self._future.done()
+
+
+class Crew:
+    """A few threads for tasks in the order they come.
+
+    Args:
+        name: of the threads.
+        size: how many at most; 0 leaves tasks to those who ask for their results.
+        delay: seconds without a new task before the first is begun.
+        nice: how much less urgent than others the threads are, where the system knows such a thing.
+    """
+
+    def __init__(self, name: str, size: Callable[[], int], *, delay: float = 0.0, nice: int = 0) -> None:
+        self._name, self._size, self._delay, self._nice = name, size, delay, nice
+        self._reset()
+        _crews.add(self)
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._tasks: deque[Task[Any]] = deque()
+        self._threads: set[threading.Thread] = set()
+        self._latest = 0.0
+        self._hurry = threading.Event()
+        self._stopped = False
+
+    def submit(self, task: Task[Any]) -> None:
+        """Do this when it is its turn."""
+        size = self._size()
+        with self._lock:
+            if self._stopped or not size:
+                return
+            self._tasks.append(task)
+            self._latest = time.monotonic()
+            if len(self._threads) >= min(size, len(self._tasks)):
+                return
+            thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            self._threads.add(thread)
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter is ending: no more threads
+                self._threads.discard(thread)
+
+    def _work(self) -> None:
+        if self._nice:
+            with contextlib.suppress(OSError, AttributeError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
+        while True:
+            self._pause()
+            with self._lock:
+                if self._stopped or not self._tasks:
+                    self._threads.discard(threading.current_thread())
+                    return
+                task = self._tasks.popleft()
+            task.run()
+
+    def _pause(self) -> None:
+        """Until no new task has come for a while."""
+        while not self._hurry.is_set() and (left := self._latest + self._delay - time.monotonic()) > 0:
+            self._hurry.wait(left)
+
+    def wait(self) -> None:
+        """Until every task is done; begins at once."""
+        self._hurry.set()
+        while True:
+            with self._lock:
+                threads = [t for t in self._threads if t is not threading.current_thread()]
+                task = self._tasks.popleft() if self._tasks and not threads else None
+            if task is not None:
+                task.run()
+            elif threads:
+                threads[0].join()
+            else:
+                break
+        self._hurry.clear()
+
+    def stop(self) -> None:
+        """Give up what was not begun, and wait for what was."""
+        with self._lock:
+            self._stopped = True
+            self._tasks.clear()
+            threads = list(self._threads)
+        self._hurry.set()
+        for thread in threads:
+            thread.join()
+
+
+# Those who help a thread that plans: they compile kernels and pack weights beside it.
+HELPERS = Crew("pyflame-helper", lambda: min(available_threads() - 1, 2))
+
+
+def _stop_all() -> None:
+    for crew in list(_crews):
+        crew.stop()
+
+
+def _after_fork() -> None:
+    for crew in list(_crews):
+        crew._reset()
+
+
+atexit.register(_stop_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,300 @@
+"""Kernels in two forms: quick code for the first answers, the full form in its place later."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import pyflame_rt
+from pyflame_rt.backends.cpu.llvm import jit
+from pyflame_rt.backends.cpu.llvm.codegen import FULL, QUICK, object_code
+from pyflame_rt.backends.cpu.llvm.crew import Crew, Task
+from pyflame_rt.cache.store import current_store
+
+RNG = np.random.default_rng(5)
+
+
+def conv_model(path, activation="Relu", number=0.25):
+    """Convolutions by Winograd, pixels and a product, then a row product; `number` makes its kernels new."""
+    shapes = {"a": (32, 16, 3, 3), "b": (32, 32, 1, 1), "c": (24, 32, 3, 3)}
+    weights = {n: RNG.standard_normal(s).astype(np.float32) / 9 for n, s in shapes.items()}
+    weights |= {"n": np.float32(number), "w": RNG.standard_normal((24, 10)).astype(np.float32)}
+    nodes = [
+        helper.make_node("Conv", ["x", "a"], ["1"], pads=[1, 1, 1, 1]),
+        helper.make_node("Mul", ["1", "n"], ["2"]),
+        helper.make_node("Add", ["2", "n"], ["3"]),
+        helper.make_node(activation, ["3"], ["4"]),
+        helper.make_node("Conv", ["4", "b"], ["5"]),
+        helper.make_node("Conv", ["5", "c"], ["6"], strides=[2, 2]),
+        helper.make_node("GlobalAveragePool", ["6"], ["7"]),
+        helper.make_node("Flatten", ["7"], ["8"]),
+        helper.make_node("MatMul", ["8", "w"], ["9"]),
+        helper.make_node("Softmax", ["9"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 16, 16, 16])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 10])]
+    constants = [numpy_helper.from_array(np.asarray(w), n) for n, w in weights.items()]
+    model = helper.make_model(helper.make_graph(nodes, "g", inputs, outputs, constants), ir_version=9)
+    path.write_bytes(model.SerializeToString())
+    os.utime(path, (time.time() - 100,) * 2)
+    return path
+
+
+def image(batch=1):
+    return {"x": RNG.standard_normal((batch, 16, 16, 16)).astype(np.float32)}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYFLAME_CACHE_DIR", str(tmp_path / "cache"))
+    yield
+    jit.settle()
+    current_store().flush()
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """The full form waits until it is let go."""
+    gate, original = threading.Event(), jit.object_code
+
+    def wait(ir, level=FULL):
+        if level == FULL:
+            assert gate.wait(60)
+        return original(ir, level)
+
+    monkeypatch.setattr(jit, "object_code", wait)
+    yield gate
+    gate.set()
+    jit.settle()
+
+
+def quick_rows(session):
+    return [row for row in session.explain().rows if "quick code" in row.reason]
+
+
+def test_the_full_form_takes_over_with_the_same_bits(tmp_path, held):
+    feed = image(2)
+    with pyflame_rt.InferenceSession(conv_model(tmp_path / "m.onnx", number=0.31)) as session:
+        first = [session.run(None, feed)[0] for _ in range(3)]
+        assert quick_rows(session)
+        before = dict(jit._addresses)
+        held.set()
+        jit.settle()
+        assert not quick_rows(session)
+        assert any(before[key] != address for key, address in jit._addresses.items() if key in before)
+        later = [session.run(None, feed)[0] for _ in range(3)]
+        with pyflame_rt.InferenceSession(tmp_path / "m.onnx", providers=["ReferenceExecutionProvider"]) as reference:
+            want = reference.run(None, feed)[0]
+    for result in (*first, *later):
+        np.testing.assert_array_equal(result, first[0])
+    np.testing.assert_allclose(first[0], want, rtol=1e-4, atol=1e-5)
+
+
+def test_steps_of_arenas_are_rewritten_and_closed_sessions_left_alone(tmp_path, held):
+    path = conv_model(tmp_path / "m.onnx", "Sigmoid", 0.32)
+    kept, closed = pyflame_rt.InferenceSession(path), pyflame_rt.InferenceSession(path)
+    feed = image()
+    want = kept.run(None, feed)[0]
+    closed.run(None, feed)
+    followed = sum(map(len, jit._followers.values()))
+    closed.close()
+    left = sum(map(len, jit._followers.values()))
+    assert 0 < left < followed
+    held.set()
+    jit.settle()
+    assert not jit._followers or not any(jit._followers.values())
+    np.testing.assert_array_equal(kept.run(None, feed)[0], want)
+    kept.close()
+
+
+def test_waiting_is_a_setting(tmp_path, monkeypatch):
+    path = conv_model(tmp_path / "m.onnx", "Tanh", 0.33)
+    with pyflame_rt.InferenceSession(path, pyflame_rt.SessionOptions(quick_start=False)) as session:
+        feed = image()
+        want = session.run(None, feed)[0]
+        assert not quick_rows(session)
+        assert not jit._unfinished
+    monkeypatch.setenv("PYFLAME_QUICK_START", "0")
+    with pyflame_rt.InferenceSession(conv_model(tmp_path / "n.onnx", "Softplus", 0.34)) as session:
+        session.run(None, feed)
+        assert not jit._unfinished
+    monkeypatch.delenv("PYFLAME_QUICK_START")
+    with pyflame_rt.InferenceSession(path) as session:
+        np.testing.assert_array_equal(session.run(None, feed)[0], want)
+
+
+def test_a_session_that_waits_makes_others_kernels_full(tmp_path):
+    path, feed = conv_model(tmp_path / "m.onnx", "Elu", 0.35), image()
+    with pyflame_rt.InferenceSession(path) as quick:
+        want = quick.run(None, feed)[0]
+        with pyflame_rt.InferenceSession(path, pyflame_rt.SessionOptions(quick_start=False)) as patient:
+            np.testing.assert_array_equal(patient.run(None, feed)[0], want)
+            assert not quick_rows(quick)
+
+
+COLD = """
+import sys, numpy as np, pyflame_rt
+from pyflame_rt.backends.cpu.llvm import jit
+x = np.random.default_rng(0).standard_normal((1, 16, 16, 16)).astype(np.float32)
+session = pyflame_rt.InferenceSession(sys.argv[1])
+y = session.run(None, {"x": x})[0]
+quick = len(jit._unfinished)
+if sys.argv[2] == "settle":
+    jit.settle()
+print(y.tobytes().hex()[:64], quick)
+"""
+
+
+def kinds(folder):
+    found = [p.relative_to(folder / "engine").parts[0] for p in (folder / "engine").rglob("*") if p.is_file()]
+    return {kind: found.count(kind) for kind in set(found)}
+
+
+def test_another_process_goes_on_where_one_stopped(tmp_path):
+    path, folder = conv_model(tmp_path / "m.onnx", "Relu", 0.36), tmp_path / "other"
+    environment = {**os.environ, "PYFLAME_CACHE_DIR": str(folder)}
+    outputs, stored = [], []
+    for how in ("leave", "settle", "leave"):
+        command = [sys.executable, "-c", COLD, str(path), how]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+        assert done.returncode == 0, done.stderr
+        outputs.append(done.stdout.split())
+        stored.append(kinds(folder))
+    assert len({bits for bits, _ in outputs}) == 1
+    assert int(outputs[0][1]) > 0
+    assert stored[0]["draft"] > 0
+    assert "draft" not in stored[1]
+    assert outputs[2][1] == "0"
+
+
+def test_code_that_cannot_be_made_leaves_the_quick_form(monkeypatch, caplog):
+    original = jit.object_code
+
+    def fail(ir, level=FULL):
+        if level == FULL:
+            raise RuntimeError("no code today")
+        return original(ir, level)
+
+    monkeypatch.setattr(jit, "object_code", fail)
+    ir = "define i64 @never_full(i64 %x) {\n  %y = mul i64 %x, 37\n  ret i64 %y\n}\n"
+    with caplog.at_level("WARNING", "pyflame_rt"):
+        function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(jit.address_of("never_full", ir))
+        jit.settle()
+    assert function(2) == 74
+    assert "quick form stays" in caplog.text
+    assert not jit._unfinished
+
+
+def test_addresses_in_memory_are_followed():
+    class Owner:
+        pass
+
+    ir = "define i64 @followed(i64 %x) {\n  %y = add i64 %x, 41\n  ret i64 %y\n}\n"
+    address = jit.address_of("followed", ir)
+    owner, gone = Owner(), Owner()
+    slots = (ctypes.c_void_p * 2)(address, address)
+    for k, who in enumerate((owner, gone)):
+        jit.follow(address, ctypes.addressof(slots) + 8 * k, who)
+    del gone, who
+    jit.settle()
+    assert slots[0] == jit.address_of("followed", ir) != address
+    assert slots[1] == address
+    late = (ctypes.c_void_p * 1)(address)
+    jit.follow(address, ctypes.addressof(late), owner)  # it was replaced meanwhile
+    assert late[0] == slots[0]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_goes_on_compiling(tmp_path, held):
+    path, feed = conv_model(tmp_path / "m.onnx", "LeakyRelu", 0.37), image()
+    session = pyflame_rt.InferenceSession(path)
+    want = session.run(None, feed)[0]
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            held.set()
+            same = np.array_equal(session.run(None, feed)[0], want)
+            jit.settle()
+            again = np.array_equal(session.run(None, feed)[0], want)
+            status = 0 if same and again and not jit._unfinished else 2
+        finally:
+            os.write(writer, bytes([status]))
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        assert file.read() == b"\0"
+    os.waitpid(child, 0)
+    session.close()
+
+
+def test_many_threads_compile_one_thing_once(monkeypatch):
+    made, original = [], jit.object_code
+    monkeypatch.setattr(jit, "object_code", lambda ir, level=FULL: made.append(level) or original(ir, level))
+    ir = "define i64 @shared_by_many(i64 %x) {\n  %y = add i64 %x, 43\n  ret i64 %y\n}\n"
+    addresses = []
+    threads = [
+        threading.Thread(target=lambda: addresses.append(jit.address_of("shared_by_many", ir))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(addresses) == 8
+    assert made.count(QUICK) == 1
+    jit.settle()
+    assert made.count(FULL) == 1
+
+
+def test_code_is_generated_on_several_threads_at_once():
+    ir = "define double @f(double %x) {\n  %y = fmul double %x, 3.0\n  ret double %y\n}\n"
+    results = []
+    work = lambda: results.extend(object_code(ir, level) for level in (QUICK, FULL) * 10)  # noqa: E731
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 120
+    assert len(set(results)) <= 2
+    with pytest.raises(RuntimeError, match="parsing error"):
+        object_code("define void @broken(")
+
+
+def test_a_crew_works_waits_and_stops():
+    done, gate = [], threading.Event()
+    crew = Crew("test", lambda: 1, delay=30.0)
+    for k in range(3):
+        crew.submit(Task(lambda k=k: done.append(k)))
+    crew.wait()  # not the delay
+    assert done == [0, 1, 2]
+    crew = Crew("test", lambda: 1)
+    started = threading.Event()
+    first = Task(lambda: started.set() or gate.wait(30))
+    later = Task(lambda: done.append("never"))
+    crew.submit(first)
+    assert started.wait(30)
+    crew.submit(later)
+    threading.Timer(0.05, gate.set).start()
+    crew.stop()
+    assert first.done
+    assert not later.done
+    crew.submit(Task(lambda: done.append("never")))
+    assert done == [0, 1, 2]
+
+
+def test_a_task_is_done_once_and_keeps_its_error():
+    calls = []
+    task = Task(lambda: calls.append(1) or 5)
+    assert [task.result(), task.result()] == [5, 5]
+    assert calls == [1]
+    assert not task.run()
+    with pytest.raises(ZeroDivisionError):
+        Task(lambda: 1 / 0).result()
