@@ -16,7 +16,7 @@ import llvmlite.binding as llvm
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.graph.locks import hold_while_forking
 
-__all__ = ["FULL", "QUICK", "machine", "object_code"]
+__all__ = ["FULL", "QUICK", "machine", "object_code", "start"]
 
 FULL, QUICK = 2, 0  # levels of code generation
 
@@ -26,6 +26,11 @@ def _target() -> llvm.Target:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm.Target.from_triple(llvm.get_process_triple())
+
+
+def start() -> None:
+    """Get LLVM ready for this machine."""
+    _target()
 
 
 def machine(level: int = FULL) -> llvm.TargetMachine:

@@ -33,6 +33,7 @@ from pyflame_rt.backends.cpu.llvm.copies import emit_fill, emit_gather, emit_tra
 from pyflame_rt.backends.cpu.llvm.crew import HELPERS, Crew, Task
 from pyflame_rt.backends.cpu.llvm.emit import emit_rows
 from pyflame_rt.backends.cpu.llvm.host import host
+from pyflame_rt.backends.cpu.llvm.loader import load
 from pyflame_rt.backends.cpu.llvm.program import FillKernel, GatherKernel, RowKernel, TransposeKernel
 from pyflame_rt.cache.signature import code_signature
 from pyflame_rt.cache.store import Store, current_store
@@ -106,30 +107,15 @@ def _quick() -> bool:
 # ---------------------------------------------------------------------- loading
 
 
-@cache
-def _engine(level: int) -> llvm.ExecutionEngine:
-    """What holds code of one form: both have functions of the same names.
-
-    The sections of an object must lie within 2 GB of each other, else LLVM ends the process. Its usual memory manager
-    maps each wherever there is room; llvmlite's maps all of an object at once.
-    """
-    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), codegen.machine(level), use_lmm=True)
-
-
 def start() -> None:
-    """Get LLVM ready to load code."""
-    with _lock:
-        _engine(FULL)
+    """Get LLVM ready to compile code."""
+    codegen.start()
 
 
 def _load(codes: Sequence[bytes], names: Sequence[str], level: int) -> list[int]:
     """Make object code executable; addresses of the functions named, which must be new to the process in that form."""
     with _lock:
-        engine = _engine(level)
-        for code in codes:
-            engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-        engine.finalize_object()
-        return [engine.get_function_address(name) for name in names]
+        return load(codes, names, level)
 
 
 # ---------------------------------------------------------------------- compiling
