@@ -11,9 +11,10 @@ import contextlib
 import ctypes
 import mmap
 import platform
+import struct
 import sys
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -28,82 +29,87 @@ __all__ = ["load"]
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-_WIDTHS = {"name": 4, "type": 4, "flags": 8, "address": 8, "offset": 8, "size": 8, "link": 4, "info": 4, "align": 8}
-_SECTION = np.dtype([(name, f"<u{width}") for name, width in {**_WIDTHS, "entry": 8}.items()])
-_SYMBOL = np.dtype(
-    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<i8"), ("size", "<u8")]
-)
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHqQ")
+_SYMBOLS = np.dtype([("name", "<u4"), ("kind", "<u2"), ("section", "<u2"), ("value", "<i8"), ("size", "<u8")])
 _FIXUP = np.dtype([("offset", "<i8"), ("type", "<u4"), ("symbol", "<u4"), ("addend", "<i8")])
 _MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little endian
-_SYMBOLS, _FIXUPS, _EMPTY = 2, 4, 8  # types of sections
+_SYMBOL_TABLE, _FIXUP_TABLE, _ZEROS = 2, 4, 8  # types of sections
 _WRITTEN, _PLACED = 1, 2  # flags of sections
-_NEAR = (2, 4)  # fixups: 32 bits relative to themselves, of data and of functions
-_OUTSIDE, _RESERVED = 0, 0xFF00  # sections of symbols that are not in the object; from the second on they are special
+_DATA, _FUNCTION = 2, 4  # fixups: 32 bits relative to themselves
 _JUMP = b"\xff\x25\0\0\0\0"  # to the address in the 8 bytes behind the instruction
 _LINE = 64
 _CHUNK = 1 << 20
+_NOWHERE = -(1 << 62)
+_FOUR = np.arange(4)
+
+
+class _Section(NamedTuple):
+    name: int
+    type: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    align: int
+    entry: int
 
 
 class Object:
     """An ELF object for x86-64, as far as generated code needs it: it only reads constants and calls functions.
+
+    Attributes:
+        placed: the sections that go into memory, by number.
+        inside: places of the functions that others may call: sections and offsets, by name.
+        outside: names of functions of other modules, by symbol.
 
     Raises:
         BackendError: It is something else.
     """
 
     def __init__(self, code: bytes) -> None:
-        self.data = np.frombuffer(code, np.uint8)
         if code[:6] != _MAGIC or len(code) < 64:
             raise BackendError("machine code is not an ELF object of 64 bits")
+        self.code = code
         start, count = int.from_bytes(code[0x28:0x30], "little"), int.from_bytes(code[0x3C:0x3E], "little")
-        self.sections = self._table(_SECTION, start, count)
-        ends = self.sections["offset"] + np.where(self.sections["type"] == _EMPTY, 0, self.sections["size"])
-        if int(ends.max(initial=0)) > len(code):
+        table = memoryview(code)[start : start + count * _SECTION.size]
+        if len(table) < count * _SECTION.size:
+            raise BackendError("machine code ends before its table of sections does")
+        self.sections = [_Section(*found) for found in _SECTION.iter_unpack(table)]
+        if any(s.offset + s.size > len(code) for s in self.sections if s.type != _ZEROS):
             raise BackendError("machine code ends before its last section does")
-        flags = self.sections["flags"]
-        self.placed = np.flatnonzero((flags & _PLACED != 0) & (self.sections["size"] > 0))
-        if np.any(flags[self.placed] & _WRITTEN):
+        self.placed = {k: s for k, s in enumerate(self.sections) if s.flags & _PLACED and s.size}
+        if any(s.flags & _WRITTEN for s in self.placed.values()):
             raise BackendError("machine code has data that is written to, which generated kernels never have")
-        (table,) = self.sections[self.sections["type"] == _SYMBOLS]
-        self.symbols = self._entries(_SYMBOL, table)
-        names = self.sections[int(table["link"])]
-        self._names = code[int(names["offset"]) : int(names["offset"] + names["size"])]
+        self._read_symbols()
 
-    def _table(self, kind: np.dtype[Any], start: int, count: int) -> np.ndarray[Any, Any]:
-        if start + count * kind.itemsize > len(self.data):
-            raise BackendError("machine code ends before its last table does")
-        return np.frombuffer(self.data, kind, count, start)
-
-    def _entries(self, kind: np.dtype[Any], section: np.void) -> np.ndarray[Any, Any]:
-        return self._table(kind, int(section["offset"]), int(section["size"]) // kind.itemsize)
-
-    def name(self, symbol: int) -> str:
-        """Of a symbol."""
-        start = int(self.symbols["name"][symbol])
-        return self._names[start : self._names.index(b"\0", start)].decode()
+    def _read_symbols(self) -> None:
+        table = next((s for s in self.sections if s.type == _SYMBOL_TABLE), None)
+        if table is None or table.link >= len(self.sections) or table.info * _SYMBOL.size > table.size:
+            raise BackendError("machine code has no symbols")
+        self.symbols = np.frombuffer(self.code, _SYMBOLS, table.size // _SYMBOL.size, table.offset)
+        names = self.sections[table.link]
+        first = table.offset + table.info * _SYMBOL.size  # what others do not see comes before
+        self.inside: dict[str, tuple[int, int]] = {}
+        self.outside: dict[int, str] = {}
+        last = table.offset + len(self.symbols) * _SYMBOL.size
+        for number, found in enumerate(_SYMBOL.iter_unpack(memoryview(self.code)[first:last]), table.info):
+            begin = names.offset + found[0]
+            name = self.code[begin : self.code.find(b"\0", begin)].decode()
+            if found[3]:
+                self.inside[name] = (found[3], found[4])
+            else:
+                self.outside[number] = name
 
     def fixups(self) -> list[tuple[int, np.ndarray[Any, Any]]]:
         """Sections and what must be written into them when addresses are known."""
-        found = []
-        for section in self.sections[self.sections["type"] == _FIXUPS]:
-            target = int(section["info"])
-            if target in self.placed:
-                found.append((target, self._entries(_FIXUP, section)))
-        return found
-
-    def outside(self) -> dict[int, str]:
-        """Symbols of other modules that are used."""
-        used = {int(symbol) for _, fixups in self.fixups() for symbol in np.unique(fixups["symbol"])}
-        return {symbol: self.name(symbol) for symbol in used if self.symbols["section"][symbol] == _OUTSIDE}
-
-    def find(self, name: str) -> tuple[int, int]:
-        """Section of a function and its place in it."""
-        wanted = name.encode() + b"\0"
-        for symbol in self.symbols:
-            start = int(symbol["name"])
-            if _OUTSIDE < symbol["section"] < _RESERVED and self._names[start : start + len(wanted)] == wanted:
-                return int(symbol["section"]), int(symbol["value"])
-        raise BackendError(f"machine code has no function {name}")
+        return [
+            (s.info, np.frombuffer(self.code, _FIXUP, s.size // _FIXUP.itemsize, s.offset))
+            for s in self.sections
+            if s.type == _FIXUP_TABLE and s.info in self.placed
+        ]
 
 
 class _Room:
@@ -160,54 +166,73 @@ def _layout(objects: Sequence[Object]) -> tuple[list[dict[int, int]], dict[str, 
     places: list[dict[int, int]] = []
     for item in objects:
         spots: dict[int, int] = {}
-        for section in item.placed:
-            align = max(_LINE, int(item.sections["align"][section]))
-            spots[int(section)] = size = -(-size // align) * align
-            size += int(item.sections["size"][section])
+        for number, section in item.placed.items():
+            align = max(_LINE, section.align)
+            spots[number] = size = -(-size // align) * align
+            size += section.size
         places.append(spots)
     size = -(-size // _LINE) * _LINE
-    names = dict.fromkeys(name for item in objects for name in item.outside().values())
+    names = dict.fromkeys(name for item in objects for name in item.outside.values())
     jumps = {name: size + 16 * k for k, name in enumerate(names)}
     return places, jumps, size + 16 * len(jumps)
 
 
 def place(codes: Sequence[bytes], names: Sequence[str]) -> list[int]:
-    """Make ELF objects executable: addresses of one function of each."""
+    """Make ELF objects executable: addresses of one function of each.
+
+    Raises:
+        BackendError: They are not what generated code is.
+    """
+    try:
+        return _placed(codes, names)
+    except (IndexError, ValueError, OverflowError, OSError) as error:
+        raise BackendError(f"machine code is damaged: {error}") from error
+
+
+def _placed(codes: Sequence[bytes], names: Sequence[str]) -> list[int]:
     objects = [Object(code) for code in codes]
     places, jumps, size = _layout(objects)
     memory = _room.take(size)
+    view = memoryview(memory)
     for name, spot in jumps.items():
-        memory[spot : spot + 14] = np.frombuffer(_JUMP + _address(name).to_bytes(8, "little"), np.uint8)
+        view[spot : spot + 14] = _JUMP + _address(name).to_bytes(8, "little")
     for item, spots in zip(objects, places, strict=True):
-        for section, spot in spots.items():
-            first, length = int(item.sections["offset"][section]), int(item.sections["size"][section])
-            if item.sections["type"][section] != _EMPTY:
-                memory[spot : spot + length] = item.data[first : first + length]
+        for number, section in item.placed.items():
+            if section.type != _ZEROS:
+                spot = spots[number]
+                view[spot : spot + section.size] = memoryview(item.code)[section.offset : section.offset + section.size]
         _fix(item, spots, jumps, memory)
     _protect(memory)
-    found = [(spots, *item.find(name)) for item, spots, name in zip(objects, places, names, strict=True)]
-    return [memory.ctypes.data + spots[section] + value for spots, section, value in found]
+    return [memory.ctypes.data + _spot(*found) for found in zip(objects, places, names, strict=True)]
+
+
+def _spot(item: Object, spots: dict[int, int], name: str) -> int:
+    section, offset = item.inside.get(name, (0, 0))
+    if section not in spots:
+        raise BackendError(f"machine code has no function {name}")
+    return spots[section] + offset
 
 
 def _fix(item: Object, spots: dict[int, int], jumps: dict[str, int], memory: Bytes) -> None:
     """Write distances between an object's parts into its code."""
-    bases = np.full(len(item.sections), -1, np.int64)
-    bases[list(spots)] = list(spots.values())
-    within = (item.symbols["section"] > _OUTSIDE) & (item.symbols["section"] < len(bases))
-    sections = np.where(within, item.symbols["section"], 0)
-    targets = np.where(within & (bases[sections] >= 0), bases[sections] + item.symbols["value"], -1)
-    for symbol, name in item.outside().items():
+    fixups = item.fixups()
+    if not fixups:
+        return
+    bases = np.full(len(item.sections) + 1, _NOWHERE)
+    for number, spot in spots.items():
+        bases[number] = spot
+    sections = item.symbols["section"]
+    targets = bases[np.minimum(sections, len(item.sections))] + item.symbols["value"]
+    for symbol, name in item.outside.items():
         targets[symbol] = jumps[name]
-    for section, fixups in item.fixups():
-        to = targets[fixups["symbol"]]
-        offsets = fixups["offset"]
-        if not np.isin(fixups["type"], _NEAR).all() or (to < 0).any() or (offsets < 0).any():
+    for number, found in fixups:
+        to, offsets, kinds = targets[found["symbol"]], found["offset"], found["type"]
+        known = ((kinds == _DATA) | (kinds == _FUNCTION)) & (to >= 0) & (offsets >= 0)
+        if not (known & (offsets + 4 <= item.sections[number].size)).all():
             raise BackendError("machine code refers to something in a way that generated kernels never do")
-        if (offsets + 4 > int(item.sections["size"][section])).any():
-            raise BackendError("machine code refers to something outside of its sections")
-        at = spots[section] + offsets
-        distances = (to + fixups["addend"] - at).astype("<i4")
-        memory[at[:, None] + np.arange(4)] = distances.view(np.uint8).reshape(-1, 4)
+        at = spots[number] + offsets
+        distances = (to + found["addend"] - at).astype("<i4")
+        memory[at[:, None] + _FOUR] = distances.view(np.uint8).reshape(-1, 4)
 
 
 # ---------------------------------------------------------------------- LLVM's loader
