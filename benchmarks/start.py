@@ -27,7 +27,7 @@ PEERS = ("onnxruntime", "openvino")
 
 def measure(runtime: str, path: Path, threads: int) -> float:
     """Seconds from the file to the first result, in this process."""
-    importlib.import_module(RUNTIMES[runtime])
+    importlib.import_module("pyflame_rt.ort" if runtime == "pyflame" else RUNTIMES[runtime])
     began = time.perf_counter()
     prepare(runtime, path, threads)()
     return time.perf_counter() - began

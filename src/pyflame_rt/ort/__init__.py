@@ -11,7 +11,6 @@ Example:
 
 from __future__ import annotations
 
-from emberharmony.ops import set_random_seed as _set_random_seed
 from pyflame_rt._version import __version__ as _our_version
 from pyflame_rt.iobinding import IOBinding, OrtDevice, OrtValue
 from pyflame_rt.logs import set_default_logger_severity
@@ -83,7 +82,9 @@ def get_build_info() -> str:
 
 def set_seed(seed: int) -> None:
     """Start the random numbers of operators without a seed anew."""
-    _set_random_seed(seed)
+    from emberharmony.ops import set_random_seed
+
+    set_random_seed(seed)
 
 
 def set_default_logger_verbosity(verbosity: int) -> None:

@@ -205,7 +205,7 @@ class _Worker:
         self.defaults: dict[Op, Mapping[str, Any]] = {}
         self.inferred: dict[Any, list[Value]] = {}
         self.settled: set[str] = set()  # what depends on traced sizes and constants alone
-        self.context = Context.of("numpy")
+        self.context: Context | None = None  # made where something is computed: it loads every operation
         self.wanted = list(wanted)
         self.out = Concrete([name for name in feeds if name not in before.contents], [])
         for name, tensor in graph.initializers.items():
@@ -450,6 +450,7 @@ class _Worker:
     def _evaluated(self, node: Node, op: Op) -> list[Any] | None:
         """What a node makes of constants; None when it fails or makes too much."""
         arrays = [self.out.constants[n] if n else None for n in node.inputs]
+        self.context = self.context or Context.of("numpy")
         try:
             results = list(run_op(op, arrays, bind_attributes(node, op), self.context))
         except (PyFlameRTError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, MemoryError):
