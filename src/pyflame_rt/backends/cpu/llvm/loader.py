@@ -193,7 +193,7 @@ def _placed(codes: Sequence[bytes], names: Sequence[str]) -> list[int]:
     objects = [Object(code) for code in codes]
     places, jumps, size = _layout(objects)
     memory = _room.take(size)
-    view = memoryview(memory)
+    view = memory.data
     for name, spot in jumps.items():
         view[spot : spot + 14] = _JUMP + _address(name).to_bytes(8, "little")
     for item, spots in zip(objects, places, strict=True):
