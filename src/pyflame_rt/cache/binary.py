@@ -11,7 +11,10 @@ import contextlib
 import hashlib
 import json
 import os
+import tempfile
+import threading
 import time
+import zlib
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["BinaryCache", "CacheConfig", "CacheInfo", "CacheKey", "global_cache", "set_global_cache_config"]
 
 _FOLDER = "models"
+_COMPRESSED = ".pfmz"
 _KEY_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
 
@@ -43,6 +47,10 @@ class CacheConfig:
         max_entries: how many models; 0 is no limit.
         ttl: seconds after which an entry is no longer used; 0 is for ever.
         use_mmap: weights stay in the file until they are used; False reads them.
+        compress: new entries are written compressed. They take less room and longer to read: all of one is in memory
+            then, whatever `use_mmap` says. Entries of either kind are read.
+        version: of what makes the entries, such as the program's own; those of another version are not used.
+        thread_safe: threads may share the cache; False saves the locks of a program that has one thread.
 
     Example:
         >>> CacheConfig(max_entries=10).use_mmap
@@ -54,6 +62,9 @@ class CacheConfig:
     max_entries: int = 0
     ttl: float = 0.0
     use_mmap: bool = True
+    compress: bool = False
+    version: str = __version__
+    thread_safe: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +77,7 @@ class CacheInfo:
         is_valid: whether it would be used: complete, of this version, not too old.
         model_path: the file it was made from, where that is known.
         cache_path: its own file.
-        version: of the package that wrote it.
+        version: of what wrote it (CacheConfig.version).
     """
 
     key: str
@@ -126,7 +137,7 @@ class BinaryCache:
 
     def __init__(self, config: CacheConfig | None = None) -> None:
         self.config = CacheConfig() if config is None else config
-        self._lock = new_rlock()
+        self._lock = new_rlock() if self.config.thread_safe else contextlib.nullcontext()
 
     @property
     def folder(self) -> Path:
@@ -143,12 +154,15 @@ class BinaryCache:
         """The graph kept under a key; None when there is none, or it is damaged or too old."""
         from pyflame_rt.format import load_model, loads_model
 
-        path = self._path(key)
-        if self._header(key) is None:
+        path, header = self._path(key), self._header(key)
+        if header is None:
             return None
         try:
-            graph = load_model(path) if self.config.use_mmap else loads_model(path.read_bytes())
-        except (PyFlameRTError, OSError):
+            if path.suffix == _COMPRESSED:
+                graph = loads_model(_inflated(path.read_bytes(), int(header["inflated"])))
+            else:
+                graph = load_model(path) if self.config.use_mmap else loads_model(path.read_bytes())
+        except (PyFlameRTError, OSError, zlib.error, KeyError, ValueError):
             return None
         with contextlib.suppress(OSError):
             os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
@@ -156,16 +170,20 @@ class BinaryCache:
 
     def put(self, key: str, graph: Graph, model_path: str | os.PathLike[str] = "") -> None:
         """Keep a graph under a key, in place of what was there."""
-        from pyflame_rt.format import save_model
-
-        path = self._path(key)
+        path = self._new_path(key)
         with self._lock:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._header_path(key).unlink(missing_ok=True)
-            save_model(graph, path)
-            header = {"version": __version__, "model_path": os.fspath(model_path), "size": path.stat().st_size}
+            self.remove(key)
+            inflated = _write(graph, path, compress=self.config.compress)
+            header = {
+                "version": self.config.version,
+                "package": __version__,
+                "model_path": os.fspath(model_path),
+                "size": path.stat().st_size,
+                "inflated": inflated,
+            }
             # The header comes last: without it there is no entry.
-            temporary = self._header_path(key).with_suffix(f".{os.getpid()}.part")
+            temporary = self._header_path(key).with_suffix(f".{os.getpid()}.{threading.get_ident()}.part")
             temporary.write_text(json.dumps(header), "utf-8")
             os.replace(temporary, self._header_path(key))
             self._evict(keep=key)
@@ -193,7 +211,8 @@ class BinaryCache:
         """Forget an entry; whether there was one."""
         with self._lock:
             there = self._header_path(key).is_file()
-            for path in (self._header_path(key), self._path(key)):
+            plain = self._plain_path(key)
+            for path in (self._header_path(key), plain, plain.with_suffix(_COMPRESSED)):
                 with contextlib.suppress(OSError):
                     path.unlink()
             return there
@@ -237,20 +256,31 @@ class BinaryCache:
 
     # ------------------------------------------------------------------ files
 
-    def _path(self, key: str) -> Path:
+    def _plain_path(self, key: str) -> Path:
         if not key or not _KEY_CHARACTERS.issuperset(key) or len(key) > 128:
             raise InputError(f"a key is 1 to 128 letters, digits, '_' and '-', got {key!r}")
         return self.folder / f"{key}.pfm"
 
+    def _new_path(self, key: str) -> Path:
+        plain = self._plain_path(key)
+        return plain.with_suffix(_COMPRESSED) if self.config.compress else plain
+
+    def _path(self, key: str) -> Path:
+        """Where an entry is, or would be."""
+        plain = self._plain_path(key)
+        compressed = plain.with_suffix(_COMPRESSED)
+        return compressed if compressed.exists() else plain
+
     def _header_path(self, key: str) -> Path:
-        return self._path(key).with_suffix(".json")
+        return self._plain_path(key).with_suffix(".json")
 
     def _header(self, key: str) -> dict[str, Any] | None:
         """What was noted beside a file, where it fits the file, this version and the time it may be used."""
         path = self._path(key)
         try:
             header, found = json.loads(self._header_path(key).read_text("utf-8")), path.stat()
-            fits = header["version"] == __version__ and header["size"] == found.st_size
+            wanted = (self.config.version, __version__, found.st_size)
+            fits = (header["version"], header["package"], header["size"]) == wanted
         except (OSError, ValueError, TypeError, KeyError):
             return None
         old = 0 < self.config.ttl < time.time() - found.st_mtime
@@ -276,6 +306,30 @@ class BinaryCache:
         while entries and (total > limit or (most and len(entries) + 1 > most)):
             total -= self._size(entries[0])
             self.remove(entries.pop(0))
+
+
+def _write(graph: Graph, path: Path, *, compress: bool) -> int:
+    """Write a file, all of it or nothing; returns the size of the model in it."""
+    from pyflame_rt.format import dumps_model, save_model
+
+    if not compress:
+        save_model(graph, path)
+        return path.stat().st_size
+    data = dumps_model(graph)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(zlib.compress(data, 1))
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return len(data)
+
+
+def _inflated(data: bytes, size: int) -> bytes:
+    """What was compressed, never more than was noted."""
+    return zlib.decompressobj().decompress(data, max(size, 1))
 
 
 _global: list[BinaryCache] = []

@@ -98,8 +98,10 @@ def test_warmup_reads_every_model(cache, tmp_path):
     assert [cache.get(key).name for key in keys] == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("damage", ["shorter", "other", "no file", "header"])
-def test_damaged_entries_are_not_used(cache, damage):
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("damage", ["shorter", "other", "no file", "header", "same size"])
+def test_damaged_entries_are_not_used(cache, damage, compress):
+    cache.config.compress = compress
     cache.put("k", model())
     info = cache.get_info("k")
     data = info.cache_path.read_bytes()
@@ -108,6 +110,8 @@ def test_damaged_entries_are_not_used(cache, damage):
             info.cache_path.write_bytes(data[:-100])
         case "other":
             info.cache_path.write_bytes(b"x" * len(data))
+        case "same size":
+            info.cache_path.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
         case "no file":
             info.cache_path.unlink()
         case "header":
@@ -116,6 +120,56 @@ def test_damaged_entries_are_not_used(cache, damage):
     assert not cache.get_info("k").is_valid
     cache.put("k", model())
     assert cache.has("k")
+
+
+def test_compressed_entries_take_less_room(tmp_path):
+    plain, small = (BinaryCache(CacheConfig(cache_dir=tmp_path / str(c), compress=c)) for c in (False, True))
+    for cache in (plain, small):
+        cache.put("k", model(size=100_000))
+        assert cache.get("k").fingerprint(weights=True) == model(size=100_000).fingerprint(weights=True)
+    assert small.total_size() < plain.total_size() / 20
+    session = pyflame_rt.InferenceSession(small.get("k"))
+    assert session.run(None, {"x": np.ones(100_000, np.float32)})[0][-1] == 2
+
+
+def test_either_kind_of_entry_is_read_and_replaced(tmp_path):
+    cache = BinaryCache(CacheConfig(cache_dir=tmp_path))
+    for number, compress in enumerate([False, True, False]):
+        cache.config.compress = compress
+        cache.put("k", model(factor=float(number)))
+        for reader in (True, False):
+            other = BinaryCache(CacheConfig(cache_dir=tmp_path, compress=reader))
+            assert other.get("k").initializers["w"].raw()[0] == number
+        assert (cache.entry_count(), len(list(cache.folder.iterdir()))) == (1, 2)
+    assert cache.remove("k")
+    assert not list(cache.folder.iterdir())
+
+
+def test_entries_of_another_version_are_not_used(tmp_path):
+    first, second = (BinaryCache(CacheConfig(cache_dir=tmp_path, version=v)) for v in ("app-1", "app-2"))
+    first.put("k", model())
+    assert first.get_info("k").version == "app-1"
+    assert first.get("k") is not None
+    assert second.get("k") is None
+    assert not second.get_info("k").is_valid
+    second.put("k", model(factor=3.0))
+    assert first.get("k") is None
+    assert BinaryCache(CacheConfig(cache_dir=tmp_path)).get("k") is None
+    assert CacheConfig().version == pyflame_rt.__version__
+
+
+def test_locks_are_taken_where_threads_share_the_cache(tmp_path):
+    cache, alone = (BinaryCache(CacheConfig(cache_dir=tmp_path, thread_safe=safe)) for safe in (True, False))
+    waited = []
+    for held, shared in ((cache, True), (alone, False)):
+        with held._lock:
+            worker = threading.Thread(target=held.put, args=("k", model()), daemon=True)
+            worker.start()
+            worker.join(0.5 if shared else 20)
+            waited.append(worker.is_alive())
+        worker.join(20)
+        assert held.has("k")
+    assert waited == [True, False]
 
 
 def test_limits_drop_what_was_used_longest_ago(tmp_path):
