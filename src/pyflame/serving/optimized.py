@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyflame.arrays import adopt
 from pyflame.compiling.trees import flatten
 from pyflame.data.collate import to_arrays
 from pyflame.device import _PROVIDERS, _parse
 from pyflame.exporting import evaluation_graph
-from pyflame_rt.graph.errors import BackendError
+from pyflame.serving.quantized import quantized
 from pyflame_rt.session import InferenceSession
-
-if TYPE_CHECKING:
-    from pyflame_rt.graph import Graph
 
 __all__ = ["OptimizedModel", "optimize_for_inference"]
 
@@ -54,8 +50,12 @@ def optimize_for_inference(
         model: A module, or any function of tensors; its weights become part of the result.
         example: One argument, or a tuple of them, for shapes and element types.
         enable_fusion: Compile to machine code that fuses operators; else each runs on its own, by the interpreter.
-        enable_quantization: Compute in 8-bit integers where that is possible.
+        enable_quantization: Compute products with constant weights (linear layers) in 8-bit integers: weights as int8
+            with a scale for each output, data as uint8 by its own range while running.
         target_device: As `pf.set_device` takes it.
+
+    Raises:
+        UnsupportedOperatorError: `enable_quantization` for a model without such a product.
 
     Example:
         >>> import pyflame as pf
@@ -66,20 +66,9 @@ def optimize_for_inference(
     arguments = example if isinstance(example, tuple) else (example,)
     graph = evaluation_graph(model, arguments)
     if enable_quantization:
-        graph = _quantized(graph)
+        graph = quantized(graph)
     provider = _PROVIDERS[_parse(target_device)[0]]
     if not enable_fusion and target_device == "cpu":
         provider = "ReferenceExecutionProvider"
     session = InferenceSession(graph, providers=[provider])
     return OptimizedModel(session, [info.name for info in graph.inputs])
-
-
-def _quantized(graph: Graph) -> Graph:
-    """The graph in 8-bit integers, as the runtime's own dynamic quantization makes it."""
-    try:
-        quantization = importlib.import_module("pyflame_rt.quantization")
-    except ModuleNotFoundError:
-        raise BackendError(
-            "enable_quantization needs pyflame_rt.quantization, which is not part of this version: leave it off"
-        ) from None
-    return quantization.Quantizer(quantization.QuantConfig()).quantize_dynamic(graph)

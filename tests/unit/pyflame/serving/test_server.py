@@ -15,7 +15,7 @@ import pytest
 
 import pyflame as pf
 from pyflame.serving import ClientConfig, ModelClient, ModelServer, ServerConfig
-from pyflame_rt.graph.errors import BackendError
+from pyflame_rt.graph.errors import UnsupportedOperatorError
 
 QUICK = ClientConfig(max_retries=0, timeout=20)
 
@@ -253,10 +253,22 @@ def test_models_for_answering_alone():
         pf.serving.optimize_for_inference(model, x, target_device="abacus")
 
 
-def test_quantization_that_is_not_there_is_told():
-    import importlib.util
+def test_quantized_products():
+    model = pf.nn.Sequential(pf.nn.Linear(64, 96), pf.nn.GELU(), pf.nn.Linear(96, 10))
+    for shape in ([32, 64], [2, 7, 64]):
+        x = pf.randn(shape)
+        want = model(x).numpy()
+        fast = pf.serving.optimize_for_inference(model, x, enable_quantization=True)
+        kinds = [node.op_type for node in fast.session.graph().nodes]
+        assert kinds.count("MatMulInteger") == 2
+        assert not {"MatMul", "Gemm", "Transpose"} & set(kinds)
+        assert fast.session.is_quantized()
+        error = np.abs(fast(x).numpy() - want)
+        assert error.max() < 0.03 * np.abs(want).max()
+        slow = pf.serving.optimize_for_inference(model, x, enable_fusion=False, enable_quantization=True)
+        np.testing.assert_allclose(fast(x).numpy(), slow(x).numpy(), rtol=1e-3, atol=1e-3)
 
-    if importlib.util.find_spec("pyflame_rt.quantization") is not None:
-        pytest.skip("it is there")
-    with pytest.raises(BackendError, match="quantization"):
+
+def test_quantization_needs_a_product():
+    with pytest.raises(UnsupportedOperatorError, match="no product"):
         pf.serving.optimize_for_inference(pf.nn.ReLU(), pf.ones([2]), enable_quantization=True)
