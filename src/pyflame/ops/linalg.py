@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyflame.tensors import Tensor
 
 
+@rounded_once
 def matmul(input: Any, other: Any) -> Tensor:
     """The product of matrices, vectors or stacks of matrices, as NumPy has it."""
     a, b = operands(input, other)

@@ -56,18 +56,18 @@ def _seed_key(seed: float, stream: int) -> tuple[int, int]:
 
 # ---------------------------------------------------------------------- the generator
 
-_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-_PARITY = 0x1BD11BDA
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+PARITY = 0x1BD11BDA
 _MASK = 0xFFFFFFFF
 
 
 def threefry(ops: Any, key: tuple[int, int], low: Any, high: int = 0) -> tuple[Any, Any]:
     """Two random words for each counter; words are int64 arrays that hold 32 bits."""
-    keys = (key[0], key[1], key[0] ^ key[1] ^ _PARITY)
+    keys = (key[0], key[1], key[0] ^ key[1] ^ PARITY)
     x0 = ops.bitwise_and(ops.add(low, keys[0]), _MASK)
     x1 = ops.full_like(low, (high + keys[1]) & _MASK)
     for block in range(5):
-        for rotation in _ROTATIONS[block % 2]:
+        for rotation in ROTATIONS[block % 2]:
             x0 = ops.bitwise_and(ops.add(x0, x1), _MASK)
             turned = ops.bitwise_or(ops.left_shift(x1, rotation), ops.right_shift(x1, 32 - rotation))
             x1 = ops.bitwise_xor(ops.bitwise_and(turned, _MASK), x0)

@@ -26,6 +26,7 @@ __all__ = [
 Sizes: TypeAlias = int | Sequence[int]
 
 
+@rounded_once
 def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
     """`input @ weight.T + bias`.
 
