@@ -80,10 +80,10 @@ def _integer_product(graph: Graph, node: Node, matrix: np.ndarray[Any, Any]) -> 
     graph.add_initializer(f"{name}.weight_int8", Tensor(np.ascontiguousarray(weights)))
     graph.add_initializer(f"{name}.weight_scale", Tensor(scales))
     data, scale, zero = (f"{name}.{part}" for part in ("data", "data_scale", "data_zero"))
-    bias = node.inputs[2] if len(node.inputs) > 2 else ""
+    given, _, bias = (*node.inputs, "")[:3]
     last = f"{name}.product" if bias else node.outputs[0]
     nodes = [
-        Node(f"{name}.quantize", "DynamicQuantizeLinear", [node.inputs[0]], [data, scale, zero]),
+        Node(f"{name}.quantize", "DynamicQuantizeLinear", [given], [data, scale, zero]),
         Node(f"{name}.sum", "MatMulInteger", [data, f"{name}.weight_int8", zero], [f"{name}.int32"]),
         Node(f"{name}.cast", "Cast", [f"{name}.int32"], [f"{name}.real"], {"to": DType.Float32.onnx}),
         Node(f"{name}.scales", "Mul", [scale, f"{name}.weight_scale"], [f"{name}.scale"]),
