@@ -11,7 +11,7 @@ the planner tells numbers from unknown sizes by that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeGuard
 
 from pyflame_rt.graph.dim import Dim
 
@@ -172,7 +172,7 @@ class Size(Dim):
         raise TypeError("a traced size belongs to its trace and does not travel")
 
 
-def is_traced(value: Any) -> bool:
+def is_traced(value: Any) -> TypeGuard[Size]:
     """Whether a number is a :class:`Size`."""
     return type(value) is Size
 
