@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.ir import Builder
-from pyflame_rt.backends.cpu.llvm.jit import address_of, follow, prepare_text
+from pyflame_rt.backends.cpu.llvm.jit import follow, own_address, prepare_text
 from pyflame_rt.backends.cpu.onednn.library import load_gomp
 from pyflame_rt.graph.records import dataclass
 
@@ -159,15 +159,14 @@ def run() -> Callable[[Any, Any], int]:
 
 def driver_address() -> int:
     """Where the driver is, for native callers."""
-    return address_of("pyflame_run", driver_ir())
+    return own_address("pyflame_run", driver_ir)
 
 
 def prepare_driver() -> None:
     """The driver will be needed."""
-    prepare_text("pyflame_run", driver_ir())
+    prepare_text("pyflame_run", driver_ir)
 
 
-@cache
 def driver_ir() -> str:
     """The driver's module: `pyflame_run` and what the threads of a team execute."""
     b = Builder(host())

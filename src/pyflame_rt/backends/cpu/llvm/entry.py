@@ -17,7 +17,7 @@ import numpy as np
 from pyflame_rt.backends.cpu.llvm.driver import _Fields as Fields
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.ir import Builder
-from pyflame_rt.backends.cpu.llvm.jit import address_of, follow, prepare_text
+from pyflame_rt.backends.cpu.llvm.jit import follow, own_address, prepare_text
 from pyflame_rt.backends.cpu.llvm.loops import loop
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def enter() -> Callable[[int, int, int], int]:
     It takes the address of an Entry and the ids of a tuple of inputs and of a list of outputs. It returns what the
     driver returns, MISMATCH when an input is not an array as expected, or FLAGGED.
     """
-    address = address_of("pyflame_enter", _ir())
+    address = own_address("pyflame_enter", _ir)
     function = ctypes.CFUNCTYPE(c_int64, c_void_p, c_void_p, c_void_p)(address)
     follow(address, ctypes.addressof(function), function)
     return function
@@ -84,10 +84,9 @@ def enter() -> Callable[[int, int, int], int]:
 
 def prepare_entry() -> None:
     """The entry will be needed."""
-    prepare_text("pyflame_enter", _ir())
+    prepare_text("pyflame_enter", _ir)
 
 
-@cache
 def _ir() -> str:
     b = Builder(host())
     b.begin()

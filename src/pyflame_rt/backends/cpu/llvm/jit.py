@@ -14,6 +14,7 @@ import hashlib
 import logging
 import os
 import re
+import sys
 import threading
 import weakref
 import zlib
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import llvmlite
 import llvmlite.binding as llvm
+import numpy as np
 
 from pyflame_rt.backends.cpu.llvm import codegen
 from pyflame_rt.backends.cpu.llvm.codegen import FULL, QUICK, object_code
@@ -52,6 +54,7 @@ __all__ = [
     "follow",
     "kernel_ir",
     "object_code",
+    "own_address",
     "prepare",
     "prepare_text",
     "settle",
@@ -131,12 +134,12 @@ def _build() -> str:
 
 @dataclass(frozen=True)
 class _Making:
-    """A function on its way: ``task`` gives its object code, ``ir`` makes the full form of a quick one."""
+    """A function on its way: ``task`` gives its object code, ``ir`` what the full form of a quick one is made from."""
 
     name: str
     level: int
     task: Task[bytes]
-    ir: str
+    ir: Callable[[], str]
     store: Store
     entry: str
 
@@ -157,14 +160,14 @@ def _begin(name: str, entry: str, emit: Callable[[], str], *, quick: bool) -> _M
     store = current_store()
     code = store.get("object", entry)
     if code is not None:
-        return _Making(name, FULL, Task(lambda: code), "", store, entry)
+        return _Making(name, FULL, Task(lambda: code), str, store, entry)
     draft = _read_draft(store.get("draft", entry))
     if draft is not None and quick:
         return _Making(name, QUICK, Task(lambda: draft[0]), draft[1], store, entry)
-    ir = emit() if draft is None else draft[1]
+    ir = emit() if draft is None else draft[1]()
     task = Task(lambda: _compile(ir, QUICK if quick else FULL, store, entry))
     HELPERS.submit(task)
-    return _Making(name, QUICK if quick else FULL, task, ir, store, entry)
+    return _Making(name, QUICK if quick else FULL, task, lambda: ir, store, entry)
 
 
 def _compile(ir: str, level: int, store: Store, entry: str) -> bytes:
@@ -182,11 +185,11 @@ def _draft(code: bytes, ir: str) -> bytes:
     return len(code).to_bytes(8, "little") + code + zlib.compress(ir.encode(), 1)
 
 
-def _read_draft(data: bytes | None) -> tuple[bytes, str] | None:
+def _read_draft(data: bytes | None) -> tuple[bytes, Callable[[], str]] | None:
     if data is None:
         return None
     end = 8 + int.from_bytes(data[:8], "little")
-    return data[8:end], zlib.decompress(data[end:]).decode()
+    return data[8:end], lambda: zlib.decompress(data[end:]).decode()
 
 
 def _loaded(wanted: dict[str, tuple[str, Callable[[], str]]]) -> None:
@@ -254,10 +257,10 @@ def prepare(kernel: Kernel) -> None:
         _make(kernel.key, *_emitter(kernel))
 
 
-def prepare_text(name: str, ir: str) -> None:
-    """The same of hand-written IR."""
+def prepare_text(name: str, emit: Callable[[], str]) -> None:
+    """The same of a function of this package's own, as `own_address` knows it."""
     if _mode.get().ahead:
-        _make(_text_key(ir), name, lambda: ir)
+        _make(_own_key(name), name, emit)
 
 
 def compile_kernels(kernels: Sequence[Kernel]) -> list[int]:
@@ -273,13 +276,22 @@ def call(kernel: Kernel, buffers: Sequence[int], params: Sequence[int], begin: i
     entry((c_void_p * len(buffers))(*buffers), (c_int64 * max(1, len(params)))(*params), begin, end)
 
 
-def _text_key(ir: str) -> str:
-    return hashlib.sha256(ir.encode()).hexdigest()
+def _own_key(name: str) -> str:
+    """What the text of a function of ours depends on besides the processor and our code."""
+    return f"{name} {sys.version} {np.__version__}"
+
+
+def own_address(name: str, emit: Callable[[], str]) -> int:
+    """Address of a function of this package's own; its IR is asked for only where it is not in the store."""
+    key = _own_key(name)
+    _loaded({key: (name, emit)})
+    with _lock:
+        return _addresses[key]
 
 
 def address_of(name: str, ir: str) -> int:
     """Address of a function of hand-written IR, compiled once for each text; `name` must be unique to it."""
-    key = _text_key(ir)
+    key = hashlib.sha256(ir.encode()).hexdigest()
     _loaded({key: (name, lambda: ir)})
     with _lock:
         return _addresses[key]
@@ -302,7 +314,7 @@ def _finish_later(key: str, made: _Making) -> None:
 def _finish(key: str, made: _Making) -> None:
     """Compile the full form and put it in the place of the quick one."""
     try:
-        code = object_code(made.ir)
+        code = object_code(made.ir())
         with _lock:
             old, (new,) = _addresses[key], _load([code], [made.name], FULL)
             _addresses[key] = _better[old] = new
