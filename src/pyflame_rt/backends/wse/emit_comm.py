@@ -12,10 +12,10 @@ from pyflame_rt.backends.wse.scalar import literal
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
-    from pyflame_rt.backends.wse.kernels import MatMul, Reduce
+    from pyflame_rt.backends.wse.kernels import MatMul, Reduce, Slide
     from pyflame_rt.backends.wse.tiling import Tiling
 
-__all__ = ["PLACE", "Code", "emit_matmul", "emit_reduce", "extent_text"]
+__all__ = ["PLACE", "Code", "emit_matmul", "emit_reduce", "extent_text", "narrow"]
 
 
 @dataclass(slots=True)
@@ -126,12 +126,12 @@ def emit_matmul(name: str, kernel: MatMul) -> Code:
     if kernel.how == "shift":
         code = Code(shift_decls(name, kernel), [(f"{name}();", True)], joined=f"{name}_block")
         code.axes = code.rings = rings_of(kernel)
-        _narrow(name, kernel, code)
+        narrow(name, kernel, code)
         return code
     return _summa(name, kernel) if kernel.how == "summa" else _by_sum(name, kernel)
 
 
-def _narrow(name: str, kernel: MatMul, code: Code) -> None:
+def narrow(name: str, kernel: MatMul | Slide, code: Code) -> None:
     """Rounds the wide result to half precision."""
     if kernel.out.dtype == "f32":
         return
@@ -185,7 +185,7 @@ def _by_sum(name: str, kernel: MatMul) -> Code:
         pointer = f"@ptrcast([*]f32, &{target})"
         count = kernel.out.tiling.elements
         code.actions.append((f"mpi_{kernel.k_axis}.allreduce_fadds({pointer}, {pointer}, {count}, advance_id);", True))
-    _narrow(name, kernel, code)
+    narrow(name, kernel, code)
     return code
 
 
@@ -199,7 +199,7 @@ def _summa(name: str, kernel: MatMul) -> Code:
     grid = kernel.out.tiling.grid
     code.axes = ("x" if grid.cols > 1 else "") + ("y" if grid.rows > 1 else "")
     code.decls = [_summa_start(name, kernel), _summa_send(name, kernel), _summa_block(name, kernel)]
-    _narrow(name, kernel, code)
+    narrow(name, kernel, code)
     return code
 
 

@@ -10,8 +10,9 @@ from pyflame_rt.backends.wse.emit_comm import Code, emit_matmul, emit_reduce
 from pyflame_rt.backends.wse.emit_index import emit_put, emit_take
 from pyflame_rt.backends.wse.emit_map import emit_map
 from pyflame_rt.backends.wse.emit_shift import SHARED
+from pyflame_rt.backends.wse.emit_slide import emit_slide
 from pyflame_rt.backends.wse.emit_spread import emit_spread
-from pyflame_rt.backends.wse.kernels import BYTES, App, Map, MatMul, Put, Reduce, Spread, Take
+from pyflame_rt.backends.wse.kernels import BYTES, App, Map, MatMul, Put, Reduce, Slide, Spread, Take
 from pyflame_rt.graph.records import dataclass
 from wsesim.csl import syntax as s
 from wsesim.csl.parser import parse_text
@@ -109,6 +110,8 @@ class _Emitter:
             return Code(emit_map(name, kernel, optimize=self.options.optimize), [(f"{name}();", False)])
         if isinstance(kernel, Spread):
             return emit_spread(name, kernel)
+        if isinstance(kernel, Slide):
+            return emit_slide(name, kernel)
         if isinstance(kernel, Take):
             return emit_take(name, kernel)
         if isinstance(kernel, Put):
@@ -321,6 +324,10 @@ def describe(index: int, kernel: Kernel) -> str:
         case Spread():
             how = " ".join(v.kind for v in kernel.views) or "another layout"
             return f"Kernel {index}: tiles sent along {' and '.join(kernel.axes) or 'nothing'}: {how}."
+        case Slide():
+            what = {"conv": "convolution", "max": "maximum of windows", "sum": "sum of windows"}[kernel.kind]
+            sent = f", edges exchanged along {' and '.join(kernel.axes)}" if kernel.axes else ""
+            return f"Kernel {index}: {what}, a tile of {tile}{sent}."
         case Put():
             return f"Kernel {index}: elements put by number along dimension {kernel.axis} ({kernel.reduction})."
         case MatMul():

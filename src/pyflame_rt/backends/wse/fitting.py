@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pyflame_rt.backends.wse.flatten import Flat
 from pyflame_rt.backends.wse.fold import families, folded
 from pyflame_rt.backends.wse.footprint import MEMORY, measure, surely_fits
-from pyflame_rt.backends.wse.kernels import MatMul, Spread
-from pyflame_rt.backends.wse.lower import lower, opened
+from pyflame_rt.backends.wse.kernels import MatMul, Slide, Spread
+from pyflame_rt.backends.wse.lower import lower, opened, sliding
 from pyflame_rt.backends.wse.memory import plan_memory
 from pyflame_rt.backends.wse.options import TARGETS
+from pyflame_rt.backends.wse.slide import SLIDING
 from pyflame_rt.backends.wse.tiling import Grid
 from pyflame_rt.graph.errors import MemoryLimitError
 
 if TYPE_CHECKING:
-    from pyflame_rt.backends.wse.flatten import Flat
     from pyflame_rt.backends.wse.fold import Family
     from pyflame_rt.backends.wse.kernels import Plan
     from pyflame_rt.backends.wse.options import CodeGenOptions
@@ -32,7 +33,9 @@ def make_plan(flat: Flat, options: CodeGenOptions, grid: tuple[int, int] | None 
     Raises:
         MemoryLimitError: it does not fit; the message says what it needs and which grid would do.
     """
-    return _Fitting(opened(flat), options).run(grid)
+    windows = any(step.op in SLIDING for step in flat.steps)
+    whole = Flat(flat.inputs, flat.outputs, list(flat.steps), dict(flat.constants), dict(flat.types))
+    return _Fitting(opened(flat), options, whole if windows else None).run(grid)
 
 
 def _hungry(plan: Plan) -> bool:
@@ -41,8 +44,9 @@ def _hungry(plan: Plan) -> bool:
 
 
 class _Fitting:
-    def __init__(self, flat: Flat, options: CodeGenOptions) -> None:
+    def __init__(self, flat: Flat, options: CodeGenOptions, windows: Flat | None = None) -> None:
         self.flat = flat
+        self.windows = windows  # the graph before its windows were opened
         self.options = options
 
     def run(self, grid: tuple[int, int] | None) -> Plan:
@@ -64,6 +68,10 @@ class _Fitting:
 
     def _plan(self, flat: Flat, grid: Grid) -> Plan:
         """Data moves on the fabric where its tiles, on their way, leave room for the rest."""
+        if flat is self.flat and self.windows is not None and self.options.optimize:
+            plan = self._lowered(sliding(self.windows, grid), grid, True, self.options.products)
+            if any(isinstance(k, Slide) for k in plan.kernels) and self._fits(plan):
+                return plan
         plans = (self._lowered(flat, grid, spread, products) for spread, products in self._ways())
         plan = next(plans)
         for other in plans:

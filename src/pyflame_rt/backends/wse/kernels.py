@@ -10,6 +10,7 @@ from pyflame_rt.graph.records import dataclass
 if TYPE_CHECKING:
     from pyflame_rt.backends.wse.fold import Fold
     from pyflame_rt.backends.wse.footprint import Footprint
+    from pyflame_rt.backends.wse.slide import Side
     from pyflame_rt.backends.wse.spread import View
     from pyflame_rt.backends.wse.tiling import Grid, Tiling
 
@@ -29,6 +30,7 @@ __all__ = [
     "Put",
     "Reduce",
     "Ref",
+    "Slide",
     "Spread",
     "Take",
 ]
@@ -250,7 +252,37 @@ class Spread:
         return (self.source,)
 
 
-Kernel: TypeAlias = Map | Reduce | MatMul | Take | Put | Spread
+@dataclass(frozen=True, slots=True)
+class Slide:
+    """A convolution, or the maximum or sum of windows, over the last two dimensions, which are cut along y and x.
+
+    Attributes:
+        weight: on every PE; None for pooling.
+        bias: likewise.
+        kind: ``conv``, ``max`` or ``sum``.
+        sides: how the window slides down and across.
+    """
+
+    label: str
+    out: Buffer
+    source: Buffer
+    weight: Buffer | None
+    bias: Buffer | None
+    kind: str
+    sides: tuple[Side, Side]
+
+    @property
+    def axes(self) -> str:
+        """The axes along which edges are exchanged."""
+        down, across = self.sides
+        return "".join(a for a, s in (("x", across), ("y", down)) if s.cut and (s.low or s.high))
+
+    def reads(self) -> tuple[Buffer, ...]:
+        """What it reads."""
+        return tuple(b for b in (self.source, self.weight, self.bias) if b is not None)
+
+
+Kernel: TypeAlias = Map | Reduce | MatMul | Take | Put | Spread | Slide
 
 
 @dataclass(frozen=True, slots=True)

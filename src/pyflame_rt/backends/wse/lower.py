@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from pyflame_rt.backends.wse.flatten import Flat, Step
 from pyflame_rt.backends.wse.indexing import INDEXED
 from pyflame_rt.backends.wse.kernels import (
     INTEGERS,
@@ -24,12 +25,14 @@ from pyflame_rt.backends.wse.kernels import (
     Put,
     Reduce,
     Ref,
+    Slide,
     Spread,
     Take,
 )
 from pyflame_rt.backends.wse.opening import open_steps
 from pyflame_rt.backends.wse.products import settled
 from pyflame_rt.backends.wse.scalar import RULES
+from pyflame_rt.backends.wse.slide import SLIDING, can_slide, sides_of
 from pyflame_rt.backends.wse.spread import View, view_of
 from pyflame_rt.backends.wse.tiling import Grid, Tiling
 from pyflame_rt.backends.wse.views import VIEWS, host_view, reshaped
@@ -39,10 +42,11 @@ from pyflame_rt.graph.errors import DTypeMismatchError, InputError, UnsupportedO
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
-    from pyflame_rt.backends.wse.flatten import Flat, Step
+    from collections.abc import Callable
+
     from pyflame_rt.backends.wse.kernels import Expr, HostExpr, Kernel
 
-__all__ = ["KNOWN", "lower", "opened"]
+__all__ = ["KNOWN", "lower", "opened", "sliding"]
 
 _REDUCTIONS = {"ReduceSum": "sum", "ReduceMean": "sum", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "prod"}
 _OPENED = {**WINDOWED, **INDEXED}
@@ -91,6 +95,24 @@ def opened(flat: Flat) -> Flat:
     return open_steps(flat, _OPENED)
 
 
+def sliding(flat: Flat, grid: Grid) -> Flat:
+    """A copy in which windows that need only the edges of neighbours on this grid slide over tiles."""
+    made = Flat(flat.inputs, flat.outputs, list(flat.steps), dict(flat.constants), dict(flat.types))
+    return open_steps(made, {**_OPENED, **{op: _or_slide(op, grid) for op in SLIDING}})
+
+
+def _or_slide(op: str, grid: Grid) -> Callable[[Flat, Step], list[Step]]:
+    def rule(flat: Flat, step: Step) -> list[Step]:
+        if not can_slide(flat, step, grid):
+            return _OPENED[op](flat, step)
+        kind = "conv" if op == "Conv" else "max" if op == "pyflame::MaxPoolValues" else step.attributes["kind"]
+        inputs = tuple(n for n in step.inputs if n) if op == "Conv" else step.inputs[:1]
+        attributes = {"kind": kind, "sides": sides_of(flat, step, grid)}
+        return [Step("wse::Slide", inputs, step.output, attributes, step.origin)]
+
+    return rule
+
+
 class _Lowering:
     def __init__(self, flat: Flat, grid: Grid, optimize: bool, spread: bool, products: str) -> None:
         self.flat = flat
@@ -122,6 +144,8 @@ class _Lowering:
                 self._sum_to(step)
             elif step.op == "MatMul":
                 self._matmul(step)
+            elif step.op == "wse::Slide":
+                self._slide(step)
             elif step.op == "wse::Take":
                 self._take(step)
             elif step.op == "wse::Put":
@@ -428,10 +452,8 @@ class _Lowering:
             return name
         made = f"{name}.{'row' if shape[0] == 1 else 'column'}"
         if made not in self.flat.types:
-            from pyflame_rt.backends.wse.flatten import Step as Made
-
             self.flat.types[made] = (self.flat.dtype(name), shape)
-            self._view(Made("Reshape", (name,), made, {}, name))
+            self._view(Step("Reshape", (name,), made, {}, name))
         return made
 
     def _product_axes(
@@ -447,6 +469,19 @@ class _Lowering:
         outer = "x" if inner == "y" else "y"
         rows, cols = ("" if m == 1 else outer), ("" if n == 1 else outer)
         return "reduce", (*front_a, rows, inner), (*front_b, inner, cols), (*front, rows, cols)
+
+    # --- windows ---------------------------------------------------------------------------------------------------
+
+    def _slide(self, step: Step) -> None:
+        source, *more = step.inputs
+        axes = (*[""] * (len(self.flat.shape(source)) - 2), "y", "x")
+        placed = self._require(source, axes)
+        given = [self._require(n, ("",) * len(self.flat.shape(n))) for n in more]
+        weight, bias = [*given, None, None][:2]
+        out = self.flat.shape(step.output)
+        made = self._new(step.output, tuple("" if n == 1 else a for n, a in zip(out, axes, strict=True)))
+        kind, sides = step.attributes["kind"], step.attributes["sides"]
+        self._emit(step.output, Slide(step.origin, made, placed, weight, bias, kind, sides))
 
     # --- by number -------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.wse.emit_shift import words_of
-from pyflame_rt.backends.wse.kernels import INTEGERS, Map, MatMul, Put, Spread, Take
+from pyflame_rt.backends.wse.emit_slide import slide_scratch
+from pyflame_rt.backends.wse.kernels import INTEGERS, Map, MatMul, Put, Slide, Spread, Take
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.wse.kernels import Buffer, Kernel, Plan
@@ -29,6 +30,9 @@ def _scratch(kernel: Kernel) -> dict[str, int]:
     if isinstance(kernel, Spread):
         names = [n for n, on in (("spread_hold", kernel.axes), ("spread_pass", "y" in kernel.axes)) if on]
         return dict.fromkeys(names, kernel.source.tiling.elements)
+    if isinstance(kernel, Slide):
+        found = slide_scratch(kernel)
+        return found if kernel.out.dtype == "f32" else {**found, "wide": kernel.out.tiling.elements}
     wide = kernel.out.dtype not in ("f32", *INTEGERS)
     if isinstance(kernel, (Map, Put)) or (isinstance(kernel, Take) and not kernel.axes):
         return {}
