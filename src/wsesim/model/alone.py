@@ -85,6 +85,11 @@ def estimate(
     first = _only_first(program)
     costs = costs or measure_lines(first.arch, timing)
     found, own = _run(first, (0, 0), calls, timing, costs)
+    if found.collectives.get("edge"):
+        # The first PE has neighbours on one side only.
+        inner = _place(first, 1)
+        other = _run(first, inner, calls, timing, costs)[0]
+        found.cycles = [max(pair) for pair in zip(found.cycles, other.cycles, strict=True)]
     if found.turns:
         _slowest(found, first, calls, timing, costs)
     # Neighbours of the first PE: each sends a block of one operand in the second step of a product.
@@ -101,8 +106,7 @@ def _slowest(found: Estimate, first: Program, calls: Sequence[str], timing: Timi
     The first PE of a ring turns its blocks least often before it starts, its neighbour in the ring most often, and the
     others lie evenly between them.
     """
-    far = tuple(0 if n == 1 else min(2, n - 1) for n in (first.width, first.height))
-    other, _ = _run(first, (far[0], far[1]), calls, timing, costs)
+    other, _ = _run(first, _place(first, 2), calls, timing, costs)
     found.cycles = [max(pair) for pair in zip(found.cycles, other.cycles, strict=True)]
     for axis, pes, lines in (("x", first.width, first.height), ("y", first.height, first.width)):
         words = [e.turns.get(axis, 0) for e in (found, other)]
@@ -111,6 +115,11 @@ def _slowest(found: Estimate, first: Program, calls: Sequence[str], timing: Timi
         sent, hops = costs.ring_wavelets(sum(words) * lines // 2, pes)
         found.wavelets += sent
         found.hops += hops
+
+
+def _place(program: Program, far: int) -> tuple[int, int]:
+    """A PE so far from the first one in both directions, as the rectangle goes."""
+    return min(far, program.width - 1), min(far, program.height - 1)
 
 
 @dataclass(frozen=True)
@@ -281,6 +290,8 @@ class _Rings:
             prefix, _, name = symbol.rpartition(".")
             if name in ("ring_send", "ring_receive") and prefix:
                 self._replace(code.functions[symbol].call, self._moving(unit, prefix, name))
+            elif name == "edge" and prefix:
+                self._replace(code.functions[symbol].call, self._exchanging(unit, prefix))
             elif name == "ring_close" and prefix:
                 self._replace(code.functions[symbol].call, self._closing(unit, prefix))
 
@@ -303,6 +314,19 @@ class _Rings:
             pe.t += self.costs.setup[part]
 
         return moved
+
+    def _exchanging(self, unit: PeProgram, prefix: str) -> Any:
+        axis = self._axis(unit, prefix)
+        pes, lines = (self.found.width, self.found.height) if axis == "x" else (self.found.height, self.found.width)
+
+        def exchanged(pe: PE, _up: int, _source: int, _target: int, words: int, done: int) -> None:
+            sent = (words + 1) * (pes - 1) * lines if words else 0
+            self.found.wavelets += sent
+            self.found.hops += sent
+            self.found.collectives["edge"] = self.found.collectives.get("edge", 0) + 1
+            pe.activate(done, pe.t + self.costs.ring_cycles("edge" if pes > 2 else "edge_pair", words))
+
+        return exchanged
 
     def _closing(self, unit: PeProgram, prefix: str) -> Any:
         axis = self._axis(unit, prefix)

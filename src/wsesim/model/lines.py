@@ -49,6 +49,7 @@ layout {
   @export_name("gather", fn(u16)void);
   @export_name("reduce", fn(u16)void);
   @export_name("allreduce", fn(u16)void);
+  @export_name("edge", fn(u16)void);
   @export_name("ring_open", fn()void);
   @export_name("ring_shift", fn(u16)void);
   @export_name("ring_close", fn()void);
@@ -82,6 +83,10 @@ fn allreduce(n: u16) void {
   mpi.init();
   mpi.allreduce_fadds(@ptrcast([*]f32, &numbers), @ptrcast([*]f32, &sums), n, done_id);
 }
+fn edge(n: u16) void {
+  mpi.init();
+  mpi.edge(true, @ptrcast([*]u32, &from), @ptrcast([*]u32, &into), n, done_id);
+}
 fn ring_open() void {
   mpi.init();
   mpi.ring_open();
@@ -97,14 +102,15 @@ comptime {
   @export_symbol(gather);
   @export_symbol(reduce);
   @export_symbol(allreduce);
+  @export_symbol(edge);
   @export_symbol(ring_open);
   @export_symbol(ring_shift);
   @export_symbol(ring_close);
 }
 """
 _MOVED, _CLOSED, _DONE = 8, 9, 12
-# What a PE starts when blocks go round, and the task that says that it is done.
-_RING = {"ring_send": _MOVED, "ring_receive": _CLOSED, "ring_close": _DONE}
+# What a PE starts when neighbours exchange edges or blocks go round, and the task that says that it is done.
+_RING = {"edge": _DONE, "ring_send": _MOVED, "ring_receive": _CLOSED, "ring_close": _DONE}
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,8 @@ class LineCosts:
         setup: for each operation, and for each part of a shift, the cycles that the call itself takes on a PE; a second
             operation starts after them.
         worst: for each operation the largest relative error of the fit on the lines it was made from.
-        ring: cycles of a start and of a word when blocks go round: to send one, to receive one, to leave the ring.
+        ring: cycles of a start and of a word between neighbours: to exchange edges, also with one neighbour only, and
+            when blocks go round to send one, to receive one and to leave the ring.
     """
 
     short: Mapping[str, Fit]
@@ -136,7 +143,7 @@ class LineCosts:
         return self.long[kind][2]
 
     def ring_cycles(self, part: str, words: int) -> float:
-        """Cycles from the start of a part of a shift to its end; the neighbours are at most two PEs away."""
+        """Cycles from the start of an exchange, or of a part of a shift, to its end."""
         start, word = self.ring[part]
         return start + word * words
 
@@ -189,18 +196,27 @@ def measure_lines(arch: Arch = "wse3", timing: Timing = TIMING) -> LineCosts:
 def _ring(arch: Arch, timing: Timing, setup: dict[str, float]) -> dict[str, tuple[float, float]]:
     """Start and cycles a word of every part of a shift, on a line long enough to have PEs away from its ends."""
     line = _Line(_program(arch, _LONG[0]), timing)
-    line.host.call("ring_open", [])
     rows: dict[str, list[tuple[int, float]]] = {part: [] for part in _RING}
-    for words in _LENGTHS:
-        line.parts.clear()
-        line.host.call("ring_shift", [words])
-        line.host.ready()
-        for part in ("ring_send", "ring_receive"):
-            rows[part].append((words, max(line.parts[part])))
+    for call, parts in (("edge", ("edge",)), ("ring_shift", ("ring_send", "ring_receive"))):
+        if call == "ring_shift":
+            line.host.call("ring_open", [])
+        for words in _LENGTHS:
+            line.parts.clear()
+            line.host.call(call, [words])
+            line.host.ready()
+            for part in parts:
+                rows[part].append((words, max(line.parts[part])))
     line.parts.clear()
     line.host.call("ring_close", [])
     line.host.ready()
     setup.update(line.busy)
+    pair = _Line(_program(arch, 2), timing)
+    rows["edge_pair"] = []
+    for words in _LENGTHS:
+        pair.parts.clear()
+        pair.host.call("edge", [words])
+        pair.host.ready()
+        rows["edge_pair"].append((words, max(pair.parts["edge"])))
     costs: dict[str, tuple[float, float]] = {}
     for part, points in rows.items():
         if points:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pyflame_rt.backends.wse.flatten import Flat
 from pyflame_rt.backends.wse.fold import families, folded
 from pyflame_rt.backends.wse.footprint import MEMORY, measure, surely_fits
 from pyflame_rt.backends.wse.kernels import MatMul, Slide, Spread
@@ -17,6 +16,7 @@ from pyflame_rt.backends.wse.tiling import Grid
 from pyflame_rt.graph.errors import MemoryLimitError
 
 if TYPE_CHECKING:
+    from pyflame_rt.backends.wse.flatten import Flat
     from pyflame_rt.backends.wse.fold import Family
     from pyflame_rt.backends.wse.kernels import Plan
     from pyflame_rt.backends.wse.options import CodeGenOptions
@@ -34,8 +34,7 @@ def make_plan(flat: Flat, options: CodeGenOptions, grid: tuple[int, int] | None 
         MemoryLimitError: it does not fit; the message says what it needs and which grid would do.
     """
     windows = any(step.op in SLIDING for step in flat.steps)
-    whole = Flat(flat.inputs, flat.outputs, list(flat.steps), dict(flat.constants), dict(flat.types))
-    return _Fitting(opened(flat), options, whole if windows else None).run(grid)
+    return _Fitting(opened(flat.copy()), options, flat if windows else None).run(grid)
 
 
 def _hungry(plan: Plan) -> bool:

@@ -56,6 +56,10 @@ class Flat:
     constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     types: dict[str, tuple[DType, tuple[int, ...]]] = field(default_factory=dict)
 
+    def copy(self) -> Flat:
+        """The same graph, to be changed by itself."""
+        return Flat(self.inputs, self.outputs, list(self.steps), dict(self.constants), dict(self.types))
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Sizes of a value."""
         return self.types[name][1]

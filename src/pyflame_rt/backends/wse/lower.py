@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from pyflame_rt.backends.wse.flatten import Flat, Step
+from pyflame_rt.backends.wse.flatten import Step
 from pyflame_rt.backends.wse.indexing import INDEXED
 from pyflame_rt.backends.wse.kernels import (
     INTEGERS,
@@ -44,6 +44,7 @@ from pyflame_rt.graph.records import dataclass
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyflame_rt.backends.wse.flatten import Flat
     from pyflame_rt.backends.wse.kernels import Expr, HostExpr, Kernel
 
 __all__ = ["KNOWN", "lower", "opened", "sliding"]
@@ -97,8 +98,7 @@ def opened(flat: Flat) -> Flat:
 
 def sliding(flat: Flat, grid: Grid) -> Flat:
     """A copy in which windows that need only the edges of neighbours on this grid slide over tiles."""
-    made = Flat(flat.inputs, flat.outputs, list(flat.steps), dict(flat.constants), dict(flat.types))
-    return open_steps(made, {**_OPENED, **{op: _or_slide(op, grid) for op in SLIDING}})
+    return open_steps(flat.copy(), {**_OPENED, **{op: _or_slide(op, grid) for op in SLIDING}})
 
 
 def _or_slide(op: str, grid: Grid) -> Callable[[Flat, Step], list[Step]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +55,9 @@ class Side:
     @property
     def near(self) -> bool:
         """Whether results lie where their elements do, and the direct neighbours have all that is missing."""
-        return not self.cut or (self.made * self.stride == self.tile and max(self.low, self.high) <= self.tile)
+        if not self.cut:
+            return True
+        return self.size > 1 and self.made * self.stride == self.tile and max(self.low, self.high) <= self.tile
 
 
 def _geometry(flat: Flat, step: Step) -> tuple[list[Any], ...] | None:
@@ -100,4 +101,7 @@ def can_slide(flat: Flat, step: Step, grid: Grid) -> bool:
     if step.op not in SLIDING or flat.dtype(step.output) not in (DType.Float32, DType.Float16):
         return False
     sides = sides_of(flat, step, grid)
-    return sides is not None and all(s.near for s in sides) and math.prod(flat.shape(step.output)) > 0
+    if sides is None or not all(s.near for s in sides):
+        return False
+    # A dimension of size 1 lies on every PE, so a cut one must not shrink to that.
+    return all(n > 1 or not s.cut for n, s in zip(flat.shape(step.output)[-2:], sides, strict=True))

@@ -54,6 +54,23 @@ CASES = {
 RINGS = ("odd product", "kept", "layer")
 
 
+@pytest.mark.parametrize("target", ["wse2", "wse3"])
+def test_windows_over_tiles(target):
+    graph = _graph(
+        "windows",
+        {"a": [1, 2, 16, 16], "w": [3, 2, 3, 3]},
+        [("Conv", ["a", "w"], "c", {"pads": [1, 1, 1, 1]}), ("Relu", ["c"], "r", {}),
+         ("MaxPool", ["r"], "y", {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]})],
+        ("y", [1, 3, 8, 8]),
+    )  # fmt: skip
+    report = predict_scale(graph, [(1, 1), (1, 4), (2, 2), (4, 4), (8, 2), (8, 8)], target=target)
+    for grid in report.grids:
+        assert (grid.collectives.get("edge", 0) > 0) == (grid.pes > 1)
+        assert (grid.wavelets, grid.hops) == (grid.simulated_wavelets, grid.simulated_hops)
+        assert grid.memory == grid.simulated_memory
+        assert abs(grid.error) < BOUND, grid
+
+
 @pytest.mark.parametrize(
     ("case", "products"), [*((case, "broadcast") for case in CASES), *((case, "shift") for case in RINGS)]
 )
