@@ -19,6 +19,7 @@ __all__ = ["picture"]
 # Larger grids are drawn as so many cells along a side, each standing for several PEs.
 _CELLS = 32
 _SIDE, _TOP, _LINE = 384, 64, 17
+_MOST = 60  # kernels that are listed
 _HUES = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#eeca3b", "#9d755d")
 
 
@@ -30,15 +31,19 @@ def picture(plan: Plan) -> str:
         f"phase {n}: {describe(i, kernel)}"
         for n, phase in enumerate(plan.phases)
         for i, kernel in enumerate(phase.kernels)
-    ][:60]
-    height = _TOP + max(_SIDE + 40, _LINE * (len(bars) + 2) + 60) + _LINE * len(lines) + 32
+    ]
+    if len(lines) > _MOST:
+        lines = [*lines[:_MOST], f"and {len(lines) - _MOST} kernels more; manifest.json has all of them"]
+    below = _TOP + max(_drawn(plan)[1] + 40, _LINE * (len(bars) + 2) + 60)
+    height = below + _LINE * len(lines) + 32
     body = [
         _text(16, 28, f"{plan.grid.cols} columns x {plan.grid.rows} rows of PEs", size=18),
-        _text(16, 48, f"colour: how much of the tile of {shown.value!r} {list(shown.tiling.shape)} is on the PE"
+        _text(16, 48, f"the fuller the colour, the more of a tile of {_shortened({shown.value: None})!r} "
+              f"{list(shown.tiling.shape)} is on the PE"
               if shown else "no data"),
         *_grid(plan, shown),
         *_bar(bars),
-        *[_text(16, _TOP + max(_SIDE + 40, _LINE * (len(bars) + 2) + 60) + _LINE * i, t) for i, t in enumerate(lines)],
+        *[_text(16, below + _LINE * i, t) for i, t in enumerate(lines)],
     ]  # fmt: skip
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1000 {height}" width="1000" height="{height}" '
@@ -61,20 +66,31 @@ def _text(x: float, y: float, text: str, size: int = 12) -> str:
 
 def _grid(plan: Plan, shown: Buffer | None) -> list[str]:
     rows, cols = plan.grid.rows, plan.grid.cols
-    per = max(1, -(-max(rows, cols) // _CELLS))
-    high, wide = -(-rows // per), -(-cols // per)
-    size = _SIDE / max(high, wide)
+    per, _, size = _drawn(plan)
     drawn: list[str] = []
-    for row in range(high):
-        for col in range(wide):
-            share, label = _held(plan, shown, row * per, col * per)
-            place = f"PE ({col * per}, {row * per})" + (f" and {per * per - 1} more" if per > 1 else "")
+    for row in range(-(-rows // per)):
+        for col in range(-(-cols // per)):
+            top, left = row * per, col * per
+            down, right = min(top + per, rows) - 1, min(left + per, cols) - 1
+            corners = {(y, x) for y in (top, down) for x in (left, right)}
+            share = sum(_held(plan, shown, y, x)[0] for y, x in corners) / len(corners)
+            more = (down - top + 1) * (right - left + 1) - 1
+            place = f"PE ({left}, {top})"
+            label = _held(plan, shown, top, left)[1] + (f"; the cell stands for {more} PEs more" if more else "")
             drawn.append(
                 f'<rect x="{16 + col * size:.1f}" y="{_TOP + row * size:.1f}" width="{size - 1:.1f}" '
                 f'height="{size - 1:.1f}" fill="#4c78a8" fill-opacity="{0.12 + 0.88 * share:.2f}" stroke="#999">'
                 f"<title>{escape(f'{place}: {label}')}</title></rect>"
             )
     return drawn
+
+
+def _drawn(plan: Plan) -> tuple[int, float, float]:
+    """How many PEs a cell stands for along a side, the height of the drawing and the side of a cell."""
+    rows, cols = plan.grid.rows, plan.grid.cols
+    per = max(1, -(-max(rows, cols) // _CELLS))
+    size = _SIDE / max(-(-rows // per), -(-cols // per))
+    return per, -(-rows // per) * size, size
 
 
 def _held(plan: Plan, shown: Buffer | None, row: int, col: int) -> tuple[float, str]:
@@ -94,16 +110,18 @@ def _memory(plan: Plan) -> list[tuple[str, int]]:
     values: dict[str, list[str]] = {}
     for buffer in plan.buffers:
         values.setdefault(buffer.slot, []).append(buffer.value)
+    bytes_of = {name: -(-count * BYTES[dtype] // 4) * 4 for name, (dtype, count) in arrays.items()}  # whole words
     bars = [
-        (f"{name} {_shortened(dict.fromkeys(values.get(name, [])))}", count * BYTES[dtype])
-        for name, (dtype, count) in sorted(arrays.items(), key=lambda a: -a[1][1] * BYTES[a[1][0]])
+        (f"{name} {_shortened(dict.fromkeys(values.get(name, [])))}".strip(), bytes_of[name])
+        for name in sorted(arrays, key=lambda n: -bytes_of[n])
     ]
     rest = bars[12:]
     bars = bars[:12] + ([(f"{len(rest)} more arrays", sum(n for _, n in rest))] if rest else [])
     if plan.footprint is not None:
         found = plan.footprint
         bars += [("code, about", found.code), ("stack", found.stack), ("reserved", found.reserve)]
-    return [*bars, ("free", max(0, MEMORY - sum(n for _, n in bars)))]
+    rest_is = "free" if plan.footprint is not None else "code, stack and what is free"
+    return [*bars, (rest_is, max(0, MEMORY - sum(n for _, n in bars)))]
 
 
 def _shortened(names: dict[str, None]) -> str:
@@ -116,7 +134,7 @@ def _bar(bars: list[tuple[str, int]]) -> list[str]:
     left, width, at = 440.0, 540.0, 440.0
     drawn = [_text(left, _TOP - 8, f"memory of a PE: {MEMORY} bytes")]
     for i, (name, size) in enumerate(bars):
-        hue = "#e6e6e6" if name == "free" else _HUES[i % len(_HUES)]
+        hue = "#e6e6e6" if i == len(bars) - 1 else _HUES[i % len(_HUES)]
         part = width * size / MEMORY
         drawn.append(
             f'<rect x="{at:.1f}" y="{_TOP}" width="{part:.1f}" height="22" fill="{hue}">'

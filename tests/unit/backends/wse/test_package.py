@@ -65,9 +65,24 @@ def test_the_picture_shows_every_element_and_its_memory(grid):
     cells = [t for t in titles if t.startswith("PE (")]
     shown = {1: 1, 6: 6, 2800: -(-70 // 3) * -(-40 // 3)}[grid[0] * grid[1]]
     assert len(cells) == shown
-    assert any(t.startswith("free: ") for t in titles)
+    assert any(t.startswith("code, stack and what is free: ") for t in titles)
+    covered = sum(int(t.rpartition("stands for ")[2].split()[0]) for t in cells if "stands for" in t)
+    assert len(cells) + covered == grid[0] * grid[1]
     texts = [t.text for t in svg.iter("{http://www.w3.org/2000/svg}text")]
     assert sum(t.startswith("phase 0: Kernel") for t in texts) == len(plan.kernels)
+
+
+def test_the_picture_adds_up_to_the_memory_of_an_element():
+    options = CodeGenOptions(fabric_height=2, fabric_width=3)
+    sources = CSLCodeGenerator().generate_source(graph_of("Gemm", [(5, 7), (7, 3), (3,)], np.float16), options)
+    titles = [t.text for t in ET.fromstring(sources["placement.svg"]).iter("{http://www.w3.org/2000/svg}title")]
+    parts = {t.rpartition(": ")[0]: int(t.rpartition(": ")[2].split()[0]) for t in titles if t.endswith(" bytes")}
+    memory = json.loads(sources["manifest.json"])["memory"]
+    assert sum(parts.values()) == 48 * 1024
+    assert parts["free"] == 48 * 1024 - memory["data_bytes"] - sum(memory[f"{n}_bytes"] for n in _REST)
+
+
+_REST = ("code", "stack", "reserved")
 
 
 def test_the_manifest_tells_memory_symbols_and_ids():
