@@ -60,6 +60,10 @@ class Modes(threading.local):
 
 modes = Modes()
 
+# How often a module was told to be in training or in evaluation mode, in all threads: as long as that stays the same,
+# every module is in the mode it was in.
+mode_changes = [0]
+
 
 class Spec:
     """The type of a value: element type and sizes. Equal types are one object."""

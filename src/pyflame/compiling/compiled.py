@@ -10,12 +10,13 @@ import numpy as np
 
 from pyflame import watching
 from pyflame.autograd.function import with_gradient
+from pyflame.compiling.steady import Steady, steady_of
 from pyflame.compiling.tracer import Tracer
 from pyflame.compiling.trees import flatten, unflatten
 from pyflame.device import chosen
 from pyflame.dtypes import to_dtype
 from pyflame.evaluation import Work, evaluate, make_plan, to_graph
-from pyflame.lazy import Val, leaf, modes, spec_of
+from pyflame.lazy import Val, leaf, mode_changes, modes, spec_of
 from pyflame.ops.core import Handle, wrap
 from pyflame.spans import recording
 from pyflame.watching import labels_of
@@ -78,6 +79,17 @@ class _Trace:
         # Only the executable is needed from now on, unless gradients may be asked for.
         self.work = work if self.differentiable else None
         self.roots = results if self.differentiable else []
+        self.steady: Steady | None = None
+        self._settled = False
+        self._mode_changes = -1  # when the modules were seen to be in their modes last
+
+    def settle(self, whole: bool) -> None:
+        """After a replay: when this one and the one before wrote all in place, the next takes that for granted."""
+        if whole and self._settled:
+            self.steady = steady_of(self)
+            if self.steady is not None:
+                _steady.append(self)
+        self._settled = whole
 
     def _donors(self) -> list[tuple[int, Any, int]]:
         """Leaves whose memory their own new value may take: (leaf, tensor, output); the plan is told of them."""
@@ -134,9 +146,12 @@ class _Trace:
 
     def fits(self) -> bool:
         """Whether the modules that were called are in the mode they were in, and the same gradients are there."""
-        return all(module.training is mode for module, mode in self.modules) and all(
-            (lf.grad is not None) is had for lf, had in self.had_gradient
-        )
+        changes = mode_changes[0]
+        if changes != self._mode_changes:
+            if not all(module.training is mode for module, mode in self.modules):
+                return False
+            self._mode_changes = changes
+        return all((lf.grad is not None) is had for lf, had in self.had_gradient)
 
     def feeds(self, tensors: list[Any]) -> list[Any]:
         """An array for each leaf."""
@@ -344,10 +359,18 @@ def _outputs(trace: _Trace, feeds: list[Any], given: dict[int, Any] | None) -> l
 
 
 def _replay(trace: _Trace, arrays: list[Any], tensors: list[Any]) -> Any:
-    feeds = trace.feeds(arrays)
-    current = _current(trace, feeds, tensors) if trace.differentiable and modes.grad else []
-    outputs = _outputs(trace, feeds, None if current else trace.spare(feeds))
-    trace.bind(outputs, tensors)
+    current: list[Val] = []
+    whole = None
+    outputs = trace.steady.run(arrays) if trace.steady is not None and watching.active is None else None
+    if outputs is None:
+        _let_go()
+        feeds = trace.feeds(arrays)
+        current = _current(trace, feeds, tensors) if trace.differentiable and modes.grad else []
+        given = None if current else trace.spare(feeds)
+        outputs = _outputs(trace, feeds, given)
+        trace.bind(outputs, tensors)
+        whole = bool(given) and len(given) == len(trace.state) + len(trace.grads)
+        del feeds, given
     made: list[Any] = []
     for (kind, i), needs, spent in zip(trace.results, trace.needs_grad, trace.spent, strict=True):
         if kind == "output":
@@ -359,9 +382,22 @@ def _replay(trace: _Trace, arrays: list[Any], tensors: list[Any]) -> Any:
             made.append(given if isinstance(given, Handle) else wrap(leaf(arrays[i], to_dtype(given.dtype))))
         else:
             made.append(wrap(i))
+    del outputs
     if current:
         made = _with_gradient(trace, made, current)
+    if whole is not None:
+        trace.settle(whole)
     return unflatten(trace.structure, iter(made))
+
+
+# The trace that counts on its tensors staying where they are, if there is one.
+_steady: list[_Trace] = []
+
+
+def _let_go() -> None:
+    """Before a replay that looks who refers to what: the other's references must not be among those."""
+    while _steady:
+        _steady.pop().steady = None
 
 
 def _current(trace: _Trace, feeds: list[Any], tensors: list[Any]) -> list[Val]:

@@ -11,7 +11,7 @@ import numpy as np
 from pyflame.arrays import adopt
 from pyflame.device import Device
 from pyflame.dtypes import DType
-from pyflame.lazy import modes
+from pyflame.lazy import mode_changes, modes
 from pyflame.nn.hooks import HookTable, RemovableHandle
 from pyflame.nn.parameter import Parameter
 from pyflame.tensors import Tensor
@@ -115,6 +115,8 @@ class Module:
             self._buffers[name] = value
         else:
             object.__setattr__(self, name, value)
+            if name == "training":
+                mode_changes[0] += 1
 
     def __getattr__(self, name: str) -> Any:
         # Only reached when the usual look-up found nothing.
@@ -277,6 +279,7 @@ class Module:
             raise ValueError(f"training mode is expected to be boolean. Received: {mode!r}")
         for module in self.modules():
             object.__setattr__(module, "training", mode)
+        mode_changes[0] += 1
         return self
 
     def eval(self) -> Self:

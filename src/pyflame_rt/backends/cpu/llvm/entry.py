@@ -25,7 +25,18 @@ if TYPE_CHECKING:
 
     from pyflame_rt.backends.cpu.llvm.ir import V
 
-__all__ = ["FLAGGED", "MISMATCH", "Entry", "Expected", "enter", "expect", "prepare_entry", "readable"]
+__all__ = [
+    "FLAGGED",
+    "MISMATCH",
+    "ArrayTable",
+    "Entry",
+    "Expected",
+    "enter",
+    "equal_words",
+    "expect",
+    "prepare_entry",
+    "readable",
+]
 
 MISMATCH = -2  # an input is not what the plan was made for
 FLAGGED = -3  # a kernel reported an index out of range
@@ -63,6 +74,32 @@ class Entry(ctypes.Structure):
     )
 
 
+class ArrayTable:
+    """What `enter` takes for a tuple of inputs and a list of outputs, with places that can be set one by one.
+
+    It refers to the arrays it holds itself; those it is told to borrow, the caller keeps alive.
+    """
+
+    __slots__ = ("_held", "_inputs", "_items", "_outputs", "inputs", "outputs")
+
+    def __init__(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        self._held = [list(inputs), list(outputs)]
+        skipped = _TUPLE_ITEMS // 8
+        self._inputs = (c_int64 * (skipped + len(inputs)))(*[0] * skipped, *map(id, inputs))
+        self._items = (c_int64 * max(len(outputs), 1))(*map(id, outputs))
+        self._outputs = (c_int64 * (_LIST_ITEMS // 8 + 1))()
+        self._outputs[_LIST_ITEMS // 8] = ctypes.addressof(self._items)
+        self.inputs, self.outputs = ctypes.addressof(self._inputs), ctypes.addressof(self._outputs)
+
+    def borrow_input(self, place: int, array: Any) -> None:
+        """Put an input in its place for the next run."""
+        self._inputs[_TUPLE_ITEMS // 8 + place] = id(array)
+
+    def borrow_output(self, place: int, array: Any) -> None:
+        """Put an output in its place for the next run."""
+        self._items[place] = id(array)
+
+
 def expect(dtype: np.dtype[Any], shape: Sequence[int]) -> tuple[Expected, Any]:
     """What an input must be, and what has to be kept alive with it."""
     dims = (c_int64 * max(len(shape), 1))(*shape)
@@ -85,6 +122,39 @@ def enter() -> Callable[[int, int, int], int]:
 def prepare_entry() -> None:
     """The entry will be needed."""
     prepare_text("pyflame_enter", _ir)
+
+
+@cache
+def equal_words() -> Callable[[int, int], int]:
+    """A function of the address and number of pairs (address, number): 1 if each address holds its number, else 0.
+
+    The GIL is kept: what is looked at are counts and slots of Python objects.
+    """
+    address = address_of("pyflame_equal_words", _equal_ir)
+    function = ctypes.PYFUNCTYPE(c_int64, c_void_p, c_int64)(address)
+    follow(address, ctypes.addressof(function), function)
+    return function
+
+
+def _equal_ir() -> str:
+    b = Builder(host())
+    b.begin()
+    other = b.label("other")
+
+    def pair(i: str, _: list[V]) -> list[V]:
+        place = b.element("i64", "%pairs", b.integer(f"mul {i}, 2"))
+        address, wanted = b.op(f"load ptr, ptr {place}"), b.load_i64(place, 1)
+        following = b.label("same")
+        b.branch(b.op(f"icmp eq i64 {b.op(f'load i64, ptr {address}')}, {wanted}"), following, other)
+        b.place(following)
+        return []
+
+    loop(b, "0", "%number", 1, [], pair)
+    b.do("ret i64 1")
+    b.place(other)
+    b.do("ret i64 0")
+    b.end("i64 @pyflame_equal_words(ptr %pairs, i64 %number)")
+    return b.text()
 
 
 def _ir() -> str:
