@@ -130,7 +130,7 @@ def equal_words() -> Callable[[int, int], int]:
 
     The GIL is kept: what is looked at are counts and slots of Python objects.
     """
-    address = address_of("pyflame_equal_words", _equal_ir)
+    address = own_address("pyflame_equal_words", _equal_ir)
     function = ctypes.PYFUNCTYPE(c_int64, c_void_p, c_int64)(address)
     follow(address, ctypes.addressof(function), function)
     return function
