@@ -13,8 +13,9 @@ from pyflame_rt.ops.logic import BitShift, BitwiseAnd
 from pyflame_rt.ops.matmul import MatMul
 from pyflame_rt.ops.microsoft_fused import MICROSOFT
 from pyflame_rt.ops.quantize import DequantizeLinear, DynamicQuantizeLinear
+from pyflame_rt.ops.recurrence import backwards_of, lstm_steps
 from pyflame_rt.ops.registry import operator
-from pyflame_rt.ops.rnn import lstm_functions, lstm_layer
+from pyflame_rt.ops.rnn import RecurrentForm, is_plain, lstm_functions, lstm_layer
 from pyflame_rt.ops.rules import normalize_axis
 from pyflame_rt.ops.shape import Reshape, Transpose, Unsqueeze
 from pyflame_rt.ops.slicing import Slice
@@ -131,6 +132,35 @@ def _lstm_type(X: Value, W: Value, R: Value, /, *_: Value | None, direction: str
     return TensorType(X.dtype, Shape([steps, count, batch, hidden])), last, last
 
 
+def _rounded_type(gates: Value, R: Value, *_: Value, direction: str) -> tuple[TensorType, ...]:
+    dims, weights = gates.tensor_type.shape, R.tensor_type.shape
+    steps, batch = (None, None) if dims is None else dims[:2]
+    hidden: DimLike = None if weights is None else weights[1]
+    count = len(backwards_of(direction))
+    last = TensorType(gates.dtype, Shape([count, batch, hidden]))
+    return TensorType(gates.dtype, Shape([steps, batch, None if hidden is None else count * hidden])), last, last
+
+
+@operator(since=1, domain="pyflame", infer=_rounded_type)
+def RoundedLSTMSteps(
+    gates: Value,
+    R: Value,
+    scale: Value,
+    zero: Value,
+    initial_h: Value,
+    initial_c: Value,
+    /,
+    *,
+    direction: str = "forward",
+) -> tuple[Value, ...]:
+    """Hidden states [T, N, D * H], last states and cells [D, N, H], by quantized weights R [D, H, 4H].
+
+    Before each product the states of all sequences of a direction are quantized by their range. Gates are what inputs
+    and biases add, [T, N, D * 4H], in the order input, output, forget, cell.
+    """
+    return lstm_steps(gates, _weights(R, scale, zero), initial_h, initial_c, direction, _rounded)[:3]
+
+
 @operator(since=1, domain=MICROSOFT, infer=_lstm_type)
 def DynamicQuantizeLSTM(
     X: Value,
@@ -156,6 +186,13 @@ def DynamicQuantizeLSTM(
     input_forget: int = 0,
 ) -> tuple[Value, ...]:
     """LSTM with quantized weights; inputs and states are quantized by their own range before each product."""
+    if not (activations or clip or input_forget) and P is None and is_plain(X, sequence_lens):
+        weights = _weights(W, W_scale, W_zero_point)
+        # The form reads sizes of the recurrent weights as LSTM has them.
+        form = RecurrentForm((_rounded(X), weights, Transpose(R, perm=[0, 2, 1]), B), direction, 0)
+        starts = form.states(initial_h, initial_c, like=X)
+        gates = form.gates(form.whole_bias())
+        return form.outputs(*RoundedLSTMSteps(gates, R, R_scale, R_zero_point, *starts, direction=direction))
     return lstm_layer(
         (_rounded(X), _weights(W, W_scale, W_zero_point), _weights(R, R_scale, R_zero_point), B),
         sequence_lens,

@@ -26,9 +26,9 @@ from pyflame_rt.ops.slicing import Concat, Slice, Split
 from pyflame_rt.ops.value import Value, constant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["backwards_of"]
+__all__ = ["backwards_of", "lstm_steps"]
 
 Grads: TypeAlias = "tuple[Value | None, ...]"
 
@@ -176,6 +176,18 @@ def LSTMSteps(
 
     Gates are in the order input, output, forget, cell; those given are what inputs and biases add to them.
     """
+    return lstm_steps(gates, R, initial_h, initial_c, direction)
+
+
+def lstm_steps(
+    gates: Value,
+    R: Value,
+    initial_h: Value,
+    initial_c: Value,
+    direction: str,
+    seen: Callable[[Value], Value] | None = None,
+) -> tuple[Value, ...]:
+    """The steps of an LSTM; ``seen`` is what the product with R gets to see of a state."""
     backwards = backwards_of(direction)
     columns: list[tuple[Value, ...]] = []
     ends: list[tuple[Value, Value]] = []
@@ -184,7 +196,7 @@ def LSTMSteps(
         h, c = _pick(initial_h, k), _pick(initial_c, k)
         rows: dict[int, tuple[Value, ...]] = {}
         for t in _order(_count(gates), back):
-            enter, leave, keep, new = _parts(given.at(t) + MatMul(h, turned), 4)
+            enter, leave, keep, new = _parts(given.at(t) + MatMul(h if seen is None else seen(h), turned), 4)
             i, o, f, g = Sigmoid(enter), Sigmoid(leave), Sigmoid(keep), Tanh(new)
             c = f * c + i * g
             h = o * Tanh(c)

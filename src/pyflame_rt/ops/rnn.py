@@ -255,13 +255,13 @@ def _defaulted(activations: Sequence[str] | None, default: Sequence[str], direct
     return names[: len(default) * count]
 
 
-def _is_plain(X: Value, lengths: Value | None) -> bool:
+def is_plain(X: Value, lengths: Value | None) -> bool:
     """Whether all sequences run through all steps, of which there are some."""
     return lengths is None and not (X.rank == 3 and 0 in X.shape)
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class RecurrentForm:
     """A layer with the usual functions: what its steps need, and its outputs as ONNX has them."""
 
     inputs: tuple[Value, Value, Value, Value | None]
@@ -296,11 +296,11 @@ class _Form:
         joined = mine + Concat(*apart[:2], zeros_like(apart[2]), axis=-1)
         return Reshape(joined, [-1]), apart[2]
 
-    def states(self, *given: Value | None) -> list[Value]:
-        """States before the first step [directions, batch, hidden]: as given, or zeros."""
+    def states(self, *given: Value | None, like: Value | None = None) -> list[Value]:
+        """States before the first step [directions, batch, hidden]: as given, or zeros (of the type of ``like``)."""
         x, _, recurrent, _ = self.inputs
         shape = [recurrent.shape[0], x.shape[0 if self.layout else 1], recurrent.shape[2]]
-        zero = None if all(s is not None for s in given) else Expand(constant(0, recurrent), shape)
+        zero = None if all(s is not None for s in given) else Expand(constant(0, like or recurrent), shape)
         turned = [s if s is None or not self.layout else Transpose(s, perm=[1, 0, 2]) for s in given]
         return [zero if s is None else s for s in turned]  # type: ignore[misc]
 
@@ -337,8 +337,8 @@ def RNN(
     """A plain recurrent layer: H = f(X W' + H R' + b)."""
     names = _defaulted(activations, ["Tanh"], direction)
     kinds = {name.lower() for name in names}
-    if kinds in ({"tanh"}, {"relu"}) and not clip and _is_plain(X, sequence_lens):
-        form = _Form((X, W, R, B), direction, layout)
+    if kinds in ({"tanh"}, {"relu"}) and not clip and is_plain(X, sequence_lens):
+        form = RecurrentForm((X, W, R, B), direction, layout)
         starts = form.states(initial_h)
         made = RNNSteps(form.gates(form.whole_bias()), R, *starts, direction=direction, activation=kinds.pop())
         return form.outputs(*made)
@@ -381,8 +381,8 @@ def GRU(
     """A gated recurrent layer; gates in the order update, reset, hidden."""
     names = _defaulted(activations, ["Sigmoid", "Tanh"], direction)
     functions = _activations(names, activation_alpha, activation_beta, clip)
-    if linear_before_reset and not activations and not clip and _is_plain(X, sequence_lens):
-        form = _Form((X, W, R, B), direction, layout)
+    if linear_before_reset and not activations and not clip and is_plain(X, sequence_lens):
+        form = RecurrentForm((X, W, R, B), direction, layout)
         bias, hidden = form.split_bias()
         made = GRUSteps(form.gates(bias), R, hidden, *form.states(initial_h), direction=direction)
         return form.outputs(*made[:2])
@@ -439,8 +439,8 @@ def LSTM(
     layout: int = 0,
 ) -> tuple[Value, ...]:
     """Long short-term memory; gates in the order input, output, forget, cell."""
-    if not activations and not clip and P is None and not input_forget and _is_plain(X, sequence_lens):
-        form = _Form((X, W, R, B), direction, layout)
+    if not activations and not clip and P is None and not input_forget and is_plain(X, sequence_lens):
+        form = RecurrentForm((X, W, R, B), direction, layout)
         starts = form.states(initial_h, initial_c)
         made = LSTMSteps(form.gates(form.whole_bias()), R, *starts, direction=direction)
         return form.outputs(*made[:3])

@@ -46,6 +46,7 @@ OURS = frozenset(
         "pyflame::BatchNormSums", "pyflame::BatchStatistics", "pyflame::ConvWeightGrad", "pyflame::GRUSteps",
         "pyflame::GRUStepsGrad", "pyflame::HeadsAttention", "pyflame::HeadsAttentionGrad", "pyflame::LayerNormGrad",
         "pyflame::LSTMSteps", "pyflame::LSTMStepsGrad", "pyflame::RNNSteps", "pyflame::RNNStepsGrad",
+        "pyflame::RoundedLSTMSteps",
     }
 )  # fmt: skip
 

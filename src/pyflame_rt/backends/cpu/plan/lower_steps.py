@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.backends.cpu.llvm.rounded_steps import RoundedSteps
 from pyflame_rt.backends.cpu.llvm.steps import GATES, BackwardSteps, ForwardSteps, PanelKernel, panel_width
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative, lowers
 from pyflame_rt.graph import DType
@@ -139,3 +140,65 @@ def _state(low: Lowering, name: str, shape: tuple[int, ...], dtype: DType) -> Vi
     if name:
         return low.dense(name)
     return replace(low.constant(np.zeros(shape, dtype.numpy)), dtype=dtype)
+
+
+# ---------------------------------------------------------------------- quantized weights
+
+
+@lowers("pyflame::RoundedLSTMSteps")
+def rounded_steps(low: Lowering, step: Step) -> None:
+    """One kernel over all steps, a direction a thread."""
+    names = step.node.inputs
+    if low.concrete.dtype(names[0]) is not DType.Float32:
+        raise NotNative("quantized steps of another type than float32")
+    given = [low.constant_of(name) for name in names[1:4]]
+    if any(array is None for array in given):
+        raise NotNative("quantized weights that are not constant")
+    weights, scales = _whole_numbers(*given)
+    steps, batch, _ = low.concrete.shape(names[0])
+    directions, hidden, _ = low.concrete.shape(names[1])
+    if not steps or not batch or not hidden:
+        raise NotNative("an empty sequence")
+    gates, firsts = _sequence(low, names[0]), [low.dense(name) for name in names[4:6]]
+    y, dtype = low.new((steps, batch, directions * hidden), gates.dtype), gates.dtype
+    lasts = [low.new((directions, batch, hidden), dtype) for _ in range(2)]
+    padded = -(-hidden // RoundedSteps.VECTOR) * RoundedSteps.VECTOR
+    room = low.new((directions, batch, padded), DType.Int16)
+    wide = weights.size > 0 and not -128 <= int(weights.min()) <= int(weights.max()) <= 127
+    packed = _pairs(weights, padded).astype(np.int16 if wide else np.int8)
+    views = [gates, low.constant(packed), low.constant(_blocks(scales)), *firsts, y, *lasts, room]
+    params = [steps, hidden, batch, directions, _backwards(step), *gates.strides[:2], padded]
+    low.kernel(step.op.name, RoundedSteps(wide), views, params, directions, 1)
+    _hand_out(low, step, [y, *lasts])
+
+
+def _whole_numbers(weights: Any, scale: Any, zero: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Weights [direction, unit before, gate, unit] less their zero points, and a scale for each column."""
+    directions, hidden, columns = weights.shape
+    whole = (directions, 1, columns)
+    zeros, scales = (a.reshape(directions, 1, -1).astype(t) for a, t in ((zero, np.int32), (scale, np.float32)))
+    shifted = weights.astype(np.int32) - np.broadcast_to(zeros, whole)
+    sizes = (directions, -1, columns // hidden, hidden)
+    return shifted.reshape(sizes), np.broadcast_to(scales, whole).reshape(sizes)
+
+
+def _blocks(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """[direction, block, unit before, gate, unit of the block], zeros beyond the last unit."""
+    directions, before, gates, hidden = array.shape
+    size = RoundedSteps.BLOCK
+    count = -(-hidden // size)
+    padded = np.zeros((directions, before, gates, count * size), array.dtype)
+    padded[..., :hidden] = array
+    return np.ascontiguousarray(padded.reshape(directions, before, gates, count, size).transpose(0, 3, 1, 2, 4))
+
+
+def _pairs(weights: np.ndarray[Any, Any], padded: int) -> np.ndarray[Any, Any]:
+    """[direction, block, pair of units before, gate, unit of the block, 2]."""
+    directions, before, gates, hidden = weights.shape
+    whole = np.zeros((directions, padded, gates, hidden), weights.dtype)
+    whole[:, :before] = weights
+    blocked = _blocks(whole)
+    directions, count, _, gates, size = blocked.shape
+    return np.ascontiguousarray(
+        blocked.reshape(directions, count, padded // 2, 2, gates, size).transpose(0, 1, 2, 4, 5, 3)
+    )
