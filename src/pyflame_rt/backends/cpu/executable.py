@@ -326,7 +326,7 @@ class CpuExecutable:
         """Free every plan."""
         with self._lock:
             plans, self._plans, self._last = list(self._plans.values()), OrderedDict(), None
-            self._recent = self.short = None
+            self._recent, self.short, self._templates = None, None, {}
         self._stages.close()
         for plan in plans:
             if plan is not None:
