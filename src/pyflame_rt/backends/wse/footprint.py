@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.wse.emit_pe import emit
+from pyflame_rt.backends.wse.kernels import MatMul, Slide
 from wsesim.csl.compile import compile_texts
 from wsesim.csl.diagnostics import CompileError
 
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["MEMORY", "Footprint", "measure", "surely_fits"]
 
 MEMORY = 48 * 1024
-# An upper bound that needs no compilation: the collectives and what each kernel adds, in bytes of code; stack and
-# reserve together.
-_LIBRARY, _KERNEL, _REST = 11_000, 1_500, 3_072
+# An upper bound that needs no compilation: the collectives, their rings and what each kernel adds, in bytes of code;
+# stack and reserve together.
+_LIBRARY, _RINGS, _KERNEL, _SLIDE, _REST = 11_000, 6_000, 1_500, 5_000, 3_072
 _OVERFLOW = re.compile(r"data (\d+), code about (\d+), stack (\d+), reserved (\d+)")
 
 
@@ -40,7 +41,9 @@ class Footprint:
 
 def surely_fits(plan: Plan) -> bool:
     """Whether there is room without a closer look."""
-    return plan.data_bytes + _LIBRARY + _KERNEL * len(plan.kernels) + _REST <= MEMORY
+    rings = any(isinstance(k, MatMul) and k.how == "shift" for k in plan.kernels)
+    kernels = sum(_SLIDE if isinstance(k, Slide) else _KERNEL for k in plan.kernels)
+    return plan.data_bytes + _LIBRARY + (_RINGS if rings else 0) + kernels + _REST <= MEMORY
 
 
 def measure(plan: Plan, options: CodeGenOptions) -> Footprint:

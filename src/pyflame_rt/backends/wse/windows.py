@@ -1,5 +1,6 @@
-"""Convolution and pooling: the host lays out the windows, the PEs multiply or reduce them.
+"""Convolution and pooling where windows are laid out one by one, and the PEs multiply or reduce them.
 
+Windows that need only the edges of neighbouring tiles slide over them instead (:mod:`pyflame_rt.backends.wse.slide`).
 A convolution becomes a product of ``[windows, taps]`` and ``[taps, channels]``, pooling a reduction of
 ``[windows, taps]`` in which every PE has windows of its own.
 """

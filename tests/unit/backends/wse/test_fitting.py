@@ -132,3 +132,27 @@ def test_the_trained_digits_model_fits_a_small_grid():
 def test_passes_are_checked():
     with pytest.raises(InputError, match="max_passes"):
         CSLCodeGenerator().generate_source(graph_of("Relu", [(4,)]), CodeGenOptions(max_passes=0))
+
+
+@pytest.mark.parametrize("size", [78, 80, 82])
+def test_code_of_rings_counts(size):
+    """Data and code of blocks that go round are just too much for a PE, or just not: then they are broadcast."""
+    plan = planned(graph_of("MatMul", [(size, size), (size, size)]), (2, 2), target="wse3", max_passes=1)[2]
+    assert measure(plan, CodeGenOptions(target="wse3")).total <= MEMORY
+    assert (plan.kernels[0].how == "shift") == (size == 78)
+
+
+@pytest.mark.parametrize(("products", "shape"), [("shift", (4, 4)), ("broadcast", (4, 4)), ("auto", (1, 2, 8, 8))])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_what_surely_fits_is_an_upper_bound(products, shape, dtype):
+    window = len(shape) == 4
+    graph = (
+        graph_of("Conv", [shape, (2, 2, 3, 3)], dtype, pads=[1] * 4)
+        if window
+        else graph_of("MatMul", [shape] * 2, dtype)
+    )
+    plan = planned(graph, (2, 2), products=products)[2]
+    counted = measure(plan, CodeGenOptions())
+    spare = MEMORY - counted.total
+    plan.scratch["more"] = ("u32", spare // 4 + 1)  # so much that it does not fit
+    assert not surely_fits(plan)
