@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyflame_rt.backends.wse.kernels import Spread
+from pyflame_rt.backends.wse.kernels import Slide, Spread
 from pyflame_rt.graph import DType, Graph
 from tests.unit.backends.wse.running import GRIDS, check, feeds_for, graph_of
 
@@ -61,7 +61,8 @@ def test_computed_values_change_their_place_on_the_fabric(name, grid, dtype):
     feeds = {"x": np.random.default_rng(1).integers(-9, 9, shape).astype(dtype)}
     arch = "wse2" if sum(grid) % 2 else "wse3"
     plan = check(graph, grid, feeds, arch=arch)
-    assert len(plan.phases) == (2 if name == "pool of pad" else 1)
+    slides = any(isinstance(k, Slide) for k in plan.kernels)  # over a padded tile, so that nothing goes to the host
+    assert len(plan.phases) == (2 if name == "pool of pad" and not slides else 1)
     if grid == (2, 3):
         hosted = check(graph, grid, feeds, optimize=False)
         assert len(hosted.phases) > 1
