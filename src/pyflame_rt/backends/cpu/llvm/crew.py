@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import threading
@@ -70,11 +69,10 @@ class Crew:
         name: of the threads.
         size: how many at most; 0 leaves tasks to those who ask for their results.
         delay: seconds without a new task before the first is begun.
-        nice: how much less urgent than others the threads are, where the system knows such a thing.
     """
 
-    def __init__(self, name: str, size: Callable[[], int], *, delay: float = 0.0, nice: int = 0) -> None:
-        self._name, self._size, self._delay, self._nice = name, size, delay, nice
+    def __init__(self, name: str, size: Callable[[], int], *, delay: float = 0.0) -> None:
+        self._name, self._size, self._delay = name, size, delay
         self._reset()
         _crews.add(self)
 
@@ -104,9 +102,6 @@ class Crew:
                 self._threads.discard(thread)
 
     def _work(self) -> None:
-        if self._nice:
-            with contextlib.suppress(OSError, AttributeError):
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
         while True:
             self._pause()
             with self._lock:

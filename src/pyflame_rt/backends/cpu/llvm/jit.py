@@ -37,6 +37,7 @@ from pyflame_rt.backends.cpu.llvm.emit import emit_rows
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.loader import load
 from pyflame_rt.backends.cpu.llvm.program import FillKernel, GatherKernel, RowKernel, TransposeKernel
+from pyflame_rt.backends.cpu.threads import available_threads
 from pyflame_rt.cache.signature import code_signature
 from pyflame_rt.cache.store import Store, current_store
 from pyflame_rt.graph.locks import hold_while_forking
@@ -74,8 +75,8 @@ _followers: dict[int, list[tuple[weakref.ref[Any], int]]] = {}  # quick address 
 _better: dict[int, int] = {}  # quick address -> the full form's
 
 
-# Less urgent than runs, and not before the first answers are out.
-_finishers = Crew("pyflame-finish", lambda: 1, delay=0.25, nice=10)
+# Not before the first answers are out, but as urgent as runs, which would hold up threads of low priority for long.
+_finishers = Crew("pyflame-finish", lambda: min(available_threads(), 2), delay=0.25)
 
 
 class _Mode(NamedTuple):
