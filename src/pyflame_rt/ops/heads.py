@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
+from pyflame_rt.graph import DType
 from pyflame_rt.graph.errors import ShapeMismatchError, UndeterminedError
 from pyflame_rt.ops.activation import Softmax
+from pyflame_rt.ops.logic import Where
 from pyflame_rt.ops.matmul import MatMul
 from pyflame_rt.ops.reduce import ReduceSum
 from pyflame_rt.ops.registry import operator
-from pyflame_rt.ops.shape import Transpose
+from pyflame_rt.ops.shape import Transpose, Unsqueeze
 from pyflame_rt.ops.value import Value, constant
 
 
@@ -17,14 +19,19 @@ def _turned(x: Value) -> Value:
     return Transpose(x, perm=[*range(x.rank - 2), x.rank - 1, x.rank - 2])
 
 
+def _places(size: object) -> Value:
+    """0, 1, 2, ..."""
+    if not isinstance(size, int):
+        raise UndeterminedError("the lengths of a causal attention must be known")
+    return constant(list(range(size)), DType.Int64)
+
+
 def _weights(q: Value, k: Value, scale: float, causal: int) -> Value:
     """Shares of the keys for every query; with ``causal`` query i sees keys 0 to i."""
     scores = MatMul(q * scale, _turned(k))
     if causal:
-        sizes = scores.shape[-2:]
-        if not all(isinstance(n, int) for n in sizes):
-            raise UndeterminedError("the lengths of a causal attention must be known")
-        scores = scores + constant(np.triu(np.full(sizes, -np.inf), 1), scores)
+        queries, keys = (_places(n) for n in scores.shape[-2:])
+        scores = Where(keys <= Unsqueeze(queries, [1]), scores, constant(-math.inf, scores))
     return Softmax(scores, axis=-1)
 
 
