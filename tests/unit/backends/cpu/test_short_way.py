@@ -175,6 +175,25 @@ def test_large_results_reuse_memory_only_when_nothing_holds_it():
     assert outputs.held_bytes() == 0
 
 
+def test_several_results_reuse_memory_that_one_would_leave_to_the_c_library():
+    names = [f"y{k}" for k in range(4)]
+    nodes = [helper.make_node("Neg", ["x"], [name]) for name in names]
+    s = session(nodes, [("x", TensorProto.FLOAT, [1 << 14])], outs=names)
+    x = np.arange(1 << 14, dtype=np.float32)
+    outputs.release_outputs()
+    for _ in range(3):
+        assert all(np.array_equal(y, -x) for y in s.run(None, {"x": x}))
+    assert outputs.held_bytes() == 4 << 16
+    kept = s.run(None, {"x": x})
+    assert outputs.held_bytes() == 0
+    assert len({y.ctypes.data for y in kept + s.run(None, {"x": x})}) == 8
+    one = session(nodes[:1], [("x", TensorProto.FLOAT, [1 << 14])], outs=names[:1])
+    outputs.release_outputs()
+    one.run(None, {"x": x})
+    assert outputs.held_bytes() == 0
+    outputs.release_outputs()
+
+
 def test_memory_kept_is_bounded(monkeypatch):
     monkeypatch.setattr(outputs, "KEPT", 3 << 20)
     outputs.release_outputs()

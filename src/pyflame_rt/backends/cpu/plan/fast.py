@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from pyflame_rt.backends.cpu.llvm.driver import driver_address
 from pyflame_rt.backends.cpu.llvm.entry import ArrayTable, Entry, Expected, enter, equal_words, expect, readable
 from pyflame_rt.backends.cpu.llvm.jit import follow
 from pyflame_rt.backends.cpu.plan.lower import DnnStep
-from pyflame_rt.backends.cpu.plan.outputs import LARGE, fresh
+from pyflame_rt.backends.cpu.plan.outputs import makers
 from pyflame_rt.backends.cpu.threads import openmp_threads
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def _simple(plan: Plan) -> bool:
 
 def _runner(plan: Plan, pick: Callable[[Any], tuple[Any, ...]], expected: Sequence[tuple[Any, tuple[int, ...]]]) -> Any:
     count, active, take, give = len(expected), plan.active, plan.free.pop, plan.free.append
-    makers = [_maker(shape, dtype) for shape, dtype in plan.outputs]
+    results = makers(plan.outputs)
     call = enter()
 
     def direct(inputs: int, outputs: int) -> bool:
@@ -96,14 +95,14 @@ def _runner(plan: Plan, pick: Callable[[Any], tuple[Any, ...]], expected: Sequen
         if plan.retired or not plan.free:
             return None
         if given:
-            outputs = [given[i] if i in given else make() for i, make in enumerate(makers)]
+            outputs = [given[i] if i in given else make() for i, make in enumerate(results)]
         else:
-            outputs = [make() for make in makers] if into is None else into
+            outputs = [make() for make in results] if into is None else into
         return outputs if direct(id(inputs), id(outputs)) else None  # the long way says what is wrong
 
     way: Any = short
     way.direct, way.equal, way.table = direct, equal_words, ArrayTable
-    way.makers, way.order = makers, list(plan.lowered.inputs)
+    way.makers, way.order = results, list(plan.lowered.inputs)
     return short
 
 
@@ -120,11 +119,6 @@ def _takes(arrays: Sequence[Any], types: Sequence[tuple[Any, Any]], inputs: Sequ
         if any(isinstance(other, np.ndarray) and np.may_share_memory(array, other) for other in others):
             return False
     return True
-
-
-def _maker(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], np.ndarray[Any, Any]]:
-    large = int(np.prod(shape, dtype=object)) * dtype.itemsize >= LARGE
-    return partial(fresh if large else np.empty, shape, dtype)
 
 
 def _entry(plan: Plan, arena: Arena, expected: Sequence[tuple[Any, tuple[int, ...]]]) -> int:

@@ -11,7 +11,7 @@ from pyflame_rt.backends.cpu.llvm.gemv import GemvKernel
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.program import Map, Operand, RowKernel, Store, apply, load
 from pyflame_rt.backends.cpu.llvm.tiles.micro import tile_for
-from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative
+from pyflame_rt.backends.cpu.plan.lower import PIECES, Lowering, NotNative
 from pyflame_rt.backends.cpu.plan.lower_loops import external_names, group_expression
 from pyflame_rt.backends.cpu.plan.panels import panels
 from pyflame_rt.backends.cpu.plan.weights import resident
@@ -63,6 +63,7 @@ def row_product(low: Lowering, step: Step, group: Group | None = None) -> View:
         [depth, width],
         -(-width // columns),
         GRAIN // (depth * columns),
+        PIECES,
     )
     return out
 

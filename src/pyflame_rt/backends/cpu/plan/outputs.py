@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyflame_rt.graph.errors import BackendError
 
-__all__ = ["LARGE", "fresh", "held_bytes", "release_outputs"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
-LARGE = 1 << 18  # smaller ones the C library keeps warm itself
+__all__ = ["fresh", "held_bytes", "makers", "release_outputs"]
+
+LARGE = 1 << 18  # a smaller one the C library keeps warm itself,
+TRIMMED = 1 << 17  # unless the results of a run together have so many bytes: these it gives back to the system,
+SMALL = 1 << 15  # and for those from here on page faults cost more than a loan
 KEPT = 128 << 20  # bytes of given-back memory to keep at most
 
 # By size, rounded up. Nothing here takes a lock: results may be given back while any lock is held.
@@ -33,11 +39,21 @@ class _Loan(np.ndarray[Any, Any]):
             _free.setdefault(storage.nbytes, deque()).append(storage)
 
 
-def fresh(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """An array nobody else has, its contents undefined."""
+def makers(types: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> list[Callable[[], np.ndarray[Any, Any]]]:
+    """What makes each of the results of a run."""
+    sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in types]
+    least = SMALL if sum(sizes) >= TRIMMED else LARGE
+    return [
+        partial(fresh, shape, dtype, least) if size >= least else partial(np.empty, shape, dtype)
+        for (shape, dtype), size in zip(types, sizes, strict=True)
+    ]
+
+
+def fresh(shape: tuple[int, ...], dtype: np.dtype[Any], least: int = LARGE) -> np.ndarray[Any, Any]:
+    """An array nobody else has, its contents undefined; from ``least`` bytes on in memory that is lent."""
     size = math.prod(shape) * dtype.itemsize
     try:
-        if size < LARGE:
+        if size < least:
             return np.empty(shape, dtype)
         return np.ndarray(shape, dtype, _storage(size).view(_Loan))
     except (MemoryError, ValueError) as error:

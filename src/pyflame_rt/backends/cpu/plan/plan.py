@@ -31,7 +31,7 @@ from pyflame_rt.backends.cpu.plan.concrete import Before, Concrete, ShapesUnknow
 from pyflame_rt.backends.cpu.plan.facts import step_facts
 from pyflame_rt.backends.cpu.plan.lower import DnnStep, HostStep, KernelStep, Lowered, Lowering
 from pyflame_rt.backends.cpu.plan.memory import assign_offsets
-from pyflame_rt.backends.cpu.plan.outputs import fresh
+from pyflame_rt.backends.cpu.plan.outputs import makers
 from pyflame_rt.backends.cpu.plan.stored import StoredPlan, keep_plan, plan_key, stored_plan
 from pyflame_rt.backends.cpu.plan.tables import tables_first
 from pyflame_rt.backends.cpu.plan.timing import StepClock, report
@@ -101,7 +101,7 @@ class Plan:
     def run(self, feeds: Mapping[str, Any], hooks: RunHooks) -> list[np.ndarray[Any, Any]]:
         """Outputs in fresh arrays."""
         inputs = [np.asarray(feeds[name], order="C") for name in self.lowered.inputs]
-        outputs = [fresh(shape, dtype) for shape, dtype in self.outputs]
+        outputs = [make() for make in makers(self.outputs)]
         if self.slots is not None:
             return self._run_in_turn(self.slots, inputs, outputs, hooks)
         self._run(inputs, outputs, hooks)
@@ -140,7 +140,7 @@ class Plan:
     def step_times(self, feeds: Mapping[str, Any], hooks: RunHooks) -> list[int]:
         """Nanoseconds of every step in one run."""
         inputs = [np.asarray(feeds[name], order="C") for name in self.lowered.inputs]
-        outputs = [fresh(shape, dtype) for shape, dtype in self.outputs]
+        outputs = [make() for make in makers(self.outputs)]
         arena = self._take()
         before = set_threads(self.threads)
         try:
