@@ -29,7 +29,7 @@ from pyflame_rt.graph.records import dataclass
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["CacheEntry", "Draft", "Store", "current_store", "default_folder", "set_default_folder", "use_store"]
+__all__ = ["CacheEntry", "Store", "current_store", "default_folder", "set_default_folder", "use_store"]
 
 DEFAULT_LIMIT = 4 << 30
 HEADER = 128  # bytes before the contents, which so begin at a multiple of a cache line
@@ -113,7 +113,9 @@ class Store:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError):
             return None
-        if _checked(mapped[:HEADER], key, len(mapped)) != _sampled(mapped):
+        with memoryview(mapped) as whole, whole[HEADER:] as data:
+            sound = _checked(mapped[:HEADER], key, len(mapped)) == _sampled(data)
+        if not sound:
             mapped.close()
             self._discard(path)
             return None
@@ -152,13 +154,23 @@ class Store:
 
     def put(self, kind: str, key: str, data: bytes) -> bool:
         """Keep contents under a key; False when they could not be written."""
+        return self._write(kind, key, _head(key, len(data), hashlib.sha256(data).digest()), data)
+
+    def put_large(self, kind: str, key: str, data: memoryview) -> bool:
+        """Keep an entry for :meth:`open_map`; False when it could not be written, or would fill the store."""
+        data = data.cast("B")
+        if len(data) > self.max_bytes // 4:
+            return False
+        return self._write(kind, key, _head(key, len(data), _sampled(data)), data)
+
+    def _write(self, kind: str, key: str, head: bytes, data: bytes | memoryview) -> bool:
         temporary = self._temporary(kind, key)
         if temporary is None:
             return False
         handle, name = temporary
         try:
             with open(handle, "wb") as file:
-                file.write(_head(key, len(data), hashlib.sha256(data).digest()))
+                file.write(head)
                 file.write(data)
             os.replace(name, self.path(kind, key))
         except OSError as error:  # a full disk, most likely
@@ -166,25 +178,6 @@ class Store:
             return False
         self._grow(len(data) + HEADER)
         return True
-
-    def reserve(self, kind: str, key: str, size: int) -> Draft | None:
-        """Room on disk for a large entry, to be filled in memory; None when there is none, or too little."""
-        if size > self.max_bytes // 4 or not hasattr(os, "posix_fallocate"):
-            return None
-        temporary = self._temporary(kind, key)
-        if temporary is None:
-            return None
-        handle, name = temporary
-        try:
-            # Room must be there before memory is written to: what the disk cannot hold then would end the process.
-            os.posix_fallocate(handle, 0, HEADER + size)
-            mapped = mmap.mmap(handle, HEADER + size)
-        except (OSError, ValueError) as error:
-            self._abandon(name, error)
-            return None
-        finally:
-            os.close(handle)
-        return Draft(self, key, name, self.path(kind, key), mapped)
 
     def _temporary(self, kind: str, key: str) -> tuple[int, str] | None:
         if not self.writable:
@@ -270,30 +263,6 @@ class Store:
         return total
 
 
-class Draft:
-    """A large entry being made: memory that is a file nobody sees until it is kept."""
-
-    def __init__(self, store: Store, key: str, name: str, path: Path, mapped: mmap.mmap) -> None:
-        self._store, self._key, self._name, self._path = store, key, name, path
-        self.mapped = mapped
-
-    def keep(self) -> None:
-        """It is complete: make it an entry."""
-        self.mapped[:HEADER] = _head(self._key, len(self.mapped) - HEADER, _sampled(self.mapped))
-        try:
-            os.replace(self._name, self._path)
-        except OSError as error:
-            self._store._abandon(self._name, error)
-            return
-        with contextlib.suppress(OSError):
-            note_mapping(self.mapped, self._path)
-        self._store._grow(len(self.mapped))
-
-    def drop(self) -> None:
-        """It will not be complete."""
-        self._store._abandon(self._name, "it could not be made")
-
-
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
 
@@ -302,12 +271,12 @@ def _head(key: str, size: int, digest: bytes) -> bytes:
     return _HEAD.pack(_MAGIC, size, _digest(key), digest).ljust(HEADER, b"\0")
 
 
-def _sampled(mapped: mmap.mmap) -> bytes:
+def _sampled(data: memoryview) -> bytes:
     """A digest of pages spread over the contents: a file that was never written whole does not pass."""
-    digest, last = hashlib.sha256(), max(len(mapped) - mmap.PAGESIZE, HEADER)
+    digest, last = hashlib.sha256(), max(len(data) - mmap.PAGESIZE, 0)
     for i in range(_SAMPLES):
-        start = HEADER + (last - HEADER) * i // (_SAMPLES - 1)
-        digest.update(mapped[start : start + mmap.PAGESIZE])
+        start = last * i // (_SAMPLES - 1)
+        digest.update(data[start : start + mmap.PAGESIZE])
     return digest.digest()
 
 

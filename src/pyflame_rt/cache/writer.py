@@ -9,6 +9,8 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING
 
+from pyflame_rt.cache.answers import wait_for_answers
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -20,7 +22,10 @@ _writers: weakref.WeakSet[Writer] = weakref.WeakSet()
 
 
 class Writer:
-    """Does one job after the other on a thread that ends with the last one; the interpreter waits for it at exit."""
+    """Does one job after the other on a thread that ends with the last one; the interpreter waits for it at exit.
+
+    It rests while first answers are under way.
+    """
 
     def __init__(self) -> None:
         self._reset()
@@ -48,6 +53,7 @@ class Writer:
     def _work(self) -> None:
         self._hurry.wait(_DELAY)
         while True:
+            wait_for_answers(self._hurry)
             with self._lock:
                 if not self._jobs:
                     self._thread = None

@@ -1,5 +1,6 @@
 """The store of compiled things: found by key, never trusted blindly, bounded, shared by processes."""
 
+import array
 import os
 import subprocess
 import sys
@@ -70,15 +71,12 @@ def test_the_entries_used_longest_ago_go_first(tmp_path):
     assert store.total_size() <= store.max_bytes
 
 
-def drafted(store, key, data):
-    draft = store.reserve("weights", key, len(data))
-    assert draft is not None
-    draft.mapped[HEADER:] = data
-    draft.keep()
+def kept(store, key, data):
+    assert store.put_large("weights", key, memoryview(data))
 
 
 def test_reading_sets_the_time_of_use_but_not_of_writing(store):
-    drafted(store, "a", b"abcdef")
+    kept(store, "a", b"abcdef")
     path = store.path("weights", "a")
     written = path.stat().st_mtime_ns
     os.utime(path, ns=(10**18, written))
@@ -93,33 +91,37 @@ def test_reading_sets_the_time_of_use_but_not_of_writing(store):
 @pytest.mark.parametrize("size", [1, 5000, 1 << 20])
 def test_large_entries_that_were_not_written_whole_are_not_mapped(store, size):
     data = bytes(range(1, 251)) * (size // 250 + 1)
-    drafted(store, "a", data)
+    kept(store, "a", data)
     path = store.path("weights", "a")
     whole = path.read_bytes()
     for damaged in (whole[:-1], whole[:HEADER], b"", whole[:HEADER] + bytes(len(data)), bytes(len(whole))):
         path.write_bytes(damaged)
         assert store.open_map("weights", "a") is None
         assert not path.exists() or not damaged
-    drafted(store, "a", data)
+    kept(store, "a", data)
     assert store.open_map("weights", "a")[HEADER:] == data
 
 
-def test_a_draft_that_is_dropped_leaves_nothing(store):
-    draft = store.reserve("weights", "a", 100)
-    draft.drop()
+def test_a_large_entry_the_disk_has_no_room_for_leaves_nothing(store, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    assert not store.put_large("weights", "a", memoryview(bytes(100)))
+    monkeypatch.undo()
     assert store.open_map("weights", "a") is None
     assert list(store._files()) == []
 
 
-def test_room_that_is_not_there_is_not_reserved(store, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    assert store.reserve("weights", "a", 100) is None
-    monkeypatch.undo()
-    assert Store(store.folder, 1000).reserve("weights", "a", 500) is None  # one entry must not fill the store
+def test_one_large_entry_must_not_fill_the_store(store):
+    assert not Store(store.folder, 1000).put_large("weights", "a", memoryview(bytes(500)))
     assert list(store._files()) == []
+
+
+def test_large_entries_of_any_type_are_their_bytes(store):
+    values = array.array("f", [1.5, -2.0])
+    assert store.put_large("weights", "a", memoryview(values))
+    assert store.open_map("weights", "a")[HEADER:] == values.tobytes()
 
 
 def test_parts_of_a_dead_process_are_swept_away(store):

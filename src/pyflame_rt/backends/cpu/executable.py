@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections import OrderedDict
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +32,7 @@ from pyflame_rt.backends.cpu.plan.weights import sharing
 from pyflame_rt.backends.cpu.stages import HostNode, Stages, Unplannable, own
 from pyflame_rt.backends.cpu.threads import available_threads, use_threads
 from pyflame_rt.backends.cpu.tuning import Tuned, tune
+from pyflame_rt.cache.answers import answering
 from pyflame_rt.cache.store import use_store
 from pyflame_rt.graph import DType, Graph
 from pyflame_rt.graph.errors import InputError
@@ -201,25 +202,34 @@ class CpuExecutable:
     def _run_plan(self, feeds: Mapping[str, Any], names: tuple[str, ...], hooks: RunHooks) -> list[Any] | None:
         """Outputs of the plan for these shapes; None when they cannot be planned."""
         while True:
-            plan = self._plan(feeds, names, hooks)
-            if plan is None:
-                return None
-            try:
-                return plan.run(feeds, hooks)
-            except Retired:
-                if hooks.check is not None:
-                    hooks.check()  # a closed session says so
+            with ExitStack() as first:
+                plan = self._plan(feeds, names, hooks, first)
+                if plan is None:
+                    return None
+                try:
+                    return plan.run(feeds, hooks)
+                except Retired:
+                    if hooks.check is not None:
+                        hooks.check()  # a closed session says so
 
     def _plannable(self, feeds: Mapping[str, Any]) -> bool:
         """Whether every input is an array of numbers."""
         return all(isinstance(v, np.ndarray) and v.dtype != object for v in feeds.values())
 
-    def _plan(self, feeds: Mapping[str, np.ndarray[Any, Any]], names: tuple[str, ...], hooks: RunHooks) -> Plan | None:
+    def _plan(
+        self,
+        feeds: Mapping[str, np.ndarray[Any, Any]],
+        names: tuple[str, ...],
+        hooks: RunHooks,
+        first: ExitStack,
+    ) -> Plan | None:
+        """The plan for these inputs; where it must be made, an answer is under way as long as ``first`` is open."""
         key = (names, *((name, array.dtype, array.shape) for name, array in feeds.items()))
         with self._lock:
             if key in self._plans:
                 self._plans.move_to_end(key)
                 return self._plans[key]
+        first.enter_context(answering())
         types = {name: (DType.of(array.dtype), array.shape) for name, array in feeds.items()}
         try:
             graph = self.graph if set(self.outputs) <= set(names) else self.graph.needed_for(names)

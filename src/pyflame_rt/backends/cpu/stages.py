@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from contextlib import ExitStack
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +23,7 @@ from pyflame_rt.backends.cpu.plan.facts import StepFacts
 from pyflame_rt.backends.cpu.plan.lower import NotNative
 from pyflame_rt.backends.cpu.plan.plan import Plan, Retired, specialise
 from pyflame_rt.backends.cpu.threads import use_threads
+from pyflame_rt.cache.answers import answering
 from pyflame_rt.graph import DType, Graph, Tensor
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, ShapeMismatchError
 from pyflame_rt.graph.graph import node_subgraphs
@@ -113,17 +115,18 @@ class Stages:
     def _run(self, feeds: Mapping[str, Any], names: Sequence[str], hooks: RunHooks) -> list[Any]:
         values: dict[str, Any] = dict(feeds)
         given = set(values)
-        stage = self._root(values, tuple(names))
-        path = [stage]
-        while True:
-            self._run_plan(stage, values, hooks)
-            for host in stage.hosts:
-                given.update(self._run_host(stage, host, values, hooks))
-            if stage.rest is None:
-                break
-            values = {name: value for name, value in values.items() if name in stage.live}
-            stage = self._next(stage, values)
-            path.append(stage)
+        with ExitStack() as first:
+            stage = self._root(values, tuple(names), first)
+            path = [stage]
+            while True:
+                self._run_plan(stage, values, hooks)
+                for host in stage.hosts:
+                    given.update(self._run_host(stage, host, values, hooks))
+                if stage.rest is None:
+                    break
+                values = {name: value for name, value in values.items() if name in stage.live}
+                stage = self._next(stage, values, first)
+                path.append(stage)
         with self._lock:
             self.last = path
             for used in reversed(path):
@@ -156,17 +159,18 @@ class Stages:
 
     # ------------------------------------------------------------------ finding and making stages
 
-    def _root(self, values: Mapping[str, Any], names: tuple[str, ...]) -> Stage:
+    def _root(self, values: Mapping[str, Any], names: tuple[str, ...], first: ExitStack) -> Stage:
         key = (names, _key(values, ()))
         with self._lock:
             found = self._roots.get(key)
             if found is None:
                 outputs = {info.name for info in self.graph.outputs}
                 graph = self.graph if outputs <= set(names) else self.graph.needed_for(names)
+                first.enter_context(answering())
                 found = self._roots[key] = self._make(graph, values, names, Before(), None)
             return found
 
-    def _next(self, stage: Stage, values: Mapping[str, Any]) -> Stage:
+    def _next(self, stage: Stage, values: Mapping[str, Any], first: ExitStack) -> Stage:
         with self._lock:
             key = _key(values, stage.contents)
             found = stage.following.get(key)
@@ -178,6 +182,7 @@ class Stages:
                 self._give_up_contents(stage)
                 raise Retired  # once more, with what the contents decided left to the host
             assert stage.rest is not None
+            first.enter_context(answering())
             found = self._make(stage.rest, values, stage.names, stage.before, (stage, key))
             stage.following[key] = found
             return found

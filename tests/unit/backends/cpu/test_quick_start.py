@@ -14,7 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 import pyflame_rt
 from pyflame_rt.backends.cpu.llvm import jit
 from pyflame_rt.backends.cpu.llvm.codegen import FULL, QUICK, object_code
-from pyflame_rt.backends.cpu.llvm.crew import Crew, Task
+from pyflame_rt.backends.cpu.llvm.crew import Crew, Task, do_all
+from pyflame_rt.cache.answers import answering
 from pyflame_rt.cache.store import current_store
 
 RNG = np.random.default_rng(5)
@@ -288,6 +289,41 @@ def test_a_crew_works_waits_and_stops():
     assert not later.done
     crew.submit(Task(lambda: done.append("never")))
     assert done == [0, 1, 2]
+
+
+def test_a_crew_with_a_delay_begins_when_the_first_answer_is_out():
+    crew, began = Crew("test", lambda: 1, delay=30.0), threading.Event()
+    with answering():
+        crew.submit(Task(began.set))
+        assert not began.wait(0.15)
+    assert began.wait(5)
+    crew.stop()
+
+
+def test_a_crew_asks_now_and_then_how_many_may_work():
+    asked = []
+    crew = Crew("test", lambda: asked.append(1) or 1)
+    for _ in range(20):
+        crew.submit(Task(lambda: None))
+    crew.wait()
+    assert len(asked) <= 2
+
+
+def test_tasks_are_shared_between_a_crew_and_who_waits_for_them():
+    crew, who = Crew("test", lambda: 1), {}
+    both = threading.Barrier(2)
+
+    def work(k):
+        who[k] = threading.current_thread().name
+        both.wait(30)  # only two threads together get past
+        return k
+
+    tasks = [Task(lambda k=k: work(k)) for k in range(4)]
+    for task in tasks:
+        crew.submit(task)
+    assert do_all(tasks) == [0, 1, 2, 3]
+    assert sorted(who.values()).count("test") == 2
+    crew.stop()
 
 
 def test_a_task_is_done_once_and_keeps_its_error():

@@ -12,7 +12,8 @@ import pyflame_rt
 from pyflame_rt.backends.cpu.onednn import live_handles
 from pyflame_rt.backends.cpu.plan import plan as planning
 from pyflame_rt.backends.cpu.plan import stored
-from pyflame_rt.cache.store import HEADER, current_store
+from pyflame_rt.cache.answers import answering
+from pyflame_rt.cache.store import HEADER, Store, current_store
 from pyflame_rt.exporters import export_onnx
 
 RNG = np.random.default_rng(11)
@@ -200,6 +201,30 @@ def test_weights_in_large_pages_stay_out_of_the_plan(tmp_path, monkeypatch):
         current_store().flush()
     (plan,) = entries("plan")
     assert plan.stat().st_size < 50_000
+    (packed,) = entries("weights")  # written once
+    assert packed.stat().st_size == HEADER + 4 * 2048 * 1024
+
+
+def test_packed_weights_are_written_after_the_first_answer(path, planned):
+    with answering():
+        with pyflame_rt.InferenceSession(path) as session:
+            first = session.run(None, feed())[0]
+            assert not entries("weights")
+        # Closing the session waited for what the plan in the cache needs.
+        assert entries("weights")
+        assert entries("plan")
+    np.testing.assert_array_equal(run(path), first)
+    assert len(planned) == 1
+
+
+def test_a_plan_whose_weights_could_not_be_written_is_still_right(path, planned, monkeypatch):
+    monkeypatch.setattr(Store, "put_large", lambda *_: False)
+    first = run(path)
+    assert not entries("weights")
+    np.testing.assert_array_equal(run(path), first)
+    monkeypatch.undo()
+    monkeypatch.setenv("PYFLAME_CACHE_DIR", str(path.parent / "cache"))
+    np.testing.assert_array_equal(run(path), first)
 
 
 def test_another_version_of_the_code_plans_anew(path, planned, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import threading
 import time
@@ -13,12 +14,14 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pyflame_rt.backends.cpu.threads import available_threads
+from pyflame_rt.cache.answers import last_answer, wait_for_answers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-__all__ = ["HELPERS", "Crew", "Task"]
+__all__ = ["HELPERS", "Crew", "Task", "do_all"]
 
+_ASK_AGAIN = 1.0  # seconds
 T = TypeVar("T")
 log = logging.getLogger("pyflame_rt")
 _crews: weakref.WeakSet[Crew] = weakref.WeakSet()
@@ -62,13 +65,21 @@ class Task(Generic[T]):
         return self._future.done()
 
 
+def do_all(tasks: Sequence[Task[T]]) -> list[T]:
+    """What tasks give, some of which a crew may do meanwhile: it begins with the first, this thread with the last."""
+    for task in reversed(tasks):
+        task.run()
+    return [task.result() for task in tasks]
+
+
 class Crew:
     """A few threads for tasks in the order they come.
 
     Args:
         name: of the threads.
         size: how many at most; 0 leaves tasks to those who ask for their results.
-        delay: seconds without a new task before the first is begun.
+        delay: seconds without a new task, or a first answer, before the first is begun; none is begun while first
+            answers are under way.
     """
 
     def __init__(self, name: str, size: Callable[[], int], *, delay: float = 0.0) -> None:
@@ -81,13 +92,14 @@ class Crew:
         self._tasks: deque[Task[Any]] = deque()
         self._threads: set[threading.Thread] = set()
         self._latest = 0.0
+        self._limit, self._asked = 0, -math.inf
         self._hurry = threading.Event()
         self._stopped = False
 
     def submit(self, task: Task[Any]) -> None:
         """Do this when it is its turn."""
-        size = self._size()
         with self._lock:
+            size = self._allowed()
             if self._stopped or not size:
                 return
             self._tasks.append(task)
@@ -101,6 +113,13 @@ class Crew:
             except RuntimeError:  # the interpreter is ending: no more threads
                 self._threads.discard(thread)
 
+    def _allowed(self) -> int:
+        """How many threads there may be, as it was lately: the system's answer takes longer than many a task."""
+        now = time.monotonic()
+        if now - self._asked > _ASK_AGAIN:
+            self._limit, self._asked = self._size(), now
+        return self._limit
+
     def _work(self) -> None:
         while True:
             self._pause()
@@ -112,8 +131,14 @@ class Crew:
             task.run()
 
     def _pause(self) -> None:
-        """Until no new task has come for a while."""
-        while not self._hurry.is_set() and (left := self._latest + self._delay - time.monotonic()) > 0:
+        """Until the first answers that tasks were made for are out, or no new task has come for a while."""
+        if not self._delay:
+            return
+        while True:
+            wait_for_answers(self._hurry)
+            left = self._latest + self._delay - time.monotonic()
+            if left <= 0 or self._hurry.is_set() or last_answer() >= self._latest:
+                return
             self._hurry.wait(left)
 
     def wait(self) -> None:

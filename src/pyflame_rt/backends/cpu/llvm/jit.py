@@ -32,7 +32,7 @@ import numpy as np
 from pyflame_rt.backends.cpu.llvm import codegen
 from pyflame_rt.backends.cpu.llvm.codegen import FULL, QUICK, object_code
 from pyflame_rt.backends.cpu.llvm.copies import emit_fill, emit_gather, emit_transpose
-from pyflame_rt.backends.cpu.llvm.crew import HELPERS, Crew, Task
+from pyflame_rt.backends.cpu.llvm.crew import HELPERS, Crew, Task, do_all
 from pyflame_rt.backends.cpu.llvm.emit import emit_rows
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.loader import load
@@ -75,7 +75,7 @@ _followers: dict[int, list[tuple[weakref.ref[Any], int]]] = {}  # quick address 
 _better: dict[int, int] = {}  # quick address -> the full form's
 
 
-# Not before the first answers are out, but as urgent as runs, which would hold up threads of low priority for long.
+# From when the first answers are out, and as urgent as runs, which would hold up threads of low priority for long.
 _finishers = Crew("pyflame-finish", lambda: min(available_threads(), 2), delay=0.25)
 
 
@@ -196,7 +196,7 @@ def _read_draft(data: bytes | None) -> tuple[bytes, Callable[[], str]] | None:
 def _loaded(wanted: dict[str, tuple[str, Callable[[], str]]]) -> None:
     """Load functions, given as key -> name and what emits the IR; returns when all of them have addresses."""
     making = {key: made for key, (name, emit) in wanted.items() if (made := _make(key, name, emit)) is not None}
-    codes = {key: made.task.result() for key, made in making.items()}
+    codes = dict(zip(making, do_all([made.task for made in making.values()]), strict=True))
     with _lock:
         for level in (FULL, QUICK):
             fresh = {k: m for k, m in making.items() if m.level == level and k not in _addresses}

@@ -24,7 +24,7 @@ from pyflame_rt.backends.cpu.onednn.primitive import Primitive
 from pyflame_rt.backends.cpu.onednn.recipes import Recipe, make_again
 from pyflame_rt.backends.cpu.plan.lower import DnnStep, KernelStep, Lowered
 from pyflame_rt.backends.cpu.plan.views import View
-from pyflame_rt.backends.cpu.plan.weights import Resident, resident
+from pyflame_rt.backends.cpu.plan.weights import Resident, packed_place, packing_beside, resident
 from pyflame_rt.backends.cpu.threads import use_threads
 from pyflame_rt.cache.pickles import StaleError, freeze, place_of, thaw
 from pyflame_rt.cache.signature import code_signature
@@ -104,23 +104,23 @@ def keep_plan(key: str, plan: StoredPlan) -> Callable[[], None] | None:
 
 
 def _reduce_array(store: Store, array: np.ndarray[Any, Any]) -> Any:
-    place = place_of(array)
+    place = place_of(array) or packed_place(array)
     if place is not None:
         return place
     if array.nbytes < MAX_INLINE or array.dtype == object or not array.flags.c_contiguous:
         return array.__reduce_ex__(5)
     key = f"constant {hashlib.sha256(array.data).hexdigest()}"
-    if store.open_map("weights", key) is None:
-        draft = store.reserve("weights", key, array.nbytes)
-        if draft is None:
-            raise pickle.PicklingError("there is no room for a constant")
-        np.frombuffer(draft.mapped, np.uint8, offset=HEADER)[:] = array.reshape(-1).view(np.uint8)
-        draft.keep()
+    if store.open_map("weights", key) is None and not store.put_large("weights", key, _bytes_of(array)):
+        raise pickle.PicklingError("there is no room for a constant")
     mapped = store.open_map("weights", key)
     place = None if mapped is None else place_of(np.frombuffer(mapped, array.dtype, offset=HEADER).reshape(array.shape))
     if place is None:
         raise pickle.PicklingError("a constant was evicted at once")
     return place
+
+
+def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _reduce_kernel_step(step: KernelStep) -> Any:
@@ -167,7 +167,8 @@ def stored_plan(key: str) -> StoredPlan | None:
         return None
     found: Any = None
     try:
-        found = thaw(data)
+        with packing_beside():
+            found = thaw(data)
         if isinstance(found, StoredPlan):
             compile_kernels([s.kernel for s in found.lowered.steps if isinstance(s, KernelStep)])
             store.touch_all(_files(found.lowered, store))

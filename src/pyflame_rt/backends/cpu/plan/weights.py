@@ -13,22 +13,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.backends.cpu.llvm.crew import HELPERS, Task
+from pyflame_rt.backends.cpu.llvm.crew import HELPERS, Task, do_all
 from pyflame_rt.backends.cpu.onednn import packing
 from pyflame_rt.backends.cpu.onednn.api import cpu_isa, version
 from pyflame_rt.backends.cpu.onednn.regions import SMALL, weights_empty
 from pyflame_rt.cache.models import is_settled
+from pyflame_rt.cache.pickles import place_of
 from pyflame_rt.cache.signature import code_signature
 from pyflame_rt.cache.store import HEADER, current_store
 from pyflame_rt.graph.locks import new_rlock
-from pyflame_rt.graph.pages import file_of, forget_pages, root_of
+from pyflame_rt.graph.pages import file_of, forget_pages, map_file, root_of
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 
-__all__ = ["Resident", "derived", "pack", "packing_beside", "resident", "sharing"]
+__all__ = ["Resident", "derived", "pack", "packed_place", "packing_beside", "resident", "sharing"]
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 # What is smaller is packed faster than a file is opened.
@@ -70,8 +73,7 @@ def packing_beside() -> Iterator[None]:
         raise
     finally:
         _beside.reset(token)
-    for task in tasks:
-        task.result()
+    do_all(tasks)
 
 
 def _do(task: Task[None], *, beside: bool = True) -> None:
@@ -94,8 +96,8 @@ def derived(
 ) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """A constant in another form, shared by everybody who asks for the same form of the same memory.
 
-    What comes from a mapped file is kept on disk too, and mapped the next time. Pages of the source are given back when
-    they were read: what is packed is not needed a second time.
+    What comes from a mapped file is written to disk too, after the first answer, and mapped the next time. Pages of the
+    source are given back when they were read: what is packed is not needed a second time.
 
     Args:
         source: the constant; its memory tells it from others.
@@ -137,11 +139,15 @@ def _known(key: tuple[Any, ...], owner: Any, result: Bytes, size: int) -> Bytes:
     """Let others find a result."""
     with _lock:
         if _watch(owner):
-            # A view of the result keeps the memory's owner, not the result itself: the owner is what must be known.
-            anchor = result.base if isinstance(result.base, np.ndarray) else result
+            anchor = _anchor(result)
             start = result.ctypes.data - anchor.ctypes.data
             _made[key], _spots[key] = anchor, slice(start, start + size)
     return result
+
+
+def _anchor(array: Bytes) -> Bytes:
+    """What views of an array keep: the memory's owner, not the array itself."""
+    return array.base if isinstance(array.base, np.ndarray) else array
 
 
 def _pack(work: Callable[[], None], source: np.ndarray[Any, Any], key: tuple[Any, ...], address: int) -> None:
@@ -158,7 +164,7 @@ def _pack(work: Callable[[], None], source: np.ndarray[Any, Any], key: tuple[Any
 def _on_disk(
     source: np.ndarray[Any, Any], form: tuple[Any, ...], size: int, fill: Callable[[Bytes], None]
 ) -> tuple[Bytes, Callable[[], None] | None] | None:
-    """The result as an entry of the store, and what makes it if it is not there; None where it cannot be kept."""
+    """The result as an entry of the store, or what makes it and writes it there later; None where it is not kept."""
     found = file_of(source)
     if found is None or not is_settled(found[1]):
         return None
@@ -168,20 +174,61 @@ def _on_disk(
     mapped = store.open_map("weights", key)
     if mapped is not None and len(mapped) == HEADER + size:
         return np.frombuffer(mapped, np.uint8, offset=HEADER), None
-    draft = store.reserve("weights", key, size)
-    if draft is None:
+    if not store.writable:
         return None
-    out = np.frombuffer(draft.mapped, np.uint8, offset=HEADER)
+    out = weights_empty(size)
+    packed = _note(out, store.path("weights", key))
 
     def work() -> None:
-        try:
-            fill(out)
-        except BaseException:
-            draft.drop()
-            raise
-        draft.keep()
+        fill(out)
+        store.writer.submit(write)
+
+    def write() -> None:
+        packed.written = store.put_large("weights", key, out.data)
 
     return out, work
+
+
+@dataclass(slots=True)
+class _Packed:
+    """Memory that was packed for an entry of the store, which is written later."""
+
+    owner: weakref.ref[Any]
+    size: int
+    path: Path
+    written: bool = False
+
+
+_packed: dict[int, _Packed] = {}  # by address
+_many = 64  # of them before those that are gone are looked for
+
+
+def _note(out: Bytes, path: Path) -> _Packed:
+    global _many
+    with _lock:
+        if len(_packed) >= _many:
+            for address in [a for a, packed in _packed.items() if packed.owner() is None]:
+                del _packed[address]
+            _many = max(64, 2 * len(_packed))
+        packed = _packed[out.ctypes.data] = _Packed(weakref.ref(_anchor(out)), out.nbytes, path)
+    return packed
+
+
+def _packed_at(array: np.ndarray[Any, Any]) -> _Packed | None:
+    packed = _packed.get(array.ctypes.data)
+    return None if packed is None or packed.owner() is None or packed.size < array.nbytes else packed
+
+
+def packed_place(array: np.ndarray[Any, Any]) -> tuple[Any, tuple[Any, ...]] | None:
+    """How a pickler writes an array that was packed in memory and is on disk too; None for others."""
+    packed = _packed_at(array)
+    if packed is None or not packed.written or not array.flags.c_contiguous:
+        return None
+    try:
+        mapped = map_file(packed.path)
+    except (OSError, ValueError):  # somebody needed the room
+        return None
+    return place_of(np.ndarray(array.shape, array.dtype, mapped, HEADER))
 
 
 @cache
@@ -228,8 +275,10 @@ _residents: weakref.WeakValueDictionary[tuple[Any, ...], Resident] = weakref.Wea
 
 def resident(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Weights that every run reads whole, taken out of a mapped file: its small pages are slower to read."""
-    if not isinstance(root_of(array), mmap.mmap) or array.nbytes < SMALL:
+    if array.nbytes < SMALL or isinstance(array, Resident):
         return array
+    if not isinstance(root_of(array), mmap.mmap):
+        return array if _packed_at(array) is None else _marked(array)
     key = (array.ctypes.data, array.shape, array.dtype.str)
     with _lock:
         found = _residents.get(key)
@@ -242,6 +291,13 @@ def resident(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
             task = _filling.get(found.ctypes.data)
     if task is not None:
         _do(task)
+    return found
+
+
+def _marked(array: np.ndarray[Any, Any]) -> Resident:
+    """The same memory: it is no file's now, but will be when a plan that reads it comes from the store."""
+    found = array.view(Resident)
+    found.source = array
     return found
 
 

@@ -1,0 +1,76 @@
+"""First answers come first: what can wait does, but never for ever."""
+
+import os
+import threading
+import time
+
+import pytest
+
+from pyflame_rt.cache.answers import answering, last_answer, wait_for_answers
+from pyflame_rt.cache.writer import Writer
+
+
+def test_the_end_of_the_last_answer_is_known():
+    begin = time.monotonic()
+    with answering(), answering():
+        assert last_answer() < begin
+    assert begin <= last_answer() <= time.monotonic()
+
+
+def test_waiting_ends_with_the_answers():
+    waited, inside, gate = [], threading.Event(), threading.Event()
+
+    def answer():
+        with answering():
+            inside.set()
+            assert gate.wait(30)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    assert inside.wait(30)
+    waiter = threading.Thread(target=lambda: waited.append(wait_for_answers(threading.Event())))
+    waiter.start()
+    waiter.join(0.12)
+    assert not waited
+    gate.set()
+    waiter.join(30)
+    thread.join(30)
+    assert waited == [None]
+
+
+def test_an_answer_that_fails_is_over():
+    with pytest.raises(KeyError), answering():
+        raise KeyError
+    wait_for_answers(threading.Event())
+
+
+def test_who_is_in_a_hurry_does_not_wait():
+    hurry = threading.Event()
+    hurry.set()
+    with answering():
+        wait_for_answers(hurry)
+
+
+def test_a_writer_rests_meanwhile_and_is_done_when_waited_for():
+    writer, done = Writer(), []
+    with answering():
+        writer.submit(lambda: done.append(1))
+        time.sleep(0.3)  # longer than it rests anyway
+        assert not done
+        writer.wait()
+        assert done == [1]
+    writer.submit(lambda: done.append(2))
+    deadline = time.monotonic() + 30
+    while len(done) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert done == [1, 2]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_does_not_wait_for_the_parents_answers():
+    with answering():
+        child = os.fork()
+        if child == 0:
+            wait_for_answers(threading.Event())
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
