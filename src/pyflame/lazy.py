@@ -60,8 +60,8 @@ class Modes(threading.local):
 
 modes = Modes()
 
-# How often a module was told to be in training or in evaluation mode, in all threads: as long as that stays the same,
-# every module is in the mode it was in.
+# How often something was changed that compiled functions count on, in all threads: modes and parts of modules, settings
+# of optimizers, which tensors require gradients, and the type of a tensor's contents.
 mode_changes = [0]
 
 

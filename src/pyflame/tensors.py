@@ -12,7 +12,7 @@ from pyflame.autograd.leaf import Leaf
 from pyflame.dtypes import DType, to_dtype
 from pyflame.evaluation import evaluate
 from pyflame.interop import apply_ufunc
-from pyflame.lazy import Val, apply, leaf, modes, onnx
+from pyflame.lazy import Val, apply, leaf, mode_changes, modes, onnx
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import core
 from pyflame.ops.core import Handle, cast, convert, wrap
@@ -87,6 +87,8 @@ class Tensor(Methods):
             value.leaf, value.needs_grad = old.leaf, True
         if value.layout is None:
             value.layout = old.layout
+        if value.spec is not old.spec:
+            mode_changes[0] += 1
         value.handles += 1
         old.handles -= 1
         self._value = value
@@ -355,6 +357,7 @@ class Tensor(Methods):
             self._rebind(v)
         v.leaf = v.leaf or Leaf()
         v.leaf.requires_grad = requires_grad
+        mode_changes[0] += 1
         v.needs_grad = requires_grad
         return self
 

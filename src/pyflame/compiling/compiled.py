@@ -10,13 +10,14 @@ import numpy as np
 
 from pyflame import watching
 from pyflame.autograd.function import with_gradient
+from pyflame.compiling.conditions import Conditions
 from pyflame.compiling.steady import Steady, steady_of
 from pyflame.compiling.tracer import Tracer
 from pyflame.compiling.trees import flatten, unflatten
 from pyflame.device import chosen
 from pyflame.dtypes import to_dtype
 from pyflame.evaluation import Work, evaluate, make_plan, to_graph
-from pyflame.lazy import Val, leaf, mode_changes, modes, spec_of
+from pyflame.lazy import Val, leaf, modes, spec_of
 from pyflame.ops.core import Handle, wrap
 from pyflame.spans import recording
 from pyflame.watching import labels_of
@@ -43,7 +44,7 @@ class _Trace:
 
     def __init__(self, tracer: Tracer, inputs: list[Val], structure: Any, results: list[Val], work: Work) -> None:
         self.structure = structure
-        self.modules = list(tracer.modules.values())
+        self.conditions = Conditions(tracer)
         graph = to_graph(work.exprs, work.leaves, work.outputs, name="compiled", spans=tracer.spans)
         self.plan = make_plan(graph, native=True)
         self.labels = labels_of(work, tracer.spans, scoped=True)
@@ -81,7 +82,6 @@ class _Trace:
         self.roots = results if self.differentiable else []
         self.steady: Steady | None = None
         self._settled = False
-        self._mode_changes = -1  # when the modules were seen to be in their modes last
 
     def settle(self, whole: bool) -> None:
         """After a replay: when this one and the one before wrote all in place, the next takes that for granted."""
@@ -145,13 +145,8 @@ class _Trace:
         return None if lf.grad is None else outs.get(id(lf.grad._value), lf.grad)
 
     def fits(self) -> bool:
-        """Whether the modules that were called are in the mode they were in, and the same gradients are there."""
-        changes = mode_changes[0]
-        if changes != self._mode_changes:
-            if not all(module.training is mode for module, mode in self.modules):
-                return False
-            self._mode_changes = changes
-        return all((lf.grad is not None) is had for lf, had in self.had_gradient)
+        """Whether modules, settings and tensors are as they were, and the same gradients are there."""
+        return self.conditions.hold() and all((lf.grad is not None) is had for lf, had in self.had_gradient)
 
     def feeds(self, tensors: list[Any]) -> list[Any]:
         """An array for each leaf."""

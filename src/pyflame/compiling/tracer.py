@@ -32,6 +32,7 @@ class Tracer:
         grads: leaves whose gradient was read or written, with the gradient they had.
         cleared: those of them (ids) whose gradient was dropped unseen: whether there was one makes no difference.
         modules: what was called in which mode (object, training).
+        settings: optimizers that stepped.
         spans: which module recorded what.
     """
 
@@ -44,6 +45,7 @@ class Tracer:
         self.grads: dict[int, tuple[Leaf, Any]] = {}
         self.cleared: set[int] = set()
         self.modules: dict[int, tuple[Any, bool]] = {}
+        self.settings: dict[int, Any] = {}
         self.placeholders: dict[int, int] = {}
         self.spans = Spans()
 
@@ -89,6 +91,10 @@ class Tracer:
     def note_mode(self, module: Any) -> None:
         """Note that a module was called: its mode becomes a condition for using the trace again."""
         self.modules[id(module)] = (module, bool(module.training))
+
+    def note_settings(self, settings: Any) -> None:
+        """Note an optimizer: what its `fixed()` says after the trace becomes a condition for using the trace again."""
+        self.settings[id(settings)] = settings
 
     def refuse_evaluation(self, roots: Sequence[Val]) -> None:
         """Contents of what the function computes are not there while it is traced."""

@@ -64,6 +64,23 @@ class Metric(ABC):
         twin.reset()
         return twin
 
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps: the attributes that hold numbers, text, arrays, or nests of them."""
+        return {
+            name: value.state_dict() if isinstance(value, Metric) else copy.deepcopy(value)
+            for name, value in vars(self).items()
+            if isinstance(value, Metric) or _plain(value)
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        for name, value in state.items():
+            own = getattr(self, name, None)
+            if isinstance(own, Metric):
+                own.load_state_dict(value)
+            else:
+                setattr(self, name, copy.deepcopy(value))
+
     def __call__(self, preds: Any, target: Any) -> Score:
         """Update, and answer for this batch alone."""
         self.update(preds, target)
@@ -73,3 +90,11 @@ class Metric(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.compute()})"
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_plain(part) for part in value)
+    if isinstance(value, dict):
+        return all(isinstance(key, str | int) and _plain(part) for key, part in value.items())
+    return value is None or isinstance(value, int | float | str | np.ndarray | np.generic)

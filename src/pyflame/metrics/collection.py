@@ -49,6 +49,16 @@ class MetricCollection:
         twins = {name: metric.clone() for name, metric in self._metrics.items()}
         return MetricCollection(twins, prefix=self.prefix if prefix is None else prefix)
 
+    def state_dict(self) -> dict[str, Any]:
+        """The states of all, by name."""
+        return {name: metric.state_dict() for name, metric in self._metrics.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint; metrics that it does not have stay as they are."""
+        for name, saved in state.items():
+            if name in self._metrics:
+                self._metrics[name].load_state_dict(saved)
+
     def __call__(self, preds: Any, target: Any) -> dict[str, Score]:
         """Update all, and answer for this batch alone."""
         return {self.prefix + name: metric(preds, target) for name, metric in self._metrics.items()}

@@ -94,21 +94,25 @@ class Module:
         if isinstance(value, Parameter):
             self._forget(name)
             self._parameters[name] = value
+            mode_changes[0] += 1
         elif isinstance(value, Module):
             self._forget(name)
             self._modules[name] = value
+            mode_changes[0] += 1
         elif name in self._parameters:
             if value is not None:
                 raise TypeError(
                     f"cannot assign {type(value).__name__} as parameter {name!r} (nn.Parameter or None expected)"
                 )
             self._parameters[name] = None
+            mode_changes[0] += 1
         elif name in self._modules:
             if value is not None:
                 raise TypeError(
                     f"cannot assign {type(value).__name__} as child module {name!r} (Module or None expected)"
                 )
             self._modules[name] = None
+            mode_changes[0] += 1
         elif name in self._buffers:
             if value is not None and not isinstance(value, Tensor):
                 raise TypeError(f"cannot assign {type(value).__name__} as buffer {name!r} (Tensor or None expected)")
@@ -137,6 +141,7 @@ class Module:
         """Take a name out of every table; whether it was in one."""
         self.__dict__.pop(name, None)
         self._transient.discard(name)
+        mode_changes[0] += 1
         return any(table.pop(name, table) is not table for table in (self._parameters, self._buffers, self._modules))
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
@@ -147,6 +152,7 @@ class Module:
                 f"cannot register {type(param).__name__} as parameter {name!r} (nn.Parameter or None expected)"
             )
         self._parameters[name] = param
+        mode_changes[0] += 1
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Add a tensor that is state but not trained; `persistent=False` keeps it out of `state_dict`."""
@@ -163,6 +169,7 @@ class Module:
         if module is not None and not isinstance(module, Module):
             raise TypeError(f"{type(module).__name__} is not a Module")
         self._modules[name] = module
+        mode_changes[0] += 1
         return module
 
     add_module = register_module

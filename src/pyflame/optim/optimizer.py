@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
 from pyflame.arrays import adopt
 from pyflame.autograd import enable_grad, no_grad
 from pyflame.evaluation import evaluate
-from pyflame.lazy import modes
+from pyflame.lazy import mode_changes, modes
 from pyflame.ops.core import cast
 from pyflame.spans import placed
 from pyflame.tensors import Tensor
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Optimizer", "ParamGroup", "Slots"]
 
+# Read anew by each step, compiled or not.
+RATES = ("lr", "initial_lr")
 Slots: TypeAlias = dict[str, Tensor]
 
 
@@ -34,7 +36,23 @@ class ParamGroup(dict[str, Any]):
         if key == "lr":
             value = float(value)
             self.lr_tensor.data = _number(value)
+        else:
+            mode_changes[0] += 1
         super().__setitem__(key, value)
+
+    def fixed(self) -> list[Any]:
+        """What a compiled step is made for: all settings but the learning rate, and the parameters."""
+        plain = [(k, v) for k, v in self.items() if isinstance(v, int | float | str | tuple | None) and k not in RATES]
+        return [*plain, *map(id, self["params"])]
+
+    def update(self, *args: Any, **settings: Any) -> None:
+        """Take over settings."""
+        for key, value in dict(*args, **settings).items():
+            self[key] = value
+
+    def __ior__(self, other: Any) -> Self:
+        self.update(other)
+        return self
 
 
 class Optimizer:
@@ -98,6 +116,7 @@ class Optimizer:
                 raise ValueError("some parameters appear in more than one place")
             known.add(id(p))
         self.param_groups.append(ParamGroup({**self.defaults, **given}))
+        mode_changes[0] += 1
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Change every parameter that has a gradient; all are computed in one go.
@@ -109,11 +128,18 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
+        if modes.tracer is not None:
+            modes.tracer.note_settings(self)
         with no_grad(), placed("optimizer"):
             changed = [handle for group in self.param_groups for handle in self._step_group(group)]
         if changed and modes.tracer is None:
             evaluate([handle._value for handle in changed])
         return loss
+
+    def fixed(self) -> list[Any]:
+        """What a compiled step is made for; when it is different, another one is made."""
+        kept = [id(slot) for slots in self.state.values() for slot in slots.values()]
+        return [*(group.fixed() for group in self.param_groups), kept]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients, or set them to zero."""
@@ -200,10 +226,9 @@ class Optimizer:
         for counter, members in cohorts.items():
             # A first step counts like every other, so that a compiled one can be replayed.
             own = _number(0.0) if counter is None else counter
-            if counter is None or using[counter] == len(members):
-                own.data = own + 1.0
-            else:
-                own = own + 1.0
+            if counter is not None and using[counter] != len(members):
+                own = _number(counter.item())  # the others stay behind
+            own.data = own + 1.0
             for p in members:
                 self.state[p]["step"] = own
             moved[own] = members
@@ -243,6 +268,8 @@ def _in(dtype: DType, shared: Slots) -> Slots:
 def _loaded(p: Tensor, slots: Mapping[str, Any]) -> Slots:
     made: Slots = {}
     for name, value in slots.items():
+        if value is None:
+            continue
         array = np.asarray(value.detach().numpy() if hasattr(value, "detach") else value)
         if name == "step":
             made[name] = _number(float(array))
@@ -250,4 +277,6 @@ def _loaded(p: Tensor, slots: Mapping[str, Any]) -> Slots:
             raise ValueError(f"loaded {name} has shape {list(array.shape)}, its parameter {list(p.shape)}")
         else:
             made[name] = adopt(np.array(array, p.dtype.numpy))
+    if made and "step" not in made:  # torch's SGD does not count; there was a step where there is a momentum
+        made["step"] = _number(1.0)
     return made

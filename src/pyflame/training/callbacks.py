@@ -45,7 +45,7 @@ class Callback:
         """Before a batch."""
 
     def on_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
-        """After a batch; logs hold its loss (a tensor: reading it waits for the step)."""
+        """After a batch; logs hold its loss and size, the steps done, and whether it ended one (`stepped`)."""
 
     def on_validation_end(self, logs: dict[str, Any]) -> None:
         """After a validation."""
@@ -110,7 +110,9 @@ class EarlyStopping(Callback):
         self._weights: dict[str, Any] | None = None
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        """Compare, and ask the trainer to stop where it is time."""
+        """Compare, and ask the trainer to stop where it is time; an epoch that was cut off does not count."""
+        if not self.trainer.epoch_finished:
+            return
         if self._best.takes(_measured(logs, self.monitor, "EarlyStopping")):
             self.wait = 0
             if self.restore_best_weights:
@@ -185,7 +187,7 @@ class ModelCheckpoint(Callback):
 
 
 class LearningRateScheduler(Callback):
-    """Moves a scheduler on after each epoch, or after each batch.
+    """Moves a scheduler on after each epoch, or after each step of the optimizer.
 
     Example:
         >>> import pyflame as pf
@@ -205,13 +207,18 @@ class LearningRateScheduler(Callback):
 
     def on_batch_end(self, batch: int, logs: dict[str, Any]) -> None:  # noqa: ARG002
         """One step, where the interval is a step."""
-        if self.interval == "step":
-            self.scheduler.step()
+        if self.interval == "step" and logs.get("stepped", True):
+            self._move(logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:  # noqa: ARG002
-        """One step, where the interval is an epoch."""
-        if self.interval == "step":
-            return
+        """One step, where the interval is an epoch; one that was cut off does not count."""
+        if self.interval == "epoch" and (self._trainer() is None or self.trainer.epoch_finished):
+            self._move(logs)
+
+    def _trainer(self) -> Trainer | None:
+        return getattr(self, "trainer", None)
+
+    def _move(self, logs: dict[str, Any]) -> None:
         if isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step(_measured(logs, self.monitor, "LearningRateScheduler"))
         else:

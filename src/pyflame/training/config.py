@@ -23,14 +23,14 @@ class TrainerConfig:
         max_steps: Optimizer steps after which training ends, whatever the epoch.
         grad_clip_norm: Largest norm of all gradients together.
         grad_clip_value: Largest size of each gradient's elements.
-        accumulate_grad_batches: Batches whose gradients are averaged for one step.
+        accumulate_grad_batches: Batches whose gradients are averaged, sample by sample, for one step.
         log_interval: Steps between updates of the shown loss.
-        eval_interval: Steps between validations; None validates at the end of each epoch.
+        eval_interval: Steps between validations within an epoch; there is one at the end of each epoch besides.
         checkpoint_dir: Where checkpoints and the loss curve go; None writes neither.
         checkpoint_interval: Epochs between checkpoints.
         checkpoint_steps: Also a checkpoint after every so many steps.
         keep_checkpoints: How many of the newest checkpoints stay.
-        early_stopping_patience: Validations without progress after which training ends.
+        early_stopping_patience: Epochs without progress after which training ends.
         early_stopping_metric: What progress is measured by.
         early_stopping_mode: Whether less ("min") or more ("max") is better.
         precision: "float32", or the type of a mixed-precision forward pass: "bfloat16" or "float16".

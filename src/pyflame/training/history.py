@@ -43,6 +43,14 @@ class History(dict[str, list[float]]):
                 values.extend([math.nan] * (before - len(values)))
                 values.append(float(value))
 
+    def drop_last(self) -> None:
+        """Forget the newest epoch."""
+        last = self.epochs
+        for name in [name for name, values in self.items() if len(values) == last]:
+            self[name].pop()
+            if not self[name]:
+                del self[name]
+
     def best(self, name: str, mode: str = "min") -> tuple[int, float]:
         """The epoch (from 0) and value where a measure was best."""
         known = [(value, epoch) for epoch, value in enumerate(self[name]) if not math.isnan(value)]

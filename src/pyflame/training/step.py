@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyflame.autograd import no_grad
 from pyflame.dtypes import DType
 from pyflame.nn.utils import clip_grad_norm_, clip_grad_value_
 from pyflame.ops.core import cast
@@ -38,18 +39,52 @@ class Step:
         self.model, self.optimizer, self.loss_fn, self.config = model, optimizer, loss_fn, config
         self.scaler = GradScaler() if config.precision == "float16" else None
         self.accumulate = config.accumulate_grad_batches
+        self._samples, self._unit = 0, 0
         self._whole = self._compiled() if self._can_compile() else self._one_go
 
-    def __call__(self, inputs: Any, targets: Any, *, last: bool) -> tuple[Tensor, Any]:
+    def __call__(self, inputs: Any, targets: Any, *, last: bool, size: int = 1) -> tuple[Tensor, Any]:
         """The loss and outputs of a batch; parameters change at the last batch of an accumulation."""
         if self.scaler is None and self.accumulate == 1:
             return self._whole(inputs, targets)
         loss, outputs = self.forward(inputs, targets)
-        part = loss / self.accumulate if self.accumulate > 1 else loss
+        self._unit = self._unit or max(size, 1)
+        self._samples += max(size, 1)
+        # A batch counts by its samples, as it would in one large batch.
+        share = max(size, 1) / (self._unit * self.accumulate)
+        part = loss if share == 1 else loss * share
         (part if self.scaler is None else self.scaler.scale(part)).backward()
         if last:
-            self._update()
+            self.finish()
         return loss.detach(), outputs
+
+    def finish(self) -> bool:
+        """Step with the gradients that have come together, however few; whether there were any."""
+        if not self._samples:
+            return False
+        expected, there = self._unit * self.accumulate, self._samples
+        if there != expected:
+            with no_grad():
+                for p in self._parameters():
+                    if p.grad is not None:
+                        p.grad = p.grad.detach() * (expected / there)
+        self._samples = self._unit = 0
+        self._update()
+        return True
+
+    def pending(self) -> dict[str, Any] | None:
+        """The gradients of a step whose batches have not all come."""
+        if not self._samples:
+            return None
+        gradients = [None if p.grad is None else p.grad.detach() for p in self._parameters()]
+        return {"samples": self._samples, "unit": self._unit, "gradients": gradients}
+
+    def load_pending(self, state: dict[str, Any] | None) -> None:
+        """Go on from such gradients."""
+        self.optimizer.zero_grad()
+        self._samples, self._unit = (0, 0) if state is None else (state["samples"], state["unit"])
+        if state is not None:
+            for p, gradient in zip(self._parameters(), state["gradients"], strict=True):
+                p.grad = gradient
 
     def forward(self, inputs: Any, targets: Any) -> tuple[Tensor, Any]:
         """The loss (in float32) and the outputs."""
@@ -76,11 +111,14 @@ class Step:
         self._update()
         return loss.detach(), outputs
 
+    def _parameters(self) -> list[Tensor]:
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
+
     def _update(self) -> None:
         config = self.config
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        parameters = self._parameters()
         if config.grad_clip_value is not None:
             clip_grad_value_(parameters, config.grad_clip_value)
         if config.grad_clip_norm is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,11 @@ from pyflame.autograd import no_grad
 from pyflame.data.collate import to_arrays, to_tensors
 from pyflame.metrics import Metric, MetricCollection
 from pyflame.random import get_rng_state, manual_seed, set_rng_state
-from pyflame.training.callbacks import Callback, EarlyStopping
+from pyflame.training.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from pyflame.training.checkpoints import prune_checkpoints, read_checkpoint, write_whole
 from pyflame.training.config import TrainerConfig
 from pyflame.training.history import History
+from pyflame.training.orders import begin_order, order_state, restore_order
 from pyflame.training.progress import ProgressBar
 from pyflame.training.step import Step, apply_model
 
@@ -70,8 +72,11 @@ class Trainer:
         self.epoch, self.global_step, self._batch = 0, 0, 0
         self.should_stop, self.stop_reason = False, ""
         self._epoch_rng: tuple[int, int] | None = None
+        self._order: list[dict[str, Any]] = []
+        self._next_order: list[dict[str, Any]] = []
         self._resume: dict[str, Any] | None = None
         self._running: list[float] = []
+        self._epoch_over, self._partial_row = False, False
         self._step = Step(model, optimizer, loss_fn, self.config)
 
     def fit(
@@ -85,9 +90,9 @@ class Trainer:
         Args:
             train_loader: Gives batches: (inputs, targets), or inputs alone, of arrays or tensors.
             val_loader: Batches to validate with.
-            epochs: In place of the config's `max_epochs`.
+            epochs: In place of the config's `max_epochs`: how many there are to be in all, those done before included.
         """
-        total = epochs or self.config.max_epochs
+        total = self.config.max_epochs if epochs is None else epochs
         if self.config.seed is not None and self._resume is None:
             manual_seed(self.config.seed)
         self.should_stop, self.stop_reason = False, ""
@@ -141,7 +146,7 @@ class Trainer:
         return np.concatenate(parts)
 
     def stop(self, reason: str = "") -> None:
-        """End training after the batch that is under way."""
+        """End training after the step that is under way; a later `fit` goes on from there."""
         self.should_stop, self.stop_reason = True, reason
 
     def save_checkpoint(self, path: str | Path) -> None:
@@ -149,46 +154,67 @@ class Trainer:
         write_whole(self._state(), path)
 
     def load_checkpoint(self, path: str | Path) -> None:
-        """Take over a checkpoint; the next `fit` goes on where it was written, with the same losses."""
+        """Take over a checkpoint; the next `fit` goes on where it was written, with the same losses.
+
+        Callbacks take over the states of those of the same class; a state that nobody takes is left with a warning.
+        """
         state = read_checkpoint(path)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        if len(state["callbacks"]) != len(self.callbacks):
-            raise ValueError(
-                f"The checkpoint has {len(state['callbacks'])} callbacks, this trainer {len(self.callbacks)}"
-            )
-        for callback, saved in zip(self.callbacks, state["callbacks"], strict=True):
-            callback.load_state_dict(saved)
+        self._load_callbacks(path, state["callbacks"])
         if self._step.scaler is not None and state["scaler"] is not None:
             self._step.scaler.load_state_dict(state["scaler"])
+        self._step.load_pending(state["pending"])
+        if self.metrics is not None and state["metrics"] is not None:
+            self.metrics.load_state_dict(state["metrics"])
         position = state["position"]
         self.epoch, self.global_step, self._batch = position["epoch"], position["step"], position["batch"]
         self.history = History(state["history"], steps=list(state["steps"]))
-        self._running = list(position["running"])
+        self._running, self._partial_row = list(position["running"]), position["partial_row"]
         self._resume = position
 
     def save_weights(self, path: str | Path) -> None:
         """Write the model's weights alone; `pf.load` reads them."""
         write_whole(self.model.state_dict(), path)
 
-    def _state(self) -> dict[str, Any]:
-        position = {
-            "epoch": self.epoch,
+    def _position(self) -> dict[str, Any]:
+        """Where training is; a callback that is told of an epoch's end saves the beginning of the next one."""
+        if self._resume is not None:
+            return self._resume
+        over = self._epoch_over
+        return {
+            "epoch": self.epoch + int(over),
             "step": self.global_step,
-            "batch": self._batch,
+            "batch": 0 if over else self._batch,
             "rng": list(get_rng_state()),
-            "epoch_rng": list(self._epoch_rng or get_rng_state()),
-            "running": self._running,
+            "epoch_rng": list(get_rng_state() if over else self._epoch_rng or get_rng_state()),
+            "order": self._next_order if over else self._order,
+            "running": [] if over else self._running,
+            "partial_row": False if over else self._partial_row,
         }
+
+    def _state(self) -> dict[str, Any]:
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "callbacks": [callback.state_dict() for callback in self.callbacks],
+            "callbacks": [[type(callback).__name__, callback.state_dict()] for callback in self.callbacks],
             "scaler": None if self._step.scaler is None else self._step.scaler.state_dict(),
-            "position": position,
+            "pending": self._step.pending(),
+            "metrics": None if self.metrics is None else self.metrics.state_dict(),
+            "position": self._position(),
             "history": dict(self.history),
             "steps": self.history.steps,
         }
+
+    def _load_callbacks(self, path: str | Path, saved: list[Any]) -> None:
+        waiting = list(self.callbacks)
+        for name, state in saved:
+            match = next((callback for callback in waiting if type(callback).__name__ == name), None)
+            if match is not None:
+                waiting.remove(match)
+                match.load_state_dict(state)
+            elif state:
+                warnings.warn(f"{path} has the state of a {name}, which this trainer has not", stacklevel=3)
 
     def _own_callbacks(self, given: Sequence[Callback]) -> list[Callback]:
         own: list[Callback] = []
@@ -204,53 +230,83 @@ class Trainer:
         for callback in self.callbacks:
             getattr(callback, event)(*args)
 
+    def _tell_end(self, logs: dict[str, Any]) -> None:
+        """Tell of an epoch's end; those that write checkpoints come last, so that they write what the others did."""
+        for callback in sorted(self.callbacks, key=lambda callback: isinstance(callback, ModelCheckpoint)):
+            callback.on_epoch_end(self.epoch, logs)
+
     def _train_epoch(self, loader: Iterable[Any], val_loader: Iterable[Any] | None, total: int) -> None:
         self.model.train()
-        if self.metrics is not None:
+        if self.metrics is not None and not self._batch:
             self.metrics.reset()
-        batches = len(loader) if isinstance(loader, Sized) else None
+        batches = _length(loader)
         self._tell("on_epoch_begin", self.epoch, {"epochs": total, "batches": batches})
         finished = True
         for batch in self._batches(loader):
-            self._train_batch(batch, batches, val_loader)
-            if self.should_stop:
-                finished = False
+            last = self._train_batch(batch, batches, val_loader)
+            if self.should_stop and last:
+                finished = self._batch == batches
                 break
         if not self._running:
             raise ValueError("The training loader gave no batches")
+        if finished and self._step.finish():
+            self.global_step += 1
+        self._next_order = order_state(loader)
+        self._end_epoch(val_loader, finished=finished)
+        due = self.should_stop or self.epoch % self.config.checkpoint_interval == 0
+        if self.config.checkpoint_dir is not None and due:
+            self._checkpoint()
+
+    def _end_epoch(self, val_loader: Iterable[Any] | None, *, finished: bool) -> None:
+        """Measure and tell; an epoch that was stopped on its way is gone on with by the next `fit`."""
+        if self._partial_row:
+            self.history.drop_last()
         logs = {"loss": float(np.mean(self._running)), **_numbers(self.metrics)}
         if val_loader is not None:
             logs |= self._validate(val_loader)
         logs["lr"] = self.optimizer.get_lr()
         self.history.add(logs)
-        self._tell("on_epoch_end", self.epoch, logs)
-        self.epoch += int(finished or self.should_stop)
-        self._batch, self._epoch_rng, self._running = 0, None, []
-        if self.config.checkpoint_dir is not None and self.epoch % self.config.checkpoint_interval == 0:
-            self._checkpoint()
+        self._epoch_over, self._partial_row = finished, not finished
+        try:
+            self._tell_end(logs)
+        finally:
+            self._epoch_over = False
+        if finished:
+            self.epoch += 1
+            self._batch, self._epoch_rng, self._order, self._running = 0, None, self._next_order, []
+        else:
+            self._resume = self._position()
+
+    @property
+    def epoch_finished(self) -> bool:
+        """Whether `on_epoch_end` is told of a whole epoch; False for one that `stop` or `max_steps` cut off."""
+        return self._epoch_over
 
     def _batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         """The batches of this epoch, from where a checkpoint left off."""
         resume, self._resume = self._resume, None
-        if resume is None:
-            self._epoch_rng = get_rng_state()
-            yield from loader
-            return
-        self._epoch_rng = (int(resume["epoch_rng"][0]), int(resume["epoch_rng"][1]))
-        set_rng_state(self._epoch_rng)
+        if resume is not None:
+            self._epoch_rng = (int(resume["epoch_rng"][0]), int(resume["epoch_rng"][1]))
+            set_rng_state(self._epoch_rng)
+            restore_order(loader, resume["order"])
+        self._epoch_rng, self._order = get_rng_state(), order_state(loader)
+        begin_order(loader, self.epoch)
         batches = iter(loader)
-        for _ in range(self._batch):
-            if next(batches, None) is None:
-                raise ValueError(f"The checkpoint was written after batch {self._batch}; the loader has fewer")
-        set_rng_state((int(resume["rng"][0]), int(resume["rng"][1])))
+        if resume is not None and self._batch:
+            for _ in range(self._batch):
+                if next(batches, None) is None:
+                    raise ValueError(f"The checkpoint was written after batch {self._batch}; the loader has fewer")
+            set_rng_state((int(resume["rng"][0]), int(resume["rng"][1])))
         yield from batches
 
-    def _train_batch(self, batch: Any, batches: int | None, val_loader: Iterable[Any] | None) -> None:
+    def _train_batch(self, batch: Any, batches: int | None, val_loader: Iterable[Any] | None) -> bool:
+        """Whether the batch was the last of its step."""
         config = self.config
         inputs, targets = split_batch(batch)
         self._tell("on_batch_begin", self._batch, {})
         last = (self._batch + 1) % config.accumulate_grad_batches == 0 or self._batch + 1 == batches
-        loss, outputs = self._step(inputs, targets, last=last)
+        size = batch_size(inputs)
+        loss, outputs = self._step(inputs, targets, last=last, size=size)
         if self.metrics is not None:
             self.metrics.update(outputs, targets)
         value = float(loss.item())
@@ -261,7 +317,8 @@ class Trainer:
         number = self._batch
         self._batch += 1
         self.global_step += int(last)
-        self._tell("on_batch_end", number, {"loss": value, "size": batch_size(inputs), "step": self.global_step})
+        logs = {"loss": value, "size": size, "step": self.global_step, "stepped": last}
+        self._tell("on_batch_end", number, logs)
         if last and config.max_steps is not None and self.global_step >= config.max_steps:
             self.stop(f"max_steps={config.max_steps} reached")
         if last and config.eval_interval and val_loader is not None and self.global_step % config.eval_interval == 0:
@@ -269,6 +326,7 @@ class Trainer:
         due = last and config.checkpoint_steps and self.global_step % config.checkpoint_steps == 0
         if due and config.checkpoint_dir is not None:
             self._checkpoint()
+        return last
 
     def _validate(self, loader: Iterable[Any]) -> dict[str, float]:
         logs = self.evaluate(loader, prefix="val_")
@@ -303,6 +361,14 @@ def batch_size(inputs: Any) -> int:
     first = next(iter(inputs.values())) if isinstance(inputs, dict) else inputs
     first = first[0] if isinstance(first, tuple | list) else first
     return int(first.shape[0]) if len(first.shape) else 1
+
+
+def _length(loader: Iterable[Any]) -> int | None:
+    """How many batches there are, where the loader knows."""
+    try:
+        return len(loader) if isinstance(loader, Sized) else None
+    except TypeError:  # a loader of a stream without a length
+        return None
 
 
 def _collection(metrics: Any) -> MetricCollection | None:
