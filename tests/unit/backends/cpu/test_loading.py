@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+import os
 import random
 import subprocess
 import sys
@@ -92,6 +93,28 @@ def test_objects_that_come_together_share_pages_and_jumps():
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(ctypes.addressof(value))
         assert value.value == math.atan2(2.5, k + 0.5)
     assert max(addresses) - min(addresses) < 4096
+
+
+@HERE
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_leaves_code_of_its_parent_alone():
+    """Both have the same free pages, and load there what is not the same."""
+    codes = [object_code(CALLING.replace("3.25", f"{k}.5")) for k in range(3)]
+    loader.place(codes[:1], ["calling"])
+    before, after = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        os.read(before[0], 1)
+        loader.place(codes[2:], ["calling"])
+        os.write(after[1], b"!")
+        os._exit(0)
+    (address,) = loader.place(codes[1:2], ["calling"])
+    os.write(before[1], b"!")
+    os.read(after[0], 1)
+    os.waitpid(child, 0)
+    value = ctypes.c_double(5.0)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(ctypes.addressof(value))
+    assert value.value == math.atan2(2.5, 1.5)
 
 
 @HERE

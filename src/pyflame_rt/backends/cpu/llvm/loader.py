@@ -123,10 +123,15 @@ class _Room:
         """Whole pages that may be written to, until `protect`."""
         size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         if self._used + size > len(self._memory):
-            self._memory, self._used = np.frombuffer(mmap.mmap(-1, max(size, _CHUNK)), np.uint8), 0
+            self._memory, self._used = self._fresh(max(size, _CHUNK)), 0
             _kept.append(self._memory)
         self._used += size
         return self._memory[self._used - size : self._used]
+
+    @staticmethod
+    def _fresh(size: int) -> Bytes:
+        # Private: what a forked child writes here must not appear in its parent's code, nor the other way round.
+        return np.frombuffer(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
 
 
 _kept: list[Bytes] = []
