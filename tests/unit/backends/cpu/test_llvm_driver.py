@@ -177,3 +177,81 @@ def test_layouts_are_words():
     for structure in (Plan, Step, Patch):
         assert ctypes.sizeof(structure) == 8 * len(structure._fields_)
     assert ctypes.sizeof(POINTER(c_int)) == 8
+
+
+class Watched:
+    """A plan of two threads whose clock and whose parallel regions are ours."""
+
+    def __init__(self):
+        self.now, self.took, self.regions = 0, {1: 0, 2: 0}, 0
+        self.calls = [
+            CFUNCTYPE(c_int, c_int, POINTER(c_int64))(self._clock),
+            CFUNCTYPE(None, c_void_p, c_void_p, c_int, c_int)(self._parallel),
+            CFUNCTYPE(c_int)(lambda: 0),
+        ]
+        clock, parallel, number = (ctypes.cast(call, c_void_p).value for call in self.calls)
+        self.data, self.budget = np.zeros(8, "f"), np.array([2, 0], np.int64)
+        step = kernel_step(add(1.0), [self.data.ctypes.data] * 2, 8, grain=1)
+        self.built = Built([step], threads=2, budget=self.budget.ctypes.data)
+        plan = self.plan = self.built.plan
+        driver.watch(plan)
+        plan.clock, plan.parallel, plan.thread_num = clock, parallel, number
+
+    def _clock(self, _kind, stamp):
+        stamp[0], stamp[1] = divmod(self.now, 1_000_000_000)
+        self.now += self.took[1]  # as long as the run that begins has one thread
+        return 0
+
+    def _parallel(self, work, team, threads, _flags):
+        assert threads == 2
+        self.now += self.took[2] - self.took[1]
+        self.regions += 1
+        CFUNCTYPE(None, c_void_p)(work)(team)
+
+    def threads(self, runs):
+        """How many threads each of so many runs had."""
+        counts = []
+        for _ in range(runs):
+            before, was = self.regions, float(self.data[0])
+            assert self.built.run() == 0
+            np.testing.assert_array_equal(self.data, was + 1)
+            assert self.budget[1] == 0
+            counts.append(1 + self.regions - before)
+        return counts
+
+
+@pytest.fixture
+def watched():
+    if not driver.clock():
+        pytest.skip("no clock in the C library")
+    return Watched()
+
+
+def test_a_short_run_uses_threads_that_come_in_time(watched):
+    watched.took = {1: 20_000, 2: 11_000}
+    assert watched.threads(3) == [1, 1, 1]
+    assert watched.plan.alone == 20_000
+    later = watched.threads(600)
+    assert later.count(1) == 2  # now and then one thread shows what it takes
+    watched.took = {1: 30_000, 2: 17_000}  # a slower machine
+    assert watched.threads(3000).count(1) < 100
+    assert 29_000 <= watched.plan.alone <= 30_000
+
+
+def test_a_short_run_does_without_threads_that_come_late(watched):
+    watched.took = {1: 20_000, 2: 200_000}
+    seen = watched.threads(3000)
+    assert seen.count(2) < 60
+    assert watched.plan.pause == 1024
+    watched.took = {1: 20_000, 2: 11_000}  # the neighbour has gone
+    watched.threads(1100)
+    assert watched.threads(1000).count(2) > 990
+
+
+def test_one_late_run_is_no_reason(watched):
+    watched.took = {1: 20_000, 2: 11_000}
+    watched.threads(20)
+    watched.took = {1: 20_000, 2: 900_000_000}
+    assert watched.threads(1) == [2]
+    watched.took = {1: 20_000, 2: 11_000}
+    assert watched.threads(10) == [2] * 10

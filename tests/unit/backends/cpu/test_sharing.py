@@ -132,6 +132,28 @@ def test_a_child_computes_again_and_again_on_any_thread(data):
     assert right()
 
 
+def test_the_thread_that_forked_runs_a_short_plan_itself():
+    """Handing over a few microseconds of work to another thread would take many times as long as the work."""
+    session = InferenceSession(vectors(), SessionOptions(num_threads=2))
+    x = RNG.standard_normal((1, 784)).astype(np.float32)
+    wanted = session.run(None, {"x": x})[0]
+    engine = session._plain
+    if engine.short is None:
+        pytest.skip("arrays are not read in place here")
+    assert next(iter(engine._plans.values())).parallel
+
+    def work():
+        right = np.allclose(session.run(None, {"x": x})[0], wanted, rtol=1e-4, atol=1e-5)
+        return right and not next(iter(engine._plans.values())).parallel and engine.short is not None
+
+    assert in_child(work) == 0
+
+
+def vectors():
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], "product")]
+    return model(nodes, [weight("w", 784, 256)], [1, 784], 2)
+
+
 def test_forks_while_other_threads_compile_and_run():
     """A fork in the middle of code generation and planning: the child must neither hang nor crash."""
     stop = threading.Event()

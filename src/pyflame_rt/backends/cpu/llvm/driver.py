@@ -39,12 +39,20 @@ __all__ = [
     "openmp",
     "prepare_driver",
     "run",
+    "watch",
 ]
 
 CANCELLED = -1
 MAX_THREADS = 64  # chunks of a step are claimed in one 64-bit word
 # The clock that time.perf_counter_ns reads, so that both count from the same moment.
 CLOCK = 8 if sys.platform == "darwin" else 1
+# Of watched plans: what a late run adds to doubt, how much of it is too much; runs on one thread that follow then, at
+# first and at most; and how often one is made to see what it takes.
+_LATE, _DOUBTFUL = 4, 8
+_PAUSE, _LONGEST_PAUSE = 32, 1024
+_RENEWED = 256
+_UNJUDGED = 2  # runs on several threads after such on one: a thread that sleeps has to wake first
+_FIRST = 3  # runs on one thread before the first on several
 _ALIGNED_ROWS = 1024  # from so many rows a thread on, chunks begin at multiples of 64
 
 
@@ -102,9 +110,16 @@ class Plan(ctypes.Structure):
         ("thread_num", c_void_p),  # omp_get_thread_num
         ("num_threads", c_int64),
         ("failed", c_int64),
-        ("clock", c_void_p),  # clock_gettime, used only when there are times
+        ("clock", c_void_p),  # clock_gettime, used only when there are times or the plan is watched
         ("times", c_void_p),  # nsteps + 1 pairs of seconds and nanoseconds, null: not asked for
         ("budget", c_void_p),  # two int64: threads of the process, runs under way; null: this run has all it asks for
+        ("watched", c_int64),  # 1: runs that are short enough to wait longer for a thread than it saves; needs a clock
+        ("single", c_int64),  # 1: this run has one thread
+        ("left", c_int64),  # runs on one thread before threads are tried again
+        ("pause", c_int64),  # how many of them there were the last time
+        ("alone", c_int64),  # nanoseconds that a run on one thread takes
+        ("doubt", c_int64),  # grows with runs on several threads that took longer, shrinks with others
+        ("tried", c_int64),  # runs on several threads
     )
 
 
@@ -146,6 +161,12 @@ def clock() -> int:
     """Address of the C library's clock_gettime; 0 where there is none."""
     function = getattr(ctypes.CDLL(None), "clock_gettime", None) if os.name == "posix" else None
     return 0 if function is None else ctypes.cast(function, c_void_p).value or 0
+
+
+def watch(plan: Plan) -> None:
+    """Let a plan of little work, none of it by primitives of several threads, find out whether these come in time."""
+    if clock():
+        plan.watched, plan.clock, plan.left, plan.pause = 1, clock(), _FIRST, _PAUSE
 
 
 @cache
@@ -261,7 +282,7 @@ def _emit_run(b: Builder) -> None:
     """The entry: counts itself among the runs under way, so that these can share the process's threads."""
     b.begin()
     plan = _Fields(b, Plan, "%plan")
-    budget = plan.load("budget")
+    budget, stamps = plan.load("budget"), b.op("alloca [4 x i64], align 8")
     counted, alone = b.label("counted"), b.label("alone")
     b.branch(b.op(f"icmp eq ptr {budget}, null"), alone, counted)
     b.place(alone)
@@ -269,10 +290,76 @@ def _emit_run(b: Builder) -> None:
     b.place(counted)
     runs = b.element("i64", budget, "1")
     b.op(f"atomicrmw add ptr {runs}, i64 1 monotonic")
-    status = b.op("call i64 @pyflame_steps(ptr %plan, ptr %io)")
+    watched, plain, done = b.label("watched"), b.label("plain"), b.label("done")
+    b.branch(b.op(f"icmp eq i64 {plan.load('watched')}, 0"), plain, watched)
+    b.place(plain)
+    first = b.op("call i64 @pyflame_steps(ptr %plan, ptr %io)")
+    b.jump(done)
+    b.place(watched)
+    second = _emit_watched(b, plan, stamps)
+    after = b.block
+    b.jump(done)
+    b.place(done)
+    status = b.phi("i64", (first, plain), (second, after))
     b.op(f"atomicrmw sub ptr {runs}, i64 1 monotonic")
     b.do(f"ret i64 {status}")
     b.end("i64 @pyflame_run(ptr %plan, ptr %io)")
+
+
+def _emit_watched(b: Builder, plan: _Fields, stamps: str) -> str:
+    """A run that takes some microseconds: where the threads it would share its work with come late, it has one.
+
+    They do beside programs that keep the cores busy, and after pauses in which they have fallen asleep.
+    """
+    left, moment = plan.load("left"), plan.load("clock")
+    single = b.op(f"icmp sgt i64 {left}, 0")
+    plan.store("single", b.op(f"zext i1 {single} to i64"))
+    b.do(f"call i32 {moment}(i32 {CLOCK}, ptr {stamps})")
+    status = b.op("call i64 @pyflame_steps(ptr %plan, ptr %io)")
+    b.do(f"call i32 {moment}(i32 {CLOCK}, ptr {b.element('i64', stamps, '2')})")
+    words = [b.op(f"load i64, ptr {b.element('i64', stamps, str(k))}") for k in range(4)]
+    seconds = b.integer(f"mul {b.integer(f'sub {words[2]}, {words[0]}')}, 1000000000")
+    took = b.integer(f"add {seconds}, {b.integer(f'sub {words[3]}, {words[1]}')}")
+    one, several, done = b.label("one"), b.label("several"), b.label("noted")
+    b.branch(single, one, several)
+    b.place(one)
+    _note_single(b, plan, left, took)
+    b.jump(done)
+    b.place(several)
+    _note_several(b, plan, took)
+    b.jump(done)
+    b.place(done)
+    return status
+
+
+def _note_single(b: Builder, plan: _Fields, left: str, took: str) -> None:
+    """The least time counts, but is forgotten little by little: the machine may have become slower."""
+    plan.store("left", b.integer(f"sub {left}, 1"))
+    plan.store("doubt", str(-_UNJUDGED))
+    known = plan.load("alone")
+    risen = b.integer(f"add {known}, {b.integer(f'lshr {known}, 3')}")
+    least = _least(b, took, risen)
+    plan.store("alone", b.op(f"select i1 {b.op(f'icmp eq i64 {known}, 0')}, i64 {took}, i64 {least}"))
+
+
+def _note_several(b: Builder, plan: _Fields, took: str) -> None:
+    """Two runs of a few that took longer than on one thread are enough for a pause, ever longer ones."""
+    alone, doubt, pause = plan.load("alone"), plan.load("doubt"), plan.load("pause")
+    quarter = b.integer(f"lshr {alone}, 2")
+    late = b.op(f"icmp ugt i64 {took}, {b.integer(f'add {alone}, {quarter}')}")
+    less = b.op(f"select i1 {b.op(f'icmp sgt i64 {doubt}, 0')}, i64 {b.integer(f'sub {doubt}, 1')}, i64 0")
+    judged = b.op(f"select i1 {late}, i64 {b.integer(f'add {doubt}, {_LATE}')}, i64 {less}")
+    waking = b.op(f"icmp slt i64 {doubt}, 0")
+    now = b.op(f"select i1 {waking}, i64 {b.integer(f'add {doubt}, 1')}, i64 {judged}")
+    plan.store("doubt", now)
+    stop = b.op(f"icmp sge i64 {now}, {_DOUBTFUL}")
+    tried = b.integer(f"add {plan.load('tried')}, 1")
+    plan.store("tried", tried)
+    renew = b.op(f"icmp eq i64 {b.integer(f'and {tried}, {_RENEWED - 1}')}, 0")
+    usual = b.op(f"select i1 {renew}, i64 {_PAUSE}, i64 {pause}")
+    longer = _least(b, b.integer(f"shl {pause}, 1"), str(_LONGEST_PAUSE))
+    plan.store("pause", b.op(f"select i1 {stop}, i64 {longer}, i64 {usual}"))
+    plan.store("left", b.op(f"select i1 {stop}, i64 {pause}, i64 {b.op(f'zext i1 {renew} to i64')}"))
 
 
 def _emit_body(b: Builder) -> None:
@@ -448,7 +535,8 @@ def _emit_kernel(
 
 def _emit_share(b: Builder, plan: _Fields) -> str:
     """How many threads this step may use: all that the plan has, or a part when other runs are under way."""
-    own, budget = plan.load("num_threads"), plan.load("budget")
+    alone = b.op(f"icmp ne i64 {plan.load('single')}, 0")
+    own, budget = b.op(f"select i1 {alone}, i64 1, i64 {plan.load('num_threads')}"), plan.load("budget")
     look, crowd, done, origin = b.label("budget"), b.label("crowd"), b.label("share"), b.block
     b.branch(b.op(f"icmp eq ptr {budget}, null"), done, look)
     b.place(look)

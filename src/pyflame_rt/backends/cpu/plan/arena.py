@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.backends.cpu.llvm.driver import Patch, PatchKind, Plan, Step, StepKind, openmp, run
+from pyflame_rt.backends.cpu.llvm.driver import Patch, PatchKind, Plan, Step, StepKind, openmp, run, watch
 from pyflame_rt.backends.cpu.llvm.jit import compile_kernels, follow, unfollow
 from pyflame_rt.backends.cpu.onednn import library
 from pyflame_rt.backends.cpu.onednn.memory import Memory
 from pyflame_rt.backends.cpu.onednn.primitive import aligned_empty
 from pyflame_rt.backends.cpu.onednn.runtime import Stream
+from pyflame_rt.backends.cpu.plan.brief import brief
 from pyflame_rt.backends.cpu.plan.lower import DnnStep, HostStep, KernelStep, Lowered
 from pyflame_rt.backends.cpu.plan.views import Buffer, Place, View
 from pyflame_rt.backends.cpu.plan.watch import watched
@@ -96,6 +97,8 @@ class Arena:
             native.insert(place, self._check())
             track.insert(place, None)
         plan = self._plan(native, patches, threads, self.stream)
+        if threads > 1 and len(numbers) == len(steps) and brief(steps):
+            watch(plan)
         self.tracks.append(Track(plan, track))
         return plan
 
