@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import pyflame_rt
 from pyflame_rt.backends.cpu.llvm.host import host
@@ -14,10 +14,12 @@ from pyflame_rt.backends.cpu.plan.choices import choosing
 pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 
 
-def session(nodes, inputs, outputs):
+def session(nodes, inputs, outputs, weights=()):
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs.items()]
     outs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs]
-    model = helper.make_model(helper.make_graph(nodes, "g", infos, outs), opset_imports=[helper.make_opsetid("", 21)])
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", infos, outs, weights), opset_imports=[helper.make_opsetid("", 21)]
+    )
     return pyflame_rt.InferenceSession(model.SerializeToString())
 
 
@@ -73,23 +75,26 @@ def test_rows_of_several_axes_with_bias_residual_and_activation():
     np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("mean", [False, True])
 @pytest.mark.parametrize("rows", [1, 7, 8, 130, 1001])
 @pytest.mark.parametrize("columns", [8, 33, 64, 1000, 2500])
-def test_sums_of_columns(rows, columns):
+def test_sums_of_columns(rows, columns, mean):
     rng = np.random.default_rng(rows)
-    x = rng.normal(size=(rows, columns)).astype(np.float32)
-    wide = np.full((rows, columns + 3), np.nan, np.float32)
-    wide[:, :columns] = x
-    out = np.full(columns + 1, 7, np.float32)
-    width = 96
+    x = rng.normal(size=(2, rows, columns)).astype(np.float32)
+    wide = np.full((2, rows, columns + 3), np.nan, np.float32)
+    wide[:, :, :columns] = x
+    out = np.full(2 * columns + 1, 7, np.float32)
+    width, items = 96, -(-columns // 96)
     call(
-        ColumnSumKernel(),
+        ColumnSumKernel(mean),
         [wide.ctypes.data, out.ctypes.data],
-        [rows, columns, columns + 3, width],
+        [rows, columns, columns + 3, width, items, rows * (columns + 3)],
         0,
-        -(-columns // width),
+        2 * items,
     )
-    np.testing.assert_allclose(out[:-1], x.astype(np.float64).sum(0), rtol=1e-4, atol=1e-4)
+    exact = x.astype(np.float64)
+    want = exact.mean(1) if mean else exact.sum(1)
+    np.testing.assert_allclose(out[:-1].reshape(2, -1), want, rtol=1e-4, atol=1e-4)
     assert out[-1] == 7
 
 
@@ -145,3 +150,22 @@ def test_copies_of_transposed_values(perm, size):
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     made = session([helper.make_node("Transpose", ["x"], ["y"], perm=list(perm))], {"x": list(shape)}, ["y"])
     np.testing.assert_array_equal(run(made, {"x": x})[0], x.transpose(perm))
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("shape", [(1, 32, 20, 24), (3, 40, 9, 5), (2, 8, 1, 2)])
+def test_means_of_channels_after_a_convolution(shape, keepdims):
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    filters = np.random.default_rng(1).normal(size=(shape[1], 1, 3, 3)).astype(np.float32)
+    axes = np.array([2, 3], np.int64)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], group=shape[1], pads=[1, 1, 1, 1]),
+        helper.make_node("ReduceMean", ["c", "axes"], ["y"], keepdims=keepdims),
+        helper.make_node("ReduceMean", ["x", "first"], ["z"], keepdims=keepdims),
+        helper.make_node("Identity", ["c"], ["kept"]),
+    ]
+    weights = [numpy_helper.from_array(a, n) for a, n in ((filters, "w"), (axes, "axes"), (np.array([1]), "first"))]
+    made = session(nodes, {"x": list(shape)}, ["y", "z", "kept"], weights)
+    y, z, kept = run(made, {"x": x})
+    np.testing.assert_allclose(y, kept.astype(np.float64).mean((2, 3), keepdims=bool(keepdims)), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(z, x.astype(np.float64).mean(1, keepdims=bool(keepdims)), rtol=1e-4, atol=1e-5)

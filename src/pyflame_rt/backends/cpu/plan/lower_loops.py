@@ -30,6 +30,7 @@ from pyflame_rt.backends.cpu.plan.claims import LOOP_TYPES
 from pyflame_rt.backends.cpu.plan.exprs import constant_expr, expression
 from pyflame_rt.backends.cpu.plan.loops import nest_of
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.plan.sizes import most
 from pyflame_rt.backends.cpu.plan.views import View, contiguous_strides
 from pyflame_rt.graph import DType
 from pyflame_rt.ops.evaluate import Context, run_op
@@ -269,21 +270,39 @@ def reduction(low: Lowering, step: Step) -> None:
 
 
 def _column_sums(low: Lowering, step: Step, x: View, axes: Sequence[int], out: View) -> bool:
-    """Sums over leading axes go down columns, many at a time, instead of jumping from row to row for each."""
-    if step.op.name != "ReduceSum" or x.dtype is not DType.Float32:
+    """Sums over axes that are not last go down columns, many at a time, instead of jumping from row to row for each."""
+    if step.op.name not in ("ReduceSum", "ReduceMean") or x.dtype is not DType.Float32:
         return False
-    kept = [i for i in range(len(x.shape)) if i not in axes]
-    turned = x.permuted([*axes, *kept])
-    matrix = turned.reshaped((math.prod(turned.shape[: len(axes)]), math.prod(turned.shape[len(axes) :])))
-    if matrix is None or matrix.strides[1] != 1 or matrix.shape[0] < 2 or matrix.shape[1] < 8:
+    found = _matrices(x, axes)
+    if found is None:
         return False
-    rows, columns = matrix.shape
+    matrices, rows, columns = found.shape
     unit = 2 * host().lanes(4)
-    share = -(-columns // (low.threads if rows * columns > COLUMN_GRAIN else 1))
+    divided = rows * columns > COLUMN_GRAIN and matrices < low.threads
+    share = -(-columns // (low.threads if divided else 1))
     width = min(-(-share // unit) * unit, MAX_COLUMNS)
-    params = [rows, columns, matrix.strides[0], width]
-    low.kernel(step.op.name, ColumnSumKernel(), [matrix, out], params, -(-columns // width), 1)
+    items = -(-columns // width)
+    params = [rows, columns, found.strides[1], width, items, found.strides[0]]
+    kernel = ColumnSumKernel(step.op.name == "ReduceMean")
+    low.kernel(step.op.name, kernel, [found, out], params, matrices * items, 1 if divided else _grain(rows * width))
     return True
+
+
+def _grain(size: int) -> int:
+    return most(COLUMN_GRAIN // size, 1)
+
+
+def _matrices(x: View, axes: Sequence[int]) -> View | None:
+    """The value as [matrices, rows, columns] with rows to fold and columns side by side, if it lies so."""
+    kept = [i for i in range(len(x.shape)) if i not in axes]
+    for split in range(len(kept)):
+        turned = x.permuted([*kept[:split], *axes, *kept[split:]])
+        ends = (split, split + len(axes), len(turned.shape))
+        sizes = tuple(math.prod(turned.shape[i:j]) for i, j in zip((0, *ends), ends, strict=False))
+        found = turned.reshaped(sizes)
+        if found is not None and found.strides[2] == 1 and sizes[1] >= 2 and sizes[2] >= 8:
+            return found
+    return None
 
 
 def fold_axes(low: Lowering, label: str, kind: str, x: View, axes: Sequence[int]) -> View:

@@ -78,16 +78,19 @@ class PackKernel:
 
 @dataclass(frozen=True)
 class ColumnSumKernel:
-    """Sums down the columns of a float32 matrix: result[c] = sum of source[k, c].
+    """Sums down the columns of float32 matrices, or their means: result[m, c] = sum over k of source[m, k, c].
 
-    bufs: source, result. params: [rows, columns, row stride of the source, columns of an item]. rows: items. A few rows
-    at a time are added to the sums, which stay in the first-level cache; how columns are divided changes no bit.
+    bufs: source, result. params: [rows, columns, row stride of the source, columns of an item, items of a matrix,
+    stride from matrix to matrix]. rows: items. A few rows at a time are added to the sums, which stay in the
+    first-level cache; how columns are divided changes no bit.
     """
+
+    mean: bool = False
 
     @property
     def key(self) -> str:
         """Equal for kernels of equal structure."""
-        return "column sums"
+        return "column means" if self.mean else "column sums"
 
     def emit(self, name: str) -> str:
         """The module, as text."""
@@ -95,21 +98,29 @@ class ColumnSumKernel:
         b.begin()
         at = Lanes(b, b.host.lanes(4))
         source, result = buffers(b, 2)
-        rows, columns, stride, width = (b.load_i64("%params", k) for k in range(4))
+        rows, columns, stride, width, items, apart = (b.load_i64("%params", k) for k in range(6))
         whole = b.integer(f"and {rows}, {-_TOGETHER}")
         with Loop(b, "%begin", "%end") as item:
-            low = mul(b, item, width)
+            matrix = b.integer(f"udiv {item}, {items}")
+            low = mul(b, b.integer(f"urem {item}, {items}"), width)
             high = least(b, add(b, low, width), columns)
-            _each_vector(
-                at, low, high, lambda c, mask: store_vector(at, at.const("float", 0.0), floats(b, result, c), mask)
-            )
+            first, sums = floats(b, source, mul(b, matrix, apart)), floats(b, result, mul(b, matrix, columns))
+            zero = at.const("float", 0.0)
+            _each_vector(at, low, high, lambda c, mask: store_vector(at, zero, floats(b, sums, c), mask))
             for begin, end, step in (("0", whole, _TOGETHER), (whole, rows, 1)):
                 with Loop(b, begin, end, step) as row:
-                    starts = [floats(b, source, mul(b, add(b, row, k), stride)) for k in range(step)]
-                    _each_vector(at, low, high, lambda c, mask, starts=starts: _add_rows(at, starts, result, c, mask))
+                    starts = [floats(b, first, mul(b, add(b, row, k), stride)) for k in range(step)]
+                    _each_vector(at, low, high, lambda c, mask, starts=starts: _add_rows(at, starts, sums, c, mask))
+            if self.mean:
+                count = at.splat("float", b.op(f"sitofp i64 {rows} to float"))
+                _each_vector(at, low, high, lambda c, mask: _divide(at, floats(b, sums, c), count, mask))
         b.do("ret void")
         b.end(SIGNATURE.format(name=name))
         return b.text()
+
+
+def _divide(at: Lanes, place: str, count: V, mask: V | None) -> None:
+    store_vector(at, load_vector(at, place, mask) / count, place, mask)
 
 
 def _add_rows(at: Lanes, starts: list[str], result: str, column: str, mask: V | None) -> None:
