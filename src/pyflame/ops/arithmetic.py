@@ -146,11 +146,6 @@ def pow(input: Any, exponent: Any) -> Tensor:
     a, b = _numbers(input, exponent)
     if a.dtype.is_integer and is_scalar(exponent) and exponent < 0:
         raise ValueError(f"integers have no negative powers, got {exponent}; make the tensor floating point")
-    return _power(a, b) if a.dtype.is_floating_point else call("Pow", a, b)
-
-
-@rounded_once
-def _power(a: Tensor, b: Tensor) -> Tensor:
     return call("Pow", a, b)
 
 

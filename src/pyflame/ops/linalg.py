@@ -94,9 +94,24 @@ def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) ->
     return _plus(input, mm(mat1, mat2), beta, alpha)
 
 
-@rounded_once
 def addbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """``beta * input + alpha *`` the sum of the products of a batch."""
+    a, b = as_tensor(batch1), as_tensor(batch2)
+    if a.dtype not in _HALVES or a.ndim != 3 or not 0 < a.shape[0] <= _ADDED_ONE_BY_ONE:
+        return _addbmm(input, a, b, beta=beta, alpha=alpha)
+    total = input
+    for i in range(a.shape[0]):
+        total = addmm(total, a[i], b[i], beta=1 if i else beta, alpha=alpha)
+    return total
+
+
+_HALVES = (DType.float16, DType.bfloat16)
+# Products of half the bits are added to a sum of half the bits, as torch's are; of more than so many, all at once.
+_ADDED_ONE_BY_ONE = 64
+
+
+@rounded_once
+def _addbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     products = bmm(batch1, batch2)
     return _plus(input, red.sum(products, 0, dtype=products.dtype), beta, alpha)
 
@@ -113,15 +128,25 @@ def addmv(input: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> T
     return _plus(input, mv(mat, vec), beta, alpha)
 
 
-@rounded_once
 def addr(input: Any, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """``beta * input + alpha * outer(vec1, vec2)``."""
-    return _plus(input, outer(vec1, vec2), beta, alpha)
+    column = as_tensor(vec1)
+    if alpha != 1:
+        column = ar.mul(column, _factor(alpha, column.dtype))
+    if column.dtype not in _HALVES or column.ndim != 1:
+        return _plus(input, outer(column, vec2), beta, 1)
+    # The same as a product of matrices: sums on the way back are rounded once.
+    return _plus(input, matmul(sh.unsqueeze(column, 1), sh.unsqueeze(as_tensor(vec2), 0)), beta, 1)
+
+
+def _factor(value: Any, dtype: DType) -> Any:
+    if dtype.is_floating_point:
+        return value
+    return bool(value) if dtype is DType.bool else int(value)
 
 
 def _plus(input: Any, product: Tensor, beta: Any, alpha: Any) -> Tensor:
-    if not product.dtype.is_floating_point:
-        alpha, beta = (bool(v) if product.dtype is DType.bool else int(v) for v in (alpha, beta))
+    alpha, beta = (_factor(v, product.dtype) for v in (alpha, beta))
     product = product if alpha == 1 else ar.mul(product, alpha)
     if beta == 0:
         return sh.broadcast_to(product, sh.broadcast_shapes(as_tensor(input).shape, product.shape))

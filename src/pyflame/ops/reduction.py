@@ -216,7 +216,6 @@ def std_mean(
     return pw.sqrt(variance), centre
 
 
-@rounded_once
 def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Tensor:
     """``log(sum(exp(input)))`` without overflow."""
     return _reduce("ReduceLogSumExp", floating(input), dim, keepdim)

@@ -128,8 +128,16 @@ def Div(ops: Any, A: Any, B: Any, /) -> Any:
     return ops.divide(A, B) if kinds[0] in "fcV" else ops.truncate_divide(A, B)
 
 
-def _mod_vjp(g: Value, y: Value, a: Value, b: Value, **_: Any) -> tuple[Value, Value]:
-    return unbroadcast(g, a), unbroadcast(-g * ((a - y) / b), b)
+def _mod_vjp(g: Value, y: Value, a: Value, b: Value, *, fmod: int) -> tuple[Value, Value]:
+    from pyflame_rt.ops.logic import Where
+    from pyflame_rt.ops.math import Ceil, Floor
+
+    if a.dtype.itemsize == 2:  # a - y has no room for all of its bits
+        ratio = a / b
+        turns = Where(ratio < 0.0, Ceil(ratio), Floor(ratio)) if fmod else Floor(ratio)
+    else:
+        turns = (a - y) / b
+    return unbroadcast(g, a), unbroadcast(-g * turns, b)
 
 
 @primitive(since=28, infer=broadcast, shape_math=True, vjp=_mod_vjp)

@@ -41,7 +41,6 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
     return product if bias is None else product + bias
 
 
-@rounded_once
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Tensor:
     """For each output `k`: `input1 @ weight[k] @ input2`.
 
@@ -50,9 +49,9 @@ def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Tensor:
         >>> pf.nn.functional.bilinear(pf.ones([1, 2]), pf.ones([1, 3]), pf.ones([4, 2, 3])).numpy().tolist()
         [[6.0, 6.0, 6.0, 6.0]]
     """
+    # One product after the other, the first rounded, as torch does.
     left = matmul(input1.unsqueeze(-2).unsqueeze(-3), weight)
-    terms = left * input2.unsqueeze(-2).unsqueeze(-3)
-    product = terms.sum(dim=-1, dtype=terms.dtype).squeeze(-1)  # integers keep their type
+    product = matmul(left, input2.unsqueeze(-1).unsqueeze(-3)).squeeze(-1).squeeze(-1)
     return product if bias is None else product + bias
 
 

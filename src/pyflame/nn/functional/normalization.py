@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame.autograd import no_grad
 from pyflame.dtypes import DType
+from pyflame.ops.arithmetic import add, mul
 from pyflame.ops.core import call, call_many, cast, rounded_once
 from pyflame.ops.creation import ones, zeros
+from pyflame.ops.shaping import broadcast_to
 from pyflame_rt.graph.errors import ShapeMismatchError
 
 if TYPE_CHECKING:
@@ -189,16 +191,12 @@ def instance_norm(
         >>> pf.nn.functional.instance_norm(pf.tensor([[[1.0, 3.0]]]), eps=0.0).numpy().tolist()
         [[[-1.0, 1.0]]]
     """
-    if input.dtype in _HALVES:
-        wide = cast(input, DType.float32)
-        stats = (running_mean, running_var)
-        y = instance_norm(wide, *stats, _wide(weight), _wide(bias), use_input_stats, momentum, eps)
-        return cast(y, input.dtype)
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    kind, x = input.dtype, _wide(input)
     axes = list(range(2, len(input.shape)))
-    mean = input.mean(dim=axes, keepdim=True)
-    centred = input - mean
+    mean = x.mean(dim=axes, keepdim=True)
+    centred = x - mean
     variance = (centred * centred).mean(dim=axes, keepdim=True)
     if running_mean is not None and running_var is not None:
         count = 1
@@ -206,7 +204,16 @@ def instance_norm(
             count *= input.shape[axis]
         _track(running_mean, mean.mean(dim=0), momentum)
         _track(running_var, (variance * (count / max(count - 1, 1))).mean(dim=0), momentum)
-    return _affine(centred * (variance + eps).rsqrt(), weight, bias)
+    scale = (variance + eps).rsqrt()
+    if kind not in _HALVES:
+        return _affine(centred * scale, weight, bias)
+    # As in torch, statistics are of the type of the input, and so are gradients of each sample's parameters.
+    y = (x - _wide(cast(mean, kind))) * _wide(cast(scale, kind))
+    for values, apply in ((weight, mul), (bias, add)):
+        if values is not None:
+            each = broadcast_to(values, [input.shape[0], input.shape[1]])
+            y = apply(y, _wide(each).reshape([*each.shape, *[1] * len(axes)]))
+    return cast(y, kind)
 
 
 @rounded_once
