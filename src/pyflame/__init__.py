@@ -59,7 +59,8 @@ from pyflame.ops.activation import (
     swish, tanhshrink, threshold,
 )
 from pyflame.ops.arithmetic import (
-    add, addcdiv, addcmul, bitwise_and, bitwise_not, bitwise_or, bitwise_xor, clamp, clamp_max, clamp_min, clip,
+    add, addcdiv, addcmul, bitwise_and, bitwise_left_shift, bitwise_not, bitwise_or, bitwise_right_shift,
+    bitwise_xor, clamp, clamp_max, clamp_min, clip,
     div, divide, eq, float_power, floor_divide, fmax, fmin, fmod, ge, greater, greater_equal, gt, isfinite, isinf,
     isnan, le, lerp, less, less_equal, logical_and, logical_not, logical_or, logical_xor, lt, maximum, minimum,
     mul, multiply, ne, neg, negative, not_equal, positive, reciprocal, remainder, rsub, square, sub, subtract,
@@ -140,9 +141,9 @@ __all__ = [
     "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "allclose", "amax", "amin", "aminmax", "arange",
     "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "argmax", "argmin", "argsort",
     "argwhere", "asarray", "asin", "asinh", "atan", "atan2", "atanh", "atleast_1d", "atleast_2d", "atleast_3d",
-    "backward", "baddbmm", "bernoulli", "bfloat16", "bincount", "bitcast", "bitwise_and", "bitwise_not",
-    "bitwise_or", "bitwise_xor", "bmm", "bool_", "broadcast_shapes", "broadcast_tensors", "broadcast_to",
-    "bucketize", "cache_info", "can_cast", "cat", "ceil", "celu", "chunk", "clamp", "clamp_max", "clamp_min",
+    "backward", "baddbmm", "bernoulli", "bfloat16", "bincount", "bitcast", "bitwise_and", "bitwise_left_shift",
+    "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bmm", "bool_", "broadcast_shapes",
+    "broadcast_tensors", "broadcast_to", "bucketize", "cache_info", "can_cast", "cat", "ceil", "celu", "chunk", "clamp", "clamp_max", "clamp_min",
     "clear_cache", "clip", "clone", "column_stack", "compile_to_csl", "concat", "concatenate", "copysign", "cos",
     "cosh",
     "cosine_similarity", "count_nonzero", "cross", "cumprod", "cumsum", "default_generator", "deg2rad", "det",

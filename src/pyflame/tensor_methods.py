@@ -84,6 +84,10 @@ class Methods(Handle):
     __ror__ = _swapped(ar.bitwise_or)
     __xor__ = ar.bitwise_xor
     __rxor__ = _swapped(ar.bitwise_xor)
+    __lshift__ = ar.bitwise_left_shift
+    __rlshift__ = _swapped(ar.bitwise_left_shift)
+    __rshift__ = ar.bitwise_right_shift
+    __rrshift__ = _swapped(ar.bitwise_right_shift)
     __lt__ = ar.lt
     __le__ = ar.le
     __gt__ = ar.gt
@@ -101,6 +105,7 @@ class Methods(Handle):
     eq, ne, lt, le, gt, ge, isclose = ar.eq, ar.ne, ar.lt, ar.le, ar.gt, ar.ge, pw.isclose
     less, less_equal, greater, greater_equal, not_equal = ar.lt, ar.le, ar.gt, ar.ge, ar.ne
     logical_and, logical_or, logical_xor, logical_not = ar.logical_and, ar.logical_or, ar.logical_xor, ar.logical_not
+    bitwise_left_shift, bitwise_right_shift = ar.bitwise_left_shift, ar.bitwise_right_shift
     bitwise_and, bitwise_or, bitwise_xor, bitwise_not = ar.bitwise_and, ar.bitwise_or, ar.bitwise_xor, ar.bitwise_not
     abs, absolute, sign, sgn, signbit, copysign = ar.abs, ar.abs, pw.sign, pw.sgn, pw.signbit, pw.copysign
     floor, ceil, round, trunc, fix, frac = pw.floor, pw.ceil, pw.round, ar.trunc, pw.fix, pw.frac

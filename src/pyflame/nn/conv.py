@@ -74,10 +74,14 @@ class _ConvBase(Module):
             parts.append(f"padding={self.padding}")
         if any(d != 1 for d in self.dilation):
             parts.append(f"dilation={self.dilation}")
+        if any(getattr(self, "output_padding", ())):
+            parts.append(f"output_padding={self.output_padding}")
         if self.groups != 1:
             parts.append(f"groups={self.groups}")
         if self.bias is None:
             parts.append("bias=False")
+        if getattr(self, "padding_mode", "zeros") != "zeros":
+            parts.append(f"padding_mode={self.padding_mode}")
         return ", ".join(parts)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyflame.layout import MeshLayout
     from pyflame.tensors import Tensor
 
-__all__ = ["Bilinear", "Flatten", "Linear", "Unflatten"]
+__all__ = ["Bilinear", "CosineSimilarity", "Flatten", "Linear", "PairwiseDistance", "Unflatten"]
 
 
 class Linear(Module):
@@ -127,3 +127,39 @@ class Unflatten(Module):
     def extra_repr(self) -> str:
         """The dimension and its sizes."""
         return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
+
+
+class CosineSimilarity(Module):
+    """The cosine of the angle between vectors along a dimension.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.CosineSimilarity(dim=0)(pf.tensor([1.0, 0.0]), pf.tensor([0.0, 2.0])).item()
+        0.0
+    """
+
+    def __init__(self, dim: int = 1, eps: float = 1e-8) -> None:
+        super().__init__()
+        self.dim, self.eps = dim, eps
+
+    def forward(self, x1: Any, x2: Any) -> Tensor:
+        """From -1 to 1."""
+        return F.cosine_similarity(x1, x2, self.dim, self.eps)
+
+
+class PairwiseDistance(Module):
+    """The distance between vectors along the last dimension.
+
+    Example:
+        >>> import pyflame as pf
+        >>> round(pf.nn.PairwiseDistance()(pf.tensor([[3.0, 0.0]]), pf.tensor([[0.0, 4.0]])).item(), 4)
+        5.0
+    """
+
+    def __init__(self, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> None:
+        super().__init__()
+        self.norm, self.eps, self.keepdim = p, eps, keepdim
+
+    def forward(self, x1: Any, x2: Any) -> Tensor:
+        """One number for each pair."""
+        return F.pairwise_distance(x1, x2, self.norm, self.eps, self.keepdim)

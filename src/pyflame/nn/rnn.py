@@ -50,15 +50,23 @@ class _Recurrent(Module):
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, dropout, bidirectional
         for layer in range(num_layers):
-            width = input_size if layer == 0 else hidden_size * self.directions
+            width = input_size if layer == 0 else self.output_size * self.directions
             for suffix in self._suffixes(layer):
                 rows = len(self.gates) * hidden_size
                 self.register_parameter(f"weight_ih_{suffix}", empty_parameter([rows, width], dtype))
-                self.register_parameter(f"weight_hh_{suffix}", empty_parameter([rows, hidden_size], dtype))
+                self.register_parameter(f"weight_hh_{suffix}", empty_parameter([rows, self.output_size], dtype))
                 if bias:
                     self.register_parameter(f"bias_ih_{suffix}", empty_parameter([rows], dtype))
                     self.register_parameter(f"bias_hh_{suffix}", empty_parameter([rows], dtype))
+                if self.output_size != hidden_size:
+                    projection = empty_parameter([self.output_size, hidden_size], dtype)
+                    self.register_parameter(f"weight_hr_{suffix}", projection)
         self.reset_parameters()
+
+    @property
+    def output_size(self) -> int:
+        """The width of what each direction gives."""
+        return self.hidden_size
 
     @property
     def directions(self) -> int:
@@ -102,12 +110,13 @@ class _Recurrent(Module):
         return [f"l{layer}", f"l{layer}_reverse"][: self.directions]
 
     def _first_states(self, hx: Any, batch: int, dtype: DType, single: bool) -> list[Tensor]:
-        shape = [self.num_layers * self.directions, batch, self.hidden_size]
+        count = self.num_layers * self.directions
+        shapes = [[count, batch, size] for size in (self.output_size, self.hidden_size)[: self.states]]
         if hx is None:
-            return [zeros(shape, dtype=dtype) for _ in range(self.states)]
+            return [zeros(shape, dtype=dtype) for shape in shapes]
         given = list(hx) if self.states > 1 else [hx]
         states = [state.unsqueeze(1) if single else state for state in given]
-        for state in states:
+        for state, shape in zip(states, shapes, strict=True):
             if list(state.shape) != shape:
                 raise ShapeMismatchError(f"Expected hidden size {shape}. Received: {list(state.shape)}")
         return states
@@ -160,6 +169,55 @@ class LSTM(_Recurrent):
     operator = "LSTM"
     gates = (0, 3, 1, 2)  # torch: input, forget, cell, output; ONNX: input, output, forget, cell
     states = 2
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        *,
+        dtype: DType | None = None,
+    ) -> None:
+        if not 0 <= proj_size < hidden_size:
+            raise ValueError(f"proj_size must be at least 0 and below hidden_size. Received: {proj_size}")
+        self.proj_size = proj_size
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, dtype=dtype)
+
+    @property
+    def output_size(self) -> int:
+        """The width of what each direction gives."""
+        return self.proj_size or self.hidden_size
+
+    def _layer(self, x: Tensor, layer: int, states: list[Tensor]) -> list[Tensor]:
+        """One layer; the operator knows no projection, so that one goes step by step."""
+        if not self.proj_size:
+            return super()._layer(x, layer, states)
+        made = [self._projected(x, n, states[0][i], states[1][i], i) for i, n in enumerate(self._suffixes(layer))]
+        ys, hs, cs = zip(*made, strict=True)
+        return [cat(list(ys), dim=-1) if len(ys) > 1 else ys[0], stack(list(hs)), stack(list(cs))]
+
+    def _projected(self, x: Tensor, name: str, h: Tensor, c: Tensor, backwards: int) -> tuple[Tensor, Tensor, Tensor]:
+        weight, again, narrow = (getattr(self, f"weight_{kind}_{name}") for kind in ("ih", "hh", "hr"))
+        biases = (getattr(self, f"bias_{kind}_{name}") if self.bias else None for kind in ("ih", "hh"))
+        bias, bias_again = biases
+        before = F.linear(x, weight, bias)
+        steps = range(int(x.shape[0]))
+        outputs = []
+        for step in reversed(steps) if backwards else steps:
+            i, f, g, o = (before[step] + F.linear(h, again, bias_again)).chunk(4, dim=-1)
+            c = sigmoid(f) * c + sigmoid(i) * tanh(g)
+            h = F.linear(sigmoid(o) * tanh(c), narrow)
+            outputs.append(h)
+        return stack(outputs[::-1] if backwards else outputs), h, c
+
+    def extra_repr(self) -> str:
+        """The settings that differ from the defaults."""
+        return super().extra_repr() + (f", proj_size={self.proj_size}" if self.proj_size else "")
 
 
 class GRU(_Recurrent):

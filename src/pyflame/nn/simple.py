@@ -62,5 +62,5 @@ class FunctionLayer(Module):
 
     def extra_repr(self) -> str:
         """The settings."""
-        parts = [f"{name}={getattr(self, name)!r}" for name in self.settings]
+        parts = [f"{name}={value!r}" for name in self.settings if (value := getattr(self, name)) is not None]
         return ", ".join([*parts, "inplace=True"] if self.inplace else parts)

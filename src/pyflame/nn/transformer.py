@@ -253,10 +253,14 @@ class Transformer(Module):
         src_key_padding_mask: Any = None,
         tgt_key_padding_mask: Any = None,
         memory_key_padding_mask: Any = None,
+        src_is_causal: bool | None = None,
+        tgt_is_causal: bool | None = None,
+        memory_is_causal: bool = False,
     ) -> Tensor:
         """The target sequence, having seen the source."""
-        memory = self.encoder(src, src_mask, src_key_padding_mask)
-        return self.decoder(tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
+        memory = self.encoder(src, src_mask, src_key_padding_mask, bool(src_is_causal))
+        padding = (tgt_key_padding_mask, memory_key_padding_mask)
+        return self.decoder(tgt, memory, tgt_mask, memory_mask, *padding, bool(tgt_is_causal), memory_is_causal)
 
     @staticmethod
     def generate_square_subsequent_mask(size: int) -> Tensor:

@@ -91,18 +91,20 @@ def floor_divide(input: Any, other: Any) -> Tensor:
     if a.dtype.is_floating_point:
         quotient = call("Div", a - call("Mod", a, b, fmod=1), b) + _borrow(a, b)
         down = call("Floor", quotient)
-        return where(gt(quotient - down, 0.5), down + 1.0, down)
-    return call("Div", a - call("Mod", a, b), b)
+        rounded = where(gt(quotient - down, 0.5), down + 1.0, down)
+        return where(call("Equal", b, scalar(0, b.dtype)), call("Div", a.detach(), b.detach()), rounded)
+    # Rounded towards zero, and one less where the signs differ: no step can leave the range.
+    return call("Div", a, b) + _borrow(a, b)
 
 
 def _borrow(a: Tensor, b: Tensor) -> Tensor:
     """-1 where the remainder has another sign than the divisor."""
     rest = call("Mod", a, b, fmod=1)
-    other = call(
-        "And",
-        call("Not", call("Equal", rest, scalar(0, a.dtype))),
-        call("Less", call("Mul", rest, b), scalar(0, a.dtype)),
-    )
+    zero = scalar(0, a.dtype)
+    signs = call("Xor", call("Less", rest, zero), call("Less", b, zero))
+    other = call("And", call("Not", call("Equal", rest, zero)), signs)
+    if a.dtype is DType.uint8:
+        return cast(other, a.dtype)  # never set
     return call("Neg", cast(other, a.dtype))
 
 
@@ -358,6 +360,25 @@ def bitwise_or(input: Any, other: Any) -> Tensor:
 def bitwise_xor(input: Any, other: Any) -> Tensor:
     """Bits that exactly one has."""
     return _bitwise("BitwiseXor", "Xor", input, other)
+
+
+def bitwise_left_shift(input: Any, other: Any) -> Tensor:
+    """Bits moved up: `input` times two to the power of `other`."""
+    a, b = _shifted(input, other)
+    return a * pow(scalar(2, a.dtype), b)
+
+
+def bitwise_right_shift(input: Any, other: Any) -> Tensor:
+    """Bits moved down; the sign stays."""
+    a, b = _shifted(input, other)
+    return floor_divide(a, pow(scalar(2, a.dtype), b))
+
+
+def _shifted(input: Any, other: Any) -> tuple[Tensor, Tensor]:
+    a, b = operands(input, other)
+    if a.dtype.is_floating_point or a.dtype is DType.bool:
+        raise TypeError(f"bits of {a.dtype} cannot be shifted; use an integer tensor")
+    return a, b
 
 
 def bitwise_not(input: Any) -> Tensor:

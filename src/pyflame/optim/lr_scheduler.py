@@ -56,11 +56,15 @@ class LRScheduler:
         """The learning rate at a step, of a group that began with `base_lr`."""
         raise NotImplementedError(f"{type(self).__name__} must write rate(base_lr, step)")
 
+    def rates(self, step: int) -> list[float]:
+        """The learning rates of all groups at a step."""
+        return [self.rate(base, step) for base in self.base_lrs]
+
     def step(self, epoch: int | None = None) -> None:
         """Go on to the next step, or to the one given."""
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
-        for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
-            group["lr"] = self.rate(base, self.last_epoch)
+        for group, rate in zip(self.optimizer.param_groups, self.rates(self.last_epoch), strict=True):
+            group["lr"] = rate
 
     def get_lr(self) -> float:
         """The learning rate now, of the first group."""
@@ -80,7 +84,7 @@ class LRScheduler:
 
 
 class LambdaLR(LRScheduler):
-    """The first learning rate times a function of the step.
+    """The first learning rate times a function of the step, or of a function for each group.
 
     Example:
         >>> import pyflame as pf
@@ -90,13 +94,22 @@ class LambdaLR(LRScheduler):
         0.5
     """
 
-    def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float], last_epoch: int = -1) -> None:
-        self.lr_lambda = lr_lambda
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
+        last_epoch: int = -1,
+    ) -> None:
+        self._lambdas = _each(lr_lambda, optimizer, "lr_lambda")
         super().__init__(optimizer, last_epoch)
 
-    def rate(self, base_lr: float, step: int) -> float:
-        """The first rate, scaled."""
-        return base_lr * self.lr_lambda(step)
+    def rates(self, step: int) -> list[float]:
+        """The first rates, scaled."""
+        return [base * scale(step) for base, scale in zip(self.base_lrs, self._lambdas, strict=True)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is; the functions are left out."""
+        return {key: value for key, value in super().state_dict().items() if key != "_lambdas"}
 
 
 class StepLR(LRScheduler):
@@ -301,7 +314,20 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
 
 class OneCycleLR(LRScheduler):
-    """Up to `max_lr` in the first part of training, then down to almost nothing.
+    """Up to `max_lr` in the first part of training, then down to almost nothing; momentum stays as it is.
+
+    Args:
+        optimizer: Whose rates these are.
+        max_lr: The highest rate, or one for each group.
+        total_steps: The cycle's length; or `epochs` times `steps_per_epoch`.
+        pct_start: The part of the cycle that goes up.
+        anneal_strategy: Along a cosine or a line.
+        div_factor: The first rate is `max_lr` divided by this.
+        final_div_factor: The last rate is the first divided by this.
+        last_epoch: The step to go on from.
+        epochs: See `total_steps`.
+        steps_per_epoch: See `total_steps`.
+        three_phase: Down to the first rate as fast as up, then on to the last one.
 
     Example:
         >>> import pyflame as pf
@@ -316,14 +342,22 @@ class OneCycleLR(LRScheduler):
     def __init__(
         self,
         optimizer: Optimizer,
-        max_lr: float,
-        total_steps: int,
+        max_lr: float | Sequence[float],
+        total_steps: int | None = None,
         pct_start: float = 0.3,
         anneal_strategy: Literal["cos", "linear"] = "cos",
         div_factor: float = 25.0,
         final_div_factor: float = 1e4,
         last_epoch: int = -1,
+        *,
+        epochs: int | None = None,
+        steps_per_epoch: int | None = None,
+        three_phase: bool = False,
     ) -> None:
+        if total_steps is None:
+            if epochs is None or steps_per_epoch is None:
+                raise ValueError("a cycle needs total_steps, or epochs and steps_per_epoch")
+            total_steps = epochs * steps_per_epoch
         if total_steps <= 1:
             raise ValueError(f"total_steps must be above 1. Received: {total_steps}")
         if not 0 <= pct_start <= 1:
@@ -332,17 +366,30 @@ class OneCycleLR(LRScheduler):
             raise ValueError(f"anneal_strategy must be cos or linear. Received: {anneal_strategy!r}")
         self.max_lr, self.total_steps, self.pct_start = max_lr, total_steps, pct_start
         self.anneal_strategy, self.div_factor, self.final_div_factor = anneal_strategy, div_factor, final_div_factor
+        self.three_phase = three_phase
+        self._peaks = [float(peak) for peak in _each(max_lr, optimizer, "max_lr")]
         super().__init__(optimizer, last_epoch)
 
-    def rate(self, base_lr: float, step: int) -> float:  # noqa: ARG002 - the cycle has its own rates
-        """The rate on the way up or down."""
+    def rates(self, step: int) -> list[float]:
+        """The rates on the way up or down."""
         if step >= self.total_steps:
             raise ValueError(f"The cycle has {self.total_steps} steps; step {step} is beyond its end")
-        first = self.max_lr / self.div_factor
-        turn, end = self.pct_start * self.total_steps - 1, self.total_steps - 1
-        if step <= turn:
-            return self._between(first, self.max_lr, step / turn if turn else 1.0)
-        return self._between(self.max_lr, first / self.final_div_factor, (step - turn) / (end - turn))
+        return [self._on_cycle(peak, step) for peak in self._peaks]
+
+    def _on_cycle(self, peak: float, step: int) -> float:
+        first, end = peak / self.div_factor, self.total_steps - 1
+        turn = self.pct_start * self.total_steps - 1
+        legs = [(turn, first, peak), (end, peak, first / self.final_div_factor)]
+        if self.three_phase:
+            back = 2 * self.pct_start * self.total_steps - 2
+            legs = [(turn, first, peak), (back, peak, first), (end, first, first / self.final_div_factor)]
+        start = 0.0
+        for until, low, high in legs[:-1]:
+            if step <= until:
+                return self._between(low, high, (step - start) / (until - start) if until != start else 1.0)
+            start = until
+        until, low, high = legs[-1]
+        return self._between(low, high, (step - start) / (until - start))
 
     def _between(self, start: float, end: float, done: float) -> float:
         if self.anneal_strategy == "linear":
@@ -379,11 +426,11 @@ class SequentialLR(LRScheduler):
         self.schedulers, self.milestones = list(schedulers), list(milestones)
         super().__init__(optimizer, last_epoch)
 
-    def rate(self, base_lr: float, step: int) -> float:
-        """The rate of the scheduler whose turn it is."""
+    def rates(self, step: int) -> list[float]:
+        """The rates of the scheduler whose turn it is."""
         which = bisect_right(self.milestones, step)
         start = self.milestones[which - 1] if which else 0
-        return self.schedulers[which].rate(base_lr, step - start)
+        return self.schedulers[which].rates(step - start)
 
     def state_dict(self) -> dict[str, Any]:
         """Where it is, and the states of its schedulers."""
@@ -420,7 +467,7 @@ class ReduceLROnPlateau(LRScheduler):
         threshold: float = 1e-4,
         threshold_mode: Literal["rel", "abs"] = "rel",
         cooldown: int = 0,
-        min_lr: float = 0.0,
+        min_lr: float | Sequence[float] = 0.0,
         eps: float = 1e-8,
     ) -> None:
         if not 0 < factor < 1:
@@ -431,6 +478,7 @@ class ReduceLROnPlateau(LRScheduler):
             )
         self.mode, self.factor, self.patience, self.threshold = mode, factor, patience, threshold
         self.threshold_mode, self.cooldown, self.min_lr, self.eps = threshold_mode, cooldown, min_lr, eps
+        self._least = [float(least) for least in _each(min_lr, optimizer, "min_lr")]
         self.best = math.inf if mode == "min" else -math.inf
         self.num_bad_epochs, self.cooldown_counter = 0, 0
         self.optimizer, self.last_epoch = optimizer, 0
@@ -460,7 +508,17 @@ class ReduceLROnPlateau(LRScheduler):
         return value > self.best * (1 + self.threshold) if sign > 0 else value < self.best * (1 - self.threshold)
 
     def _reduce(self) -> None:
-        for group in self.optimizer.param_groups:
-            lower = max(group["lr"] * self.factor, self.min_lr)
+        for group, least in zip(self.optimizer.param_groups, self._least, strict=True):
+            lower = max(group["lr"] * self.factor, least)
             if group["lr"] - lower > self.eps:
                 group["lr"] = lower
+
+
+def _each(setting: Any, optimizer: Optimizer, name: str) -> list[Any]:
+    """A setting for each group of parameters."""
+    groups = len(optimizer.param_groups)
+    if not isinstance(setting, list | tuple):
+        return [setting] * groups
+    if len(setting) != groups:
+        raise ValueError(f"{name} has {len(setting)} entries, the optimizer {groups} groups of parameters")
+    return list(setting)

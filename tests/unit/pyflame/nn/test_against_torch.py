@@ -50,6 +50,23 @@ CONV = [
     case("ConvTranspose2d", 2, 3, 3, dilation=2, shapes=((2, 4, 5),)),
     case("ConvTranspose3d", 2, 3, 2, stride=2, shapes=((1, 2, 2, 3, 2),)),
 ]
+RESIZING = [
+    case("Upsample", scale_factor=2, shapes=((1, 2, 3, 4),)),
+    case("Upsample", None, 2, "bilinear", shapes=((1, 2, 3, 4),)),
+    case("UpsamplingNearest2d", size=(6, 5), shapes=((1, 2, 3, 4),)),
+    case("PixelShuffle", 2, shapes=((1, 8, 3, 2),)),
+    case("PixelUnshuffle", 2, shapes=((1, 2, 4, 6),)),
+    case("ChannelShuffle", 2, shapes=((2, 6, 3, 2),)),
+    case("Unfold", (2, 3), dilation=2, padding=1, stride=2, shapes=((2, 3, 6, 8),)),
+    case("ConstantPad1d", (1, 2), 3.5, shapes=((2, 3, 4),)),
+    *[
+        case(f"{m}Pad2d", (1, 2, 0, 1), shapes=((2, 3, 4, 5),))
+        for m in ("Zero", "Reflection", "Replication", "Circular")
+    ],
+    case("ZeroPad3d", 1, shapes=((1, 2, 3, 2, 2),)),
+    case("CosineSimilarity", 1, shapes=((3, 4), (3, 4))),
+    case("PairwiseDistance", 3.0, keepdim=True, shapes=((3, 4), (3, 4))),
+]
 POOL = [
     case("MaxPool1d", 2, shapes=((2, 3, 9),)),
     case("MaxPool2d", 3, stride=2, padding=1, shapes=((2, 3, 7, 8),)),
@@ -102,6 +119,7 @@ RECURRENT = [
     case("LSTM", 4, 5, shapes=((6, 3, 4),)),
     case("LSTM", 4, 5, num_layers=2, bidirectional=True, batch_first=True, shapes=((3, 6, 4),)),
     case("LSTM", 4, 5, bias=False, shapes=((6, 4),)),
+    case("LSTM", 4, 5, 2, proj_size=3, bidirectional=True, shapes=((4, 3, 4),)),
     case("GRU", 4, 5, num_layers=2, shapes=((6, 3, 4),)),
     case("GRU", 4, 5, bidirectional=True, shapes=((6, 3, 4),)),
     case("RNN", 4, 5, nonlinearity="relu", shapes=((6, 3, 4),)),
@@ -124,7 +142,7 @@ ATTENTION = [
     case("TransformerDecoderLayer", 8, 2, 16, 0.0, shapes=((5, 3, 8), (4, 3, 8))),
     case("Transformer", 8, 2, 1, 1, 16, 0.0, batch_first=True, shapes=((3, 5, 8), (3, 4, 8))),
 ]  # fmt: skip
-CASES = LINEAR + CONV + POOL + NORM + ACTIVATION + RECURRENT + ATTENTION
+CASES = LINEAR + CONV + RESIZING + POOL + NORM + ACTIVATION + RECURRENT + ATTENTION
 
 
 def flat(outputs):

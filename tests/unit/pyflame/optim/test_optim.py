@@ -162,17 +162,24 @@ SCHEDULERS = [
     ("LambdaLR", {"lr_lambda": lambda step: 1 / (1 + step)}),
     ("OneCycleLR", {"max_lr": 1.0, "total_steps": 12}),
     ("OneCycleLR", {"max_lr": 1.0, "total_steps": 12, "anneal_strategy": "linear", "pct_start": 0.5}),
+    ("OneCycleLR", {"max_lr": [1.0, 0.2], "epochs": 3, "steps_per_epoch": 4, "three_phase": True}),
+    ("LambdaLR", {"lr_lambda": [lambda step: 1 / (1 + step), lambda step: 0.9**step]}),
 ]
 
 
 @pytest.mark.parametrize(("name", "settings"), SCHEDULERS, ids=[f"{n}-{i}" for i, (n, _) in enumerate(SCHEDULERS)])
 def test_schedules_equal_torch(name, settings):
-    mine = getattr(optim, name)(optim.SGD([pf.nn.Parameter(pf.ones([1]))], lr=0.3), **settings)
-    sgd = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.3)
+    ours = [{"params": [pf.nn.Parameter(pf.ones([1]))]}, {"params": [pf.nn.Parameter(pf.ones([1]))], "lr": 0.7}]
+    mine = getattr(optim, name)(optim.SGD(ours, lr=0.3), **settings)
+    theirs = [
+        {"params": [torch.nn.Parameter(torch.ones(1))]},
+        {"params": [torch.nn.Parameter(torch.ones(1))], "lr": 0.7},
+    ]
+    sgd = torch.optim.SGD(theirs, lr=0.3)
     extra = {"cycle_momentum": False} if name == "OneCycleLR" else {}
     other = getattr(torch.optim.lr_scheduler, name)(sgd, **settings, **extra)
     for _ in range(11):
-        assert mine.get_lr() == pytest.approx(sgd.param_groups[0]["lr"], rel=1e-9)
+        assert mine.get_last_lr() == pytest.approx([group["lr"] for group in sgd.param_groups], rel=1e-9)
         sgd.step()
         mine.step(), other.step()
 
