@@ -198,8 +198,8 @@ class LSTM(_Recurrent):
         if not self.proj_size:
             return super()._layer(x, layer, states)
         made = [self._projected(x, n, states[0][i], states[1][i], i) for i, n in enumerate(self._suffixes(layer))]
-        ys, hs, cs = zip(*made, strict=True)
-        return [cat(list(ys), dim=-1) if len(ys) > 1 else ys[0], stack(list(hs)), stack(list(cs))]
+        ys, hs, cs = ([parts[which] for parts in made] for which in range(3))
+        return [cat(ys, dim=-1) if len(ys) > 1 else ys[0], stack(hs), stack(cs)]
 
     def _projected(self, x: Tensor, name: str, h: Tensor, c: Tensor, backwards: int) -> tuple[Tensor, Tensor, Tensor]:
         weight, again, narrow = (getattr(self, f"weight_{kind}_{name}") for kind in ("ih", "hh", "hr"))
