@@ -10,9 +10,10 @@ from pyflame_rt.graph import DType, Node, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
 from pyflame_rt.ops.activation import LogSoftmax
 from pyflame_rt.ops.cast import Cast
-from pyflame_rt.ops.index import Gather, GatherElements
+from pyflame_rt.ops.index import Gather, GatherElements, ScatterElements
 from pyflame_rt.ops.logic import Equal, Not, Or, Where
-from pyflame_rt.ops.reduce import ReduceMean, ReduceSum
+from pyflame_rt.ops.math import Exp, Log
+from pyflame_rt.ops.reduce import ReduceMax, ReduceMean, ReduceSum
 from pyflame_rt.ops.registry import operator, primitive
 from pyflame_rt.ops.shape import Expand, Reshape, Squeeze, Unsqueeze
 from pyflame_rt.ops.shape import Shape as ShapeOf
@@ -71,6 +72,44 @@ def SoftmaxCrossEntropyLoss(
     return NegativeLogLikelihoodLoss(
         log_prob, labels, weights, ignore_index=ignore_index, reduction=reduction
     ), log_prob
+
+
+# ---------------------------------------------------------------------- the class of each sample
+
+
+@operator(since=1, domain="pyflame")
+def ClassScoreGrad(G: Value, X: Value, Index: Value, Top: Value, LogSum: Value, /) -> Value:
+    """The gradient of ClassScore towards X, from what it returned."""
+    others = -(Exp((X - Top) - LogSum) * G)
+    return ScatterElements(others, Index, G, axis=1, reduction="add")
+
+
+def _class_score_vjp(
+    g: tuple[Value | None, ...], y: tuple[Value, ...], X: Value, Index: Value, /
+) -> tuple[Value | None, Value | None]:
+    score, top, log = g
+    dx = None if score is None else ClassScoreGrad(score, X, Index, y[1], y[2])
+    if top is None and log is None:
+        return dx, None
+    # Scores do not change with the largest one, but what is left of the sum does.
+    largest = Cast(Equal(X, y[1]), to=X.dtype)
+    along = constant(0.0, X) if top is None else top
+    if log is not None:
+        spread = Exp((X - y[1]) - y[2]) * log
+        along, dx = along - log, spread if dx is None else dx + spread
+    bent = largest / ReduceSum(largest, [1]) * along
+    return bent if dx is None else dx + bent, None
+
+
+@operator(since=1, domain="pyflame", vjp=_class_score_vjp, partial=True)
+def ClassScore(X: Value, Index: Value, /) -> tuple[Value, Value, Value]:
+    """LogSoftmax of X [N, C] at one class of each sample, Index [N, 1].
+
+    And what it was made from: the largest of each row, and the logarithm of the sum of the others' shares.
+    """
+    top = ReduceMax(X, [1])
+    log = Log(ReduceSum(Exp(X - top), [1]))
+    return (GatherElements(X, Index, axis=1) - top) - log, top, log
 
 
 # ---------------------------------------------------------------------- Dropout

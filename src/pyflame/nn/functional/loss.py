@@ -11,13 +11,15 @@ from pyflame.ops import linalg
 from pyflame.ops.activation import log_softmax, logsigmoid, softplus
 from pyflame.ops.arithmetic import abs as absolute
 from pyflame.ops.arithmetic import clamp_min, minimum, where
-from pyflame.ops.core import call, cast, rounded_once
+from pyflame.ops.core import call, call_many, cast, rounded_once
 from pyflame.ops.creation import zeros_like
 from pyflame.ops.pointwise import exp, log, sqrt
 from pyflame.ops.reduction import norm
 from pyflame_rt.graph.errors import ShapeMismatchError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyflame.tensors import Tensor
 
 __all__ = [
@@ -137,6 +139,11 @@ def _picked(scores: Any, target: Any) -> Tensor:
     return call("GatherElements", scores, cast(target, DType.int64).unsqueeze(1), axis=1).squeeze(1)
 
 
+def _log_shares(scores: Any, target: Tensor) -> Tensor:
+    """The logarithm of softmax at each sample's own class, of scores [N, C]."""
+    return call_many("pyflame::ClassScore", scores, target.unsqueeze(1))[0].squeeze(1)
+
+
 def nll_loss(
     input: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: Reduction | str = "mean"
 ) -> Tensor:
@@ -155,10 +162,22 @@ def nll_loss(
         raise ShapeMismatchError(
             f"target must be [N, ...] for [N, C, ...]. Received: {list(target.shape)}, {list(input.shape)}"
         )
+    return _of_classes(input, target, weight, ignore_index, reduction, _picked)
+
+
+def _of_classes(
+    input: Any,
+    target: Any,
+    weight: Any,
+    ignore_index: int,
+    reduction: Reduction | str,
+    score: Callable[[Any, Tensor], Tensor],
+) -> Tensor:
+    """Minus the score of each sample's own class; those without one count nothing."""
     target = cast(target, DType.int64)
     known = target != ignore_index
     safe = where(known, target, zeros_like(target))
-    losses = -_picked(input, safe)
+    losses = -score(input, safe)
     shares = cast(known, input.dtype)
     if weight is not None:
         shares = shares * call("Gather", weight, safe, axis=0)
@@ -185,6 +204,8 @@ def cross_entropy(
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing must be from 0 to 1. Received: {label_smoothing}")
     axis = 0 if len(input.shape) == 1 else 1
+    if not label_smoothing and _are_classes(input, target):
+        return _of_classes(input, target, weight, ignore_index, reduction, _log_shares)
     scores = log_softmax(input, dim=axis)
     if target.dtype.is_floating_point and list(target.shape) == list(input.shape):
         return _soft_targets(scores, target, weight, axis, reduction, label_smoothing)
@@ -193,6 +214,12 @@ def cross_entropy(
         return loss
     smooth = _smoothed(scores, target, weight, ignore_index, reduction, axis)
     return (1 - label_smoothing) * loss + (label_smoothing / input.shape[axis]) * smooth
+
+
+def _are_classes(input: Any, target: Any) -> bool:
+    """Whether the operator for one class of each row takes scores and targets."""
+    plain = input.dtype in (DType.float32, DType.float64) and not target.dtype.is_floating_point
+    return plain and len(input.shape) == 2 and list(target.shape) == list(input.shape[:1]) and input.shape[1] > 0
 
 
 def _spread(weight: Any, rank: int, axis: int) -> Any:

@@ -115,9 +115,9 @@ class ForwardSteps:
     """All steps of a layer.
 
     bufs: gates, panels of R', addend inside the reset (GRU), first states, first cells (LSTM), result, last states,
-    last cells (LSTM), saved gates, saved cells (LSTM); what a cell has no use for is any buffer. params: steps, hidden,
-    batch, directions, 1 when the first direction runs backwards, strides of the gates by step and by sequence. rows:
-    directions x batch.
+    last cells (LSTM), saved gates, saved cells (LSTM), room for the products of one step (LSTM, GRU); what a cell has
+    no use for is any buffer. params: steps, hidden, batch, directions, 1 when the first direction runs backwards,
+    strides of the gates by step and by sequence. rows: directions x batch.
     """
 
     cell: Cell
@@ -415,29 +415,29 @@ class _Steps:
 
 
 class _Forward(_Steps):
-    buffers = 10
+    buffers = 11
 
     def _walk(self) -> None:
         b, hidden = self.b, self.p["hidden"]
-        gates, self.panels, addend, first, cell0, y, last, cell, saved, cells = self.bufs
+        gates, self.panels, addend, first, cell0, y, last, cell, saved, cells, room = self.bufs
         self.addend = b.element(self.elem, addend, self._times(self.direction, hidden))
-        wide = SAVED[self.cell]
-        sums = y if wide == 1 else saved
         columns = self._times(hidden, GATES[self.cell])
+        # Products of all steps go to one place that stays in the cache; what is saved is written row by row.
+        sums = b.element(self.elem, room, self._times(self.state, GATES[self.cell])), columns
 
         def step(t: str, _: list[V]) -> list[V]:
             time = self._time(t)
             before = self._before(t, self._first(first), y, 1)
             given = self._given(gates, time, GATES[self.cell]), self.p["in_row"]
-            out = self._line(sums, time, wide), self._stride(wide)
-            # What inputs give is added row by row, not tile by tile: it comes from memory, in order.
-            self._product(before, hidden, columns, out, t, None)
             result = self._line(y, time, 1), self._stride(1)
+            kept = self._line(saved, time, SAVED[self.cell]), self._stride(SAVED[self.cell])
+            # What inputs give is added row by row, not tile by tile: it comes from memory, in order.
+            self._product(before, hidden, columns, result if SAVED[self.cell] == 1 else sums, t, None)
             if self.cell == "lstm":
                 old = self._before(t, self._first(cell0), cells, 1)
-                self._each(self._lstm, out, old, (self._line(cells, time, 1), self._stride(1)), result, given)
+                self._each(self._lstm, sums, kept, old, (self._line(cells, time, 1), self._stride(1)), result, given)
             elif self.cell == "gru":
-                self._each(self._gru, out, given, before, result, (self.addend, "0"))
+                self._each(self._gru, sums, kept, given, before, result, (self.addend, "0"))
             else:
                 self._each(self._plain, result, given)
             return []
@@ -449,8 +449,8 @@ class _Forward(_Steps):
             self._copy((self._line(cells, end, 1), self._stride(1)), (self._first(cell), hidden))
 
     def _lstm(self, i: str, mask: V | None, lines: list[str]) -> None:
-        saved, old, cells, y, given = lines
-        parts = [self._load(saved, i, mask, gate) + self._load(given, i, mask, gate) for gate in range(4)]
+        sums, saved, old, cells, y, given = lines
+        parts = [self._load(sums, i, mask, gate) + self._load(given, i, mask, gate) for gate in range(4)]
         gates = [*map(self.sigmoid, parts[:3]), self.tanh(parts[3])]
         for gate, value in enumerate(gates):
             self._store(value, saved, i, mask, gate)
@@ -460,9 +460,9 @@ class _Forward(_Steps):
         self._store(leave * self.tanh(c), y, i, mask)
 
     def _gru(self, i: str, mask: V | None, lines: list[str]) -> None:
-        saved, given, old, y, addend = lines
+        sums, saved, given, old, y, addend = lines
         x = [self._load(given, i, mask, gate) for gate in range(3)]
-        h = [self._load(saved, i, mask, gate) for gate in range(3)]
+        h = [self._load(sums, i, mask, gate) for gate in range(3)]
         z, r = (self.sigmoid(x[k] + h[k]) for k in range(2))
         m = h[2] + self._load(addend, i, mask)
         n = self.tanh(self.at.fma(r, m, x[2]))

@@ -43,10 +43,10 @@ WHOLE = frozenset(
 # Compositions of our own with a kernel.
 OURS = frozenset(
     {
-        "pyflame::BatchNormSums", "pyflame::BatchStatistics", "pyflame::ConvWeightGrad", "pyflame::GRUSteps",
-        "pyflame::GRUStepsGrad", "pyflame::HeadsAttention", "pyflame::HeadsAttentionGrad", "pyflame::LayerNormGrad",
-        "pyflame::LSTMSteps", "pyflame::LSTMStepsGrad", "pyflame::RNNSteps", "pyflame::RNNStepsGrad",
-        "pyflame::RoundedLSTMSteps",
+        "pyflame::BatchNormSums", "pyflame::BatchStatistics", "pyflame::ClassScore", "pyflame::ClassScoreGrad",
+        "pyflame::ConvWeightGrad", "pyflame::GRUSteps", "pyflame::GRUStepsGrad", "pyflame::HeadsAttention",
+        "pyflame::HeadsAttentionGrad", "pyflame::LayerNormGrad", "pyflame::LSTMSteps", "pyflame::LSTMStepsGrad",
+        "pyflame::RNNSteps", "pyflame::RNNStepsGrad", "pyflame::RoundedLSTMSteps",
     }
 )  # fmt: skip
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyflame_rt.backends.cpu.llvm.indexed import IndexedKernel, RowSumsKernel, RunningKernel
 from pyflame_rt.backends.cpu.llvm.program import (
+    Map,
     Reduce,
     Reduction,
     Scalar,
+    Store,
     apply,
     const,
     index,
@@ -296,3 +298,58 @@ def top_k(low: Lowering, step: Step) -> None:
     rows = math.prod(dims)
     if rows and k:
         low.kernel("TopK", kernel, [x, values, places], params, rows, max(1, ROW_GRAIN // (8 * x.shape[axis])))
+
+
+# ---------------------------------------------------------------------- one class of each row
+
+
+@lowers("pyflame::ClassScore")
+def class_score(low: Lowering, step: Step) -> None:
+    """The largest and the sum of each row in one kernel; its own class is picked out of the row afterwards."""
+    x, indices, label = _class_operands(low, step, 0)
+    rows = x.shape[0]
+    score, top, log = (low.new((rows, 1), x.dtype) for _ in range(3))
+    value = load(0, label)
+    raised = apply("exp", apply("sub", value, scalar("top", label)))
+    stages = [
+        Reduce((Reduction("top", "max", value),)),
+        Scalar("top_kept", scalar("top", label), 1),
+        Reduce((Reduction("sum", "sum", raised),)),
+        Scalar("log", apply("log", scalar("sum", label)), 2),
+    ]
+    row_step(low, step.op.name, [x, *(_each(v, x.shape) for v in (top, log))], 2, stages)
+    own = low.new((rows, 1), x.dtype)
+    strides = ([x.strides[0], 0], indices.strides, own.strides)
+    _indexed(low, step.op.name, (x, indices, own), (rows, 1), strides, (1, 0, 0, 0), [(x.shape[1], x.strides[1])])
+    shifted = apply("sub", apply("sub", load(0, label), load(1, label)), load(2, label))
+    row_step(low, step.op.name, [own, top, log, score], 1, [Map((Store(3, shifted),))])
+    for name, view in zip(step.node.outputs, (score, top, log), strict=False):
+        if name:
+            low.places[name] = view
+
+
+@lowers("pyflame::ClassScoreGrad")
+def class_score_grad(low: Lowering, step: Step) -> None:
+    """What every class loses, then what the row's own class gains, in place."""
+    x, indices, label = _class_operands(low, step, 1)
+    names = step.node.inputs
+    g, top, log = (low.strided(names[k]) for k in (0, 3, 4))
+    out = low.output(step)
+    shifted = apply("sub", apply("sub", load(0, label), load(2, label)), load(3, label))
+    lost = apply("neg", apply("mul", apply("exp", shifted), load(1, label)))
+    row_step(low, step.op.name, [x, *(_each(v, x.shape) for v in (g, top, log)), out], 1, [Map((Store(4, lost),))])
+    strides = ([out.strides[0], 0], indices.strides, g.strides)
+    axes = [(out.shape[1], out.strides[1])]
+    _indexed(low, step.op.name, (out, indices, g), indices.shape, strides, (1, 0, 0, 0), axes, put=True, fold="add")
+
+
+def _class_operands(low: Lowering, step: Step, at: int) -> tuple[View, View, str]:
+    x, indices = low.strided(step.node.inputs[at]), _indices(low, step.node.inputs[at + 1])
+    if x.dtype not in _SUMMED or len(x.shape) != 2 or indices.shape != (x.shape[0], 1) or not x.count:
+        raise NotNative("not rows of floats with one index each")
+    return x, indices, x.dtype.label
+
+
+def _each(view: View, shape: tuple[int, ...]) -> View:
+    """One number for each row, beside every element of it."""
+    return replace(view, shape=shape, strides=(view.strides[0], 0))

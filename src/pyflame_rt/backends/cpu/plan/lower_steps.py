@@ -99,7 +99,8 @@ def forward_steps(low: Lowering, step: Step) -> None:
     last_cell = low.new(last.shape, dtype) if cell == "lstm" else last
     saved = low.new((steps, batch, directions * 4 * hidden), dtype) if cell in ("lstm", "gru") else y
     cells = low.new(y.shape, dtype) if cell == "lstm" else y
-    views = [gates, panels, addend, first, first_cell, y, last, last_cell, saved, cells]
+    room = low.new((directions, batch, GATES[cell] * hidden), dtype) if cell in ("lstm", "gru") else y
+    views = [gates, panels, addend, first, first_cell, y, last, last_cell, saved, cells, room]
     params = [*sizes, _backwards(step), *gates.strides[:2]]
     low.kernel(step.op.name, ForwardSteps(cell, elem), views, params, directions * batch, 1)
     made = {"lstm": [y, last, last_cell, saved, cells], "gru": [y, last, saved]}.get(cell, [y, last])
