@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
 
-__all__ = ["apply_ufunc", "from_dlpack", "from_torch", "to_array"]
+__all__ = ["apply_ufunc", "from_dlpack", "from_torch", "plain_arrays", "to_array"]
 
 # NumPy's functions whose name here is another one.
 UFUNCS = {"absolute": "abs", "equal": "eq", "power": "pow", "invert": "bitwise_not"}
@@ -60,6 +60,23 @@ def apply_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[
     return getattr(ufunc, method)(*plain, **options)
 
 
+def plain_arrays(nest: Any) -> Any:
+    """Arguments of a function of NumPy, with arrays in place of tensors.
+
+    Example:
+        >>> import numpy as np, pyflame as pf
+        >>> float(np.mean(pf.tensor([1.0, 2.0])))
+        1.5
+    """
+    if hasattr(nest, "_value"):
+        return to_array(nest)
+    if isinstance(nest, dict):
+        return {key: plain_arrays(value) for key, value in nest.items()}
+    if isinstance(nest, (list, tuple)) and type(nest) in (list, tuple):
+        return type(nest)(plain_arrays(value) for value in nest)
+    return nest
+
+
 def _holds_tensors(data: Any) -> bool:
     while isinstance(data, (list, tuple)) and data:
         data = data[0]
@@ -94,6 +111,8 @@ def from_dlpack(data: Any) -> Tensor:
 
     if not hasattr(data, "__dlpack__"):
         raise TypeError(f"{type(data).__name__} has no __dlpack__; use pf.tensor")
+    if str(getattr(data, "dtype", "")) == "torch.bfloat16":
+        return from_torch(data)  # NumPy has no name for it
     return asarray(np.from_dlpack(data))
 
 

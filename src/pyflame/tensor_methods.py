@@ -30,7 +30,14 @@ def _in_place(function: Callable[..., Any]) -> Callable[..., Tensor]:
 
     @functools.wraps(function)
     def method(self: Any, *args: Any, **kwargs: Any) -> Tensor:
-        return self._modify(function(self, *args, **kwargs))
+        result = function(self, *args, **kwargs)
+        lossy = result.dtype.is_floating_point and not self.dtype.is_floating_point
+        if lossy or (self.dtype is DType.bool and result.dtype is not DType.bool):
+            raise TypeError(
+                f"{function.__name__}_ gives {result.dtype.name}, which a tensor of {self.dtype.name} cannot hold; "
+                "use the form that makes a new tensor"
+            )
+        return self._modify(result)
 
     method.__doc__ = f"In place (the handle takes a new value): {function.__doc__}"
     return method

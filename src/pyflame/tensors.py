@@ -11,7 +11,7 @@ import numpy as np
 from pyflame.autograd.leaf import Leaf
 from pyflame.dtypes import DType, to_dtype
 from pyflame.evaluation import evaluate
-from pyflame.interop import apply_ufunc
+from pyflame.interop import apply_ufunc, plain_arrays
 from pyflame.lazy import Val, apply, leaf, mode_changes, modes, onnx
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import core
@@ -259,6 +259,9 @@ class Tensor(Methods):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         return apply_ufunc(ufunc, method, inputs, options)
+
+    def __array_function__(self, function: Any, _types: Any, args: Any, kwargs: Any) -> Any:
+        return function(*plain_arrays(args), **plain_arrays(kwargs))
 
     def __dlpack__(self, **options: Any) -> Any:
         return _shared(self).__dlpack__(**options)

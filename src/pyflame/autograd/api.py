@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame.autograd.engine import gradients, run_hooks
 from pyflame.autograd.leaf import Leaf
+from pyflame.evaluation import evaluate
 from pyflame.lazy import Val, ancestors, apply, modes, onnx
 from pyflame.ops.core import Handle, as_tensor, wrap
 from pyflame_rt.graph.errors import ShapeMismatchError
@@ -88,6 +89,9 @@ def backward(
     for v, g in found.values():
         if wanted is None or id(v) in wanted:
             _store(v, g, mates, accumulate)
+    if modes.anomaly and modes.tracer is None:
+        # What is looked for is found here, not where the gradients happen to be read.
+        evaluate([*vals, *(v.leaf.grad._value for v, _ in found.values() if v.leaf and v.leaf.grad is not None)])
 
 
 def _store(v: Val, g: Val, mates: tuple[weakref.ref[Val], ...], accumulate: bool) -> None:

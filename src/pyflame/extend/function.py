@@ -87,7 +87,7 @@ class AutogradFunction:
             listed = list(given) if isinstance(given, (tuple, list)) else [given]
             if len(listed) < len(args):
                 listed += [None] * (len(args) - len(listed)) if len(listed) >= len(places) else []
-            if len(listed) < len(args):
+            if len(listed) < len(args) or any(extra is not None for extra in listed[len(args) :]):
                 raise RuntimeError(f"{cls.__name__}.backward gave {len(listed)} gradients for {len(args)} arguments")
             return [listed[i] if needs[i] else None for i in places]
 

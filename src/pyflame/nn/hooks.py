@@ -35,15 +35,16 @@ class RemovableHandle:
 class HookTable:
     """The hooks of one module; false while there are none."""
 
-    __slots__ = ("tables",)
+    __slots__ = ("named", "tables")
 
     def __init__(self) -> None:
         self.tables: dict[str, dict[int, Callable[..., Any]]] = {}
+        self.named: set[int] = set()  # hooks that are given keyword arguments too
 
     def __bool__(self) -> bool:
         return any(self.tables.values())
 
-    def add(self, kind: str, hook: Callable[..., Any], prepend: bool) -> RemovableHandle:
+    def add(self, kind: str, hook: Callable[..., Any], prepend: bool, named: bool = False) -> RemovableHandle:
         """Keep a hook, and return what removes it."""
         if not callable(hook):
             raise TypeError(f"A hook must be callable. Received: {type(hook).__name__}")
@@ -55,13 +56,19 @@ class HookTable:
             table.update(others)
         else:
             table[number] = hook
+        if named:
+            self.named.add(number)
         return RemovableHandle(table, number)
 
     def run(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call `forward` between the hooks."""
-        for hook in list(self.tables.get("forward_pre", {}).values()):
-            changed = hook(module, args)
-            if changed is not None:
+        for number, hook in list(self.tables.get("forward_pre", {}).items()):
+            changed = hook(module, args, kwargs) if number in self.named else hook(module, args)
+            if changed is None:
+                continue
+            if number in self.named:
+                args, kwargs = _both(changed)
+            else:
                 args = changed if isinstance(changed, tuple) else (changed,)
         backward = list(self.tables.get("backward", {}).values())
         if backward:
@@ -70,8 +77,15 @@ class HookTable:
             output = watch_backward(module, backward, args, kwargs)
         else:
             output = module.forward(*args, **kwargs)
-        for hook in list(self.tables.get("forward", {}).values()):
-            changed = hook(module, args, output)
+        for number, hook in list(self.tables.get("forward", {}).items()):
+            changed = hook(module, args, kwargs, output) if number in self.named else hook(module, args, output)
             if changed is not None:
                 output = changed
         return output
+
+
+def _both(changed: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if not (isinstance(changed, tuple) and len(changed) == 2 and isinstance(changed[1], dict)):
+        raise TypeError(f"a forward pre-hook with_kwargs returns None or (args, kwargs). Received: {changed!r}")
+    args, kwargs = changed
+    return (args if isinstance(args, tuple) else (args,)), kwargs

@@ -10,7 +10,7 @@ import numpy as np
 
 from pyflame.arrays import adopt
 from pyflame.device import Device
-from pyflame.dtypes import DType
+from pyflame.dtypes import DType, to_dtype
 from pyflame.lazy import mode_changes, modes
 from pyflame.nn.hooks import HookTable, RemovableHandle
 from pyflame.nn.parameter import Parameter
@@ -310,15 +310,32 @@ class Module:
 
     # Dtypes.
 
-    def to(self, dtype: DType | str) -> Self:
-        """Convert floating parameters and buffers; a device name such as "cpu" changes nothing."""
-        if isinstance(dtype, str):
-            Device.of(dtype)
-            return self
+    def to(self, *targets: Any, dtype: Any = None, device: Any = None) -> Self:
+        """Convert floating parameters and buffers to an element type, or to that of a tensor; "cpu" changes nothing."""
+        for target in (*targets, device, dtype):
+            kind = target.dtype if isinstance(target, Tensor) else target
+            if kind is None or isinstance(kind, bool):
+                continue
+            try:
+                self._convert(to_dtype(kind))
+            except TypeError:
+                Device.of(kind)
+        return self
+
+    def _convert(self, dtype: DType) -> None:
+        if not dtype.is_floating_point:
+            raise ValueError(f"modules are converted to floating-point types. Received: {dtype.name}")
         for tensor in [*self.parameters(), *self.buffers()]:
             if tensor.dtype.is_floating_point and tensor.dtype is not dtype:
                 tensor.data = tensor.detach().to(dtype)
-        return self
+
+    def cpu(self) -> Self:
+        """As it is: this is where modules are."""
+        return self.to("cpu")
+
+    def cuda(self, device: int | None = None) -> Self:
+        """Refuse: there is no such device."""
+        return self.to("cuda" if device is None else f"cuda:{device}")
 
     def float(self) -> Self:
         """Floating parameters and buffers as float32."""
@@ -393,13 +410,23 @@ class Module:
 
     # Hooks.
 
-    def register_forward_hook(self, hook: Callable[..., Any], *, prepend: bool = False) -> RemovableHandle:
-        """Call `hook(module, args, output)` after `forward`; what it returns, if not None, is the output."""
-        return self._hooks.add("forward", hook, prepend)
+    def register_forward_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> RemovableHandle:
+        """Call `hook(module, args, output)` after `forward`; what it returns, if not None, is the output.
 
-    def register_forward_pre_hook(self, hook: Callable[..., Any], *, prepend: bool = False) -> RemovableHandle:
-        """Call `hook(module, args)` before `forward`; what it returns, if not None, are the arguments."""
-        return self._hooks.add("forward_pre", hook, prepend)
+        With `with_kwargs` it is called as `hook(module, args, kwargs, output)`.
+        """
+        return self._hooks.add("forward", hook, prepend, with_kwargs)
+
+    def register_forward_pre_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> RemovableHandle:
+        """Call `hook(module, args)` before `forward`; what it returns, if not None, are the arguments.
+
+        With `with_kwargs` it is called as `hook(module, args, kwargs)`, and gives both back.
+        """
+        return self._hooks.add("forward_pre", hook, prepend, with_kwargs)
 
     def register_full_backward_hook(self, hook: Callable[..., Any], *, prepend: bool = False) -> RemovableHandle:
         """Call `hook(module, grad_input, grad_output)` once the gradient has passed the module."""

@@ -74,10 +74,15 @@ class _Tracked(Module):
             init.ones_(self.weight)
             init.zeros_(self.bias)
 
-    def _check(self, input: Any) -> None:
+    def _check(self, input: Any, axis: int = 1) -> None:
         if len(input.shape) not in self.ranks:
             raise ShapeMismatchError(
                 f"{type(self).__name__} needs {' or '.join(map(str, self.ranks))} dimensions. "
+                f"Received: {list(input.shape)}"
+            )
+        if input.shape[axis] != self.num_features and (self.affine or self.track_running_stats):
+            raise ShapeMismatchError(
+                f"{type(self).__name__}({self.num_features}) needs {self.num_features} channels. "
                 f"Received: {list(input.shape)}"
             )
 
@@ -158,7 +163,7 @@ class _InstanceNorm(_Tracked):
     def forward(self, input: Any) -> Tensor:
         """The normalised input."""
         single = len(input.shape) == self.ranks[0]
-        self._check(input)
+        self._check(input, 0 if single else 1)
         x = input.unsqueeze(0) if single else input
         own = self.training or not self.track_running_stats
         tracked = self.track_running_stats

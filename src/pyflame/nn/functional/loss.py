@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -89,8 +90,19 @@ def mse_loss(input: Any, target: Any, reduction: Reduction | str = "mean") -> Te
         >>> pf.nn.functional.mse_loss(pf.tensor([1.0, 2.0]), pf.tensor([1.0, 4.0])).numpy().item()
         2.0
     """
-    difference = input - target
+    difference = _difference(input, target)
     return reduced(difference * difference, reduction)
+
+
+def _difference(input: Any, target: Any) -> Tensor:
+    """Element by element; other shapes than equal ones are rarely what is meant."""
+    if hasattr(target, "shape") and tuple(input.shape) != tuple(target.shape):
+        warnings.warn(
+            f"a target of shape {list(target.shape)} for an input of {list(input.shape)} is broadcast; "
+            "give them equal shapes",
+            stacklevel=5,
+        )
+    return input - target
 
 
 def l1_loss(input: Any, target: Any, reduction: Reduction | str = "mean") -> Tensor:
@@ -101,7 +113,7 @@ def l1_loss(input: Any, target: Any, reduction: Reduction | str = "mean") -> Ten
         >>> pf.nn.functional.l1_loss(pf.tensor([1.0, 2.0]), pf.tensor([1.0, 4.0])).numpy().item()
         1.0
     """
-    return reduced(absolute(input - target), reduction)
+    return reduced(absolute(_difference(input, target)), reduction)
 
 
 def smooth_l1_loss(input: Any, target: Any, reduction: Reduction | str = "mean", beta: float = 1.0) -> Tensor:
@@ -116,7 +128,7 @@ def smooth_l1_loss(input: Any, target: Any, reduction: Reduction | str = "mean",
         raise ValueError(f"beta must not be negative. Received: {beta}")
     if beta == 0:
         return l1_loss(input, target, reduction)
-    size = absolute(input - target)
+    size = absolute(_difference(input, target))
     return reduced(where(size < beta, size * size * (0.5 / beta), size - 0.5 * beta), reduction)
 
 
@@ -130,7 +142,7 @@ def huber_loss(input: Any, target: Any, reduction: Reduction | str = "mean", del
     """
     if delta <= 0:
         raise ValueError(f"delta must be positive. Received: {delta}")
-    size = absolute(input - target)
+    size = absolute(_difference(input, target))
     return reduced(where(size < delta, size * size * 0.5, (size - 0.5 * delta) * delta), reduction)
 
 

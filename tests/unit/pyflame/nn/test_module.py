@@ -8,6 +8,7 @@ import pytest
 
 import pyflame as pf
 from pyflame import nn
+from pyflame_rt.graph.errors import ShapeMismatchError
 
 torch = pytest.importorskip("torch")
 
@@ -206,3 +207,31 @@ def test_clipping_equals_torch():
         assert got.item() == pytest.approx(want.item())
         for p, q in zip(ours, theirs, strict=True):
             np.testing.assert_allclose(p.grad.numpy(), q.grad.numpy(), rtol=1e-9)
+
+
+def test_hooks_may_take_keywords():
+    class Scaled(pf.nn.Module):
+        def forward(self, x, *, scale=1.0):
+            return x * scale
+
+    module, seen = Scaled(), []
+    module.register_forward_pre_hook(lambda _m, args, kwargs: (args, {**kwargs, "scale": 3.0}), with_kwargs=True)
+    module.register_forward_hook(lambda _m, _args, kwargs, out: (seen.append(kwargs), out + 1)[1], with_kwargs=True)
+    assert module(pf.ones([1]), scale=2.0).item() == 4.0
+    assert seen == [{"scale": 3.0}]
+
+
+def test_moving_names_types_and_devices():
+    module = pf.nn.Linear(2, 2).to("cpu", dtype=pf.float64).cpu()
+    assert module.to(pf.ones([1])).weight.dtype == pf.float32
+    with pytest.raises(RuntimeError, match="cuda"):
+        module.cuda()
+    with pytest.raises(ValueError, match="int32"):
+        module.to(pf.int32)
+
+
+def test_mistaken_shapes_are_told():
+    with pytest.raises(ShapeMismatchError, match="3 channels"):
+        pf.nn.BatchNorm2d(3)(pf.ones([2, 4, 2, 2]))
+    with pytest.warns(UserWarning, match="broadcast"):
+        pf.nn.MSELoss()(pf.ones([4, 1]), pf.ones([4]))

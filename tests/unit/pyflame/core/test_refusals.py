@@ -1,0 +1,49 @@
+"""What must not pass silently: lossy changes in place, wrong numbers of gradients, NaN in anomaly mode."""
+
+import numpy as np
+import pytest
+
+import pyflame as pf
+
+
+def test_whole_numbers_take_no_fractions_in_place():
+    counts = pf.zeros([2], dtype=pf.int32)
+    with pytest.raises(TypeError, match="int32"):
+        counts.add_(1.5)
+    with pytest.raises(TypeError, match="bool"):
+        pf.tensor([True]).add_(2)
+    assert counts.add_(2).tolist() == [2, 2]
+    assert counts.copy_(pf.tensor([1.5, 2.5])).tolist() == [1, 2]
+
+
+def test_too_many_gradients_are_refused():
+    class Twice(pf.extend.AutogradFunction):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad, grad
+
+    with pytest.raises(RuntimeError, match="2 gradients for 1"):
+        Twice.apply(pf.ones([2]).requires_grad_()).sum().backward()
+
+
+def test_anomalies_are_found_by_backward():
+    x = pf.tensor([-1.0]).requires_grad_()
+    with pf.autograd.detect_anomaly(), pytest.raises(RuntimeError, match="Sqrt"):
+        pf.sqrt(x).sum().backward()
+
+
+def test_functions_of_numpy_take_tensors():
+    t = pf.tensor([[1.0, 2.0], [3.0, 5.0]])
+    assert np.mean(t) == np.float32(2.75)
+    np.testing.assert_array_equal(np.max(t, axis=0), [3, 5])
+    assert np.concatenate([t, t]).shape == (4, 2)
+    assert np.stack([t, np.ones((2, 2))]).shape == (2, 2, 2)
+
+
+def test_bfloat16_comes_from_torch():
+    torch = pytest.importorskip("torch")
+    assert pf.from_dlpack(torch.ones(2, dtype=torch.bfloat16)).dtype == pf.bfloat16
