@@ -23,16 +23,10 @@ sys.path.insert(0, str(HERE.parent))
 
 from report import Results, chart, geometric_mean, ratio  # noqa: E402
 from run import processor, together  # noqa: E402
-from worker import WAYS  # noqa: E402
+from worker import QUICK, WAYS  # noqa: E402
 
 MODELS = ("mlp", "resnet18", "gpt", "lstm")
 TIMEOUT = 900  # seconds for one measurement, compilation included
-QUICK = {
-    "mlp": {"sizes": [32, 64, 64, 10], "batch": 16},
-    "resnet18": {"batch": 2, "size": 16},
-    "gpt": {"vocab": 64, "length": 16, "size": 32, "layers": 1, "heads": 2, "batch": 2},
-    "lstm": {"vocab": 40, "size": 16, "layers": 1, "length": 6, "batch": 2},
-}
 
 
 def one_round(way: str, model: str, threads: int, seconds: float, sizes: dict[str, Any]) -> dict[str, Any]:

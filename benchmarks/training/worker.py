@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 WAYS = ("pyflame", "torch", "torch.compile")
 WARM = 3  # steps before the clock runs: two traces (without and with old gradients), one to settle
+QUICK: dict[str, dict[str, Any]] = {  # sizes of tiny models
+    "mlp": {"sizes": [32, 64, 64, 10], "batch": 16},
+    "resnet18": {"batch": 2, "size": 16},
+    "gpt": {"vocab": 64, "length": 16, "size": 32, "layers": 1, "heads": 2, "batch": 2},
+    "lstm": {"vocab": 40, "size": 16, "layers": 1, "length": 6, "batch": 2},
+}
 
 
 def prepare_ours(name: str, sizes: dict[str, Any]) -> tuple[Callable[[], float], Callable[[], None]]:

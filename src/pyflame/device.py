@@ -7,6 +7,8 @@ import platform
 from enum import Enum
 from typing import Any
 
+from pyflame.lazy import mode_changes
+
 __all__ = [
     "Backend",
     "Device",
@@ -160,6 +162,7 @@ def set_device(device: str | Backend | Device) -> None:
     chosen.backend, chosen.index = backend, index
     chosen.target = str(device) if str(device) in _TARGETS else None
     chosen.provider = None if backend is Backend.CPU else _PROVIDERS[backend]
+    mode_changes[0] += 1
 
 
 def get_device() -> str:

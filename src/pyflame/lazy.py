@@ -61,7 +61,7 @@ class Modes(threading.local):
 modes = Modes()
 
 # How often something was changed that compiled functions count on, in all threads: modes and parts of modules, settings
-# of optimizers, which tensors require gradients, and the type of a tensor's contents.
+# of optimizers, which tensors require gradients, the type of a tensor's contents, the device, and who watches.
 mode_changes = [0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,12 +89,32 @@ class Generator:
             self._seed, self._count = seed, count
         return self
 
+    def take(self, number: int) -> tuple[int, int]:
+        """The mixed seed and the count from which the next keys are made, so many: they count as drawn."""
+        with self._lock:
+            count = self._count
+            self._count = count + number
+            return _mixed(self._seed), count
+
+    def give_back(self, count: int, number: int) -> None:
+        """Keys that were taken are not used after all; nothing to be done if others were drawn meanwhile."""
+        with self._lock:
+            if self._count == count + number:
+                self._count = count
+
     def next_key(self) -> np.ndarray[Any, Any]:
         """The key of the next random tensor."""
         with self._lock:
             count = self._count
             self._count += 1
         return _key(self._seed, count)
+
+
+@lru_cache(maxsize=64)
+def _mixed(seed: int) -> int:
+    """A seed as the native maker of keys takes it."""
+    z = _mix(seed & _MASK)
+    return z - (1 << 64) if z >> 63 else z
 
 
 def _key(seed: int, count: int) -> np.ndarray[Any, Any]:

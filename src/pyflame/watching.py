@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
+from pyflame.lazy import mode_changes
 from pyflame_rt.backends.base import RunHooks
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ def start(*, recorder: Recorder | None = None, inspector: Inspector | None = Non
     if inspector is not None and current.inspector is not None:
         raise RuntimeError("another debugger is active; leave it first")
     active = Watch(recorder or current.recorder, inspector or current.inspector)
+    mode_changes[0] += 1
 
 
 def stop(watcher: object) -> None:
@@ -158,3 +160,4 @@ def stop(watcher: object) -> None:
         None if active.inspector is watcher else active.inspector,
     )
     active = left if left.recorder is not None or left.inspector is not None else None
+    mode_changes[0] += 1

@@ -11,9 +11,10 @@ import numpy as np
 from pyflame import watching
 from pyflame.autograd.function import with_gradient
 from pyflame.compiling.conditions import Conditions
-from pyflame.compiling.steady import Steady, steady_of
+from pyflame.compiling.steady import MISS, Steady, running, steady_of
 from pyflame.compiling.tracer import Tracer
-from pyflame.compiling.trees import flatten, unflatten
+from pyflame.compiling.trees import flat_positions, flatten, unflatten
+from pyflame.compiling.watched import extra
 from pyflame.device import chosen
 from pyflame.dtypes import to_dtype
 from pyflame.evaluation import Work, evaluate, make_plan, to_graph
@@ -31,8 +32,14 @@ __all__ = ["CompiledFunction", "compile_function"]
 
 # Different kinds of call of one function; beyond, the one traced first is forgotten.
 MAX_TRACES = 64
+# So many of them are tried before it is found out which kind of call it is.
+MAX_READY = 4
+# So many replays must have written all in place before it is taken for granted; more when that was wrong often, soon.
+SETTLED, MOST_SETTLED, MANY_DROPS, MANY_RUNS = 2, 1024, 4, 16
 # References to a value that only its tensor has: the tensor's, the local name's and that of the count itself.
 _SOLE_OWNER = 3
+# One item for each trace that is being made, in whatever thread.
+_tracing: list[int] = []
 
 
 class _Trace:
@@ -73,23 +80,35 @@ class _Trace:
         ]
         written = [lf for lf, old in tracer.grads.values() if lf.grad is not old or id(lf) in tracer.cleared]
         self.grads = [(lf, self._gradient(lf, outs)) for lf in written]
+        read = {id(lf): place for place, lf in self.gradients}
+        written_to = [(read.get(id(lf), -1), lf, i) for lf, i in self.grads if isinstance(i, int)]
+        self.sums = [(place, lf, i) for place, lf, i in written_to if place >= 0]  # new gradients added to old ones
+        self.renewed = [(place, lf, i) for place, lf, i in written_to if place < 0]
+        self.absent = {id(lf) for lf, had in self.had_gradient if not had}
         self.donors = self._donors()
-        read = {id(lf) for _, lf in self.gradients}
-        self.renewed = [(lf, i) for lf, i in self.grads if isinstance(i, int) and id(lf) not in read]
         self.differentiable = any(n and not s for n, s in zip(self.needs_grad, self.spent, strict=True))
         # Only the executable is needed from now on, unless gradients may be asked for.
         self.work = work if self.differentiable else None
         self.roots = results if self.differentiable else []
+        # How it is called: set by whoever keeps it.
+        self.key: tuple[Any, ...] = ()
+        self.positions: tuple[list[int], list[tuple[int, int]]] | None = None
         self.steady: Steady | None = None
-        self._settled = False
+        self._settled = self._drops = 0
 
-    def settle(self, whole: bool) -> None:
-        """After a replay: when this one and the one before wrote all in place, the next takes that for granted."""
-        if whole and self._settled:
-            self.steady = steady_of(self)
-            if self.steady is not None:
-                _steady.append(self)
-        self._settled = whole
+    def settle(self, whole: bool, tensors: list[Any]) -> None:
+        """After a replay: when this one and those before wrote all in place, the next takes that for granted."""
+        self._settled = self._settled + 1 if whole else 0
+        patience = SETTLED if self._drops < MANY_DROPS else min(SETTLED << (self._drops - MANY_DROPS), MOST_SETTLED)
+        if self._settled >= patience:
+            self.steady, self._settled = steady_of(self, tensors), 0
+
+    def unsettle(self) -> None:
+        """Somebody else holds or changed a tensor: the next replays go the long way, more of them each time."""
+        if self.steady is not None:
+            self._drops = 0 if self.steady.runs > MANY_RUNS else self._drops + 1
+            self.steady.give_up()
+            self.steady, self._settled = None, 0
 
     def _donors(self) -> list[tuple[int, Any, int]]:
         """Leaves whose memory their own new value may take: (leaf, tensor, output); the plan is told of them."""
@@ -98,35 +117,37 @@ class _Trace:
             return []
         targets = {id(h): i for h, i, spent in self.state if isinstance(h, Handle) and not spent}
         found = [(place, h, targets[id(h)]) for place, h in self.handles if id(h) in targets]
-        donate([(self.plan.inputs[place], out) for place, _, out in found])
+        donate([(self.plan.inputs[place], out) for place, _, out in (*found, *self.sums)])
         return found
 
-    def spare(self, arrays: list[Any]) -> dict[int, Any] | None:
-        """Arrays that outputs may be written into: old values that only this step still holds."""
-        allowed = getattr(self.plan.executable, "donated", None)
-        if not allowed:
-            return None
+    def spare(self, arrays: list[Any]) -> tuple[dict[int, Any], bool]:
+        """Arrays that outputs may be written into: old values that only this step still holds; and whether all are."""
+        allowed = getattr(self.plan.executable, "donated", {})
         given: dict[int, Any] = {}
-        alone, base = _alone()
+        wanted = 0
+        if running:
+            return given, False  # another thread may be writing into them
         for place, handle, out in self.donors:
-            value = handle._value
-            if out in allowed and value.spec is self.specs[out] and getrefcount(value) == _SOLE_OWNER:
-                count, below = _references(value, arrays, place)
-                if count == alone and below in (0, base):
+            if out in allowed:
+                wanted += 1
+                value = handle._value
+                if value.spec is self.specs[out] and _counts(value, arrays, place) == _alone():
                     given[out] = arrays[place]
-        for lf, out in self.renewed:
+        for place, lf, out in (*self.sums, *self.renewed):
             old = lf.grad
-            if old is not None and old._value.spec is self.specs[out] and getrefcount(old) == _SOLE_OWNER:
-                value = old._value
-                if getrefcount(value) == _SOLE_OWNER:
-                    count, below = _references(value, [value.array], 0)
-                    if count == alone and below in (0, base):
+            if old is None:
+                wanted += id(lf) not in self.absent
+            elif place < 0 or out in allowed:
+                wanted += 1
+                if getrefcount(old) == _SOLE_OWNER + extra(old) and _is_plain(old._value, self.specs[out]):
+                    value = old._value
+                    if _counts(value, [value.array] if place < 0 else arrays, max(place, 0)) == _alone():
                         given[out] = value.array
-        return given
+        return given, len(given) == wanted
 
     def forget_gradients(self) -> None:
         """After a run that failed: gradients may have been written over."""
-        for lf, _ in self.renewed:
+        for _, lf, _ in self.renewed:
             lf.grad = None
 
     @staticmethod
@@ -164,14 +185,15 @@ class _Trace:
             arrays[place] = np.array(read(), dtype)
         return arrays
 
-    def bind(self, arrays: list[Any], tensors: list[Any]) -> None:
-        """Give tensors and gradients that the function wrote their new values."""
+    def bind(self, arrays: list[Any], tensors: list[Any], given: dict[int, Any]) -> None:
+        """Give tensors and gradients that the function wrote their new values; those of given arrays have them."""
         for target, i, spent in self.state:
             handle = tensors[target] if isinstance(target, int) else target
             if not isinstance(handle, Handle):
                 continue  # an array that the caller passed is not changed
             old = handle._value
-            if old.spec is self.specs[i] and not spent and getrefcount(old) == _SOLE_OWNER and old.array is not None:
+            sole = getrefcount(old) == _SOLE_OWNER + extra(old)
+            if sole and old.spec is self.specs[i] and not spent and old.array is not None:
                 old.array = arrays[i]  # no graph and no other tensor can see the value: it is replaced on the spot
                 continue
             made = Val(self.specs[i], array=arrays[i])
@@ -181,24 +203,35 @@ class _Trace:
             old.handles -= 1
             handle._value = made
         for lf, i in self.grads:
-            lf.grad = wrap(Val(self.specs[i], array=arrays[i])) if isinstance(i, int) else i
+            if i not in given or lf.grad is None or arrays[i] is not given[i]:
+                lf.grad = wrap(Val(self.specs[i], array=arrays[i])) if isinstance(i, int) else i
 
 
-def _references(value: Any, arrays: list[Any], place: int) -> tuple[int, int]:
-    """Counts of references to a value's array, which a feed holds too, and to the memory below it."""
+def _is_plain(value: Val, spec: Any) -> bool:
+    """Whether a value is of that type and nothing more than a gradient."""
+    return value.spec is spec and value.leaf is None and not value.needs_grad and value.layout is None
+
+
+def _counts(value: Any, arrays: list[Any], place: int) -> tuple[int, int, int]:
+    """References to a value of the caller's, to its array, which a feed holds too, and to the memory below it.
+
+    Those of replays that watch them are not among these; there is always memory below.
+    """
     array = arrays[place]
     if array is not value.array or not array.flags.writeable:
-        return -1, -1
+        return -1, -1, -1
     base = array.base
-    return getrefcount(array), 0 if base is None else getrefcount(base)
+    below = _alone()[2] if base is None else getrefcount(base) - extra(base)
+    return getrefcount(value) - extra(value), getrefcount(array) - extra(array), below
 
 
 @functools.cache
-def _alone() -> tuple[int, int]:
-    """What :func:`_references` gives where nobody else refers to either; interpreters count differently."""
-    value = _Holder()
+def _alone() -> tuple[int, int, int]:
+    """What :func:`_counts` gives where nobody else refers to any; interpreters count differently."""
+    owner, value = _Holder(), _Holder()
+    owner.array = value
     value.array = np.ndarray((1,), np.float32, np.empty(4, np.uint8))
-    return _references(value, [value.array], 0)
+    return _counts(value, [value.array], 0)
 
 
 class _Holder:
@@ -224,6 +257,7 @@ class CompiledFunction:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self._traces: dict[Any, list[_Trace]] = {}
+        self._ready: tuple[Steady, ...] = ()  # replays that need not be looked for
         functools.update_wrapper(self, function)
 
     @property
@@ -245,34 +279,55 @@ class CompiledFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
+        if self._ready and not kwargs and not _tracing:
+            grad = modes.grad
+            for steady in self._ready:
+                if steady.grad is grad:
+                    result = steady.run(args)
+                    if result is not MISS:
+                        return result
         if modes.tracer is not None:
             return self.function(*args, **kwargs)  # inside another compiled function
+        return self._call(args, kwargs)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Find the trace for such a call, or make it, and replay it."""
         tensors: list[Any] = []
         structure = flatten((args, kwargs) if kwargs else args, tensors)
-        arrays, key = [], [structure, modes.grad, chosen.provider, chosen.target]
+        arrays, parts = [], [structure, modes.grad, chosen.provider, chosen.target]
         for t in tensors:
             if isinstance(t, Handle):
                 v = t._value
                 if v.array is None:
                     evaluate([v])
                 arrays.append(v.array)
-                key.append((v.spec, v.needs_grad))
+                parts.append((v.spec, v.needs_grad))
             else:
                 arrays.append(np.ascontiguousarray(t).reshape(t.shape))
-                key.append((t.dtype, t.shape))
-        found = self._traces.get(tuple(key))
-        if found is not None:
-            for trace in found:
-                if trace.fits():
-                    return _replay(trace, arrays, tensors)
-        return self._trace(tuple(key), structure, tensors, arrays, bool(kwargs))
+                parts.append((t.dtype, t.shape))
+        key = tuple(parts)
+        trace = next((trace for trace in self._traces.get(key, ()) if trace.fits()), None)
+        if trace is None:
+            trace = self._trace(key, structure, tensors, arrays, bool(kwargs))
+        before = trace.steady
+        result = _replay(trace, arrays, tensors, args)
+        if trace.steady is not before:
+            self._make_ready()
+        return result
 
-    def _trace(self, key: Any, structure: Any, tensors: list[Any], arrays: list[Any], named: bool) -> Any:
+    def _trace(self, key: Any, structure: Any, tensors: list[Any], arrays: list[Any], named: bool) -> _Trace:
         trace = _record(self.function, structure, tensors, arrays, named)
+        trace.key, trace.positions = key, None if named else flat_positions(structure)
         if self.trace_count >= MAX_TRACES:
             self._traces.pop(next(iter(self._traces)))
+            self._make_ready()
         self._traces.setdefault(key, []).append(trace)
-        return _replay(trace, arrays, tensors)
+        return trace
+
+    def _make_ready(self) -> None:
+        """Note the traces whose replays can be tried at once."""
+        found = [trace.steady for traces in list(self._traces.values()) for trace in traces]
+        self._ready = tuple([steady for steady in found if steady is not None and steady.flat][-MAX_READY:])
 
 
 def _placeholders(tracer: Tracer, tensors: list[Any], arrays: list[Any]) -> list[Val]:
@@ -295,6 +350,7 @@ def _record(function: Any, structure: Any, tensors: list[Any], arrays: list[Any]
     inputs = _placeholders(tracer, tensors, arrays)
     states = {id(g): (g, g.get_state()) for g in _generators()}
     modes.tracer = tracer
+    _tracing.append(1)
     try:
         with recording(tracer.spans):
             result = _call(function, structure, inputs, named)
@@ -302,7 +358,9 @@ def _record(function: Any, structure: Any, tensors: list[Any], arrays: list[Any]
         modes.tracer = None
         _restore(tracer, states)
         raise
-    modes.tracer = None
+    finally:
+        modes.tracer = None
+        _tracing.pop()
     outs: list[Any] = []
     out_structure = flatten(result, outs)
     values = [t._value if isinstance(t, Handle) else leaf(t, to_dtype(t.dtype)) for t in outs]
@@ -353,19 +411,21 @@ def _outputs(trace: _Trace, feeds: list[Any], given: dict[int, Any] | None) -> l
         raise
 
 
-def _replay(trace: _Trace, arrays: list[Any], tensors: list[Any]) -> Any:
-    current: list[Val] = []
-    whole = None
-    outputs = trace.steady.run(arrays) if trace.steady is not None and watching.active is None else None
-    if outputs is None:
-        _let_go()
-        feeds = trace.feeds(arrays)
-        current = _current(trace, feeds, tensors) if trace.differentiable and modes.grad else []
-        given = None if current else trace.spare(feeds)
-        outputs = _outputs(trace, feeds, given)
-        trace.bind(outputs, tensors)
-        whole = bool(given) and len(given) == len(trace.state) + len(trace.grads)
-        del feeds, given
+def _replay(trace: _Trace, arrays: list[Any], tensors: list[Any], args: tuple[Any, ...]) -> Any:
+    steady = trace.steady
+    if steady is not None and watching.active is None:
+        steady.agree()
+        result = steady.run(args if steady.flat else tuple(tensors))
+        if result is not MISS:
+            return result
+        if not running:
+            trace.unsettle()
+    feeds = trace.feeds(arrays)
+    current = _current(trace, feeds, tensors) if trace.differentiable and modes.grad else []
+    given, whole = ({}, False) if current or watching.active is not None else trace.spare(feeds)
+    outputs = _outputs(trace, feeds, given)
+    trace.bind(outputs, tensors, given)
+    del feeds, given
     made: list[Any] = []
     for (kind, i), needs, spent in zip(trace.results, trace.needs_grad, trace.spent, strict=True):
         if kind == "output":
@@ -380,19 +440,9 @@ def _replay(trace: _Trace, arrays: list[Any], tensors: list[Any]) -> Any:
     del outputs
     if current:
         made = _with_gradient(trace, made, current)
-    if whole is not None:
-        trace.settle(whole)
+    if trace.steady is None:
+        trace.settle(whole, tensors)
     return unflatten(trace.structure, iter(made))
-
-
-# The trace that counts on its tensors staying where they are, if there is one.
-_steady: list[_Trace] = []
-
-
-def _let_go() -> None:
-    """Before a replay that looks who refers to what: the other's references must not be among those."""
-    while _steady:
-        _steady.pop().steady = None
 
 
 def _current(trace: _Trace, feeds: list[Any], tensors: list[Any]) -> list[Val]:

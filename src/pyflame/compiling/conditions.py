@@ -17,12 +17,15 @@ class Conditions:
     """Modes and parts of modules, settings of optimizers, and which tensors want gradients.
 
     Whoever changes one of these counts `mode_changes` up; as long as nobody has, one comparison is enough.
+
+    Attributes:
+        changes: that count when all was seen to be as it was last.
     """
 
-    __slots__ = ("_changes", "_modules", "_settings", "_tensors")
+    __slots__ = ("_modules", "_settings", "_tensors", "changes")
 
     def __init__(self, tracer: Tracer) -> None:
-        self._changes = -1  # when all was seen to be as it was last
+        self.changes = -1  # when all was seen to be as it was last
         self._modules = [(module, mode, _parts(module)) for module, mode in tracer.modules.values()]
         self._settings = [(settings, settings.fixed()) for settings in tracer.settings.values()]
         handles = [(handle, v) for v, handle in tracer.captured.values() if isinstance(handle, Handle)]
@@ -31,7 +34,7 @@ class Conditions:
     def hold(self) -> bool:
         """Whether everything is as it was."""
         changes = mode_changes[0]
-        if changes == self._changes:
+        if changes == self.changes:
             return True
         if not all(module.training is mode and _same(_parts(module), parts) for module, mode, parts in self._modules):
             return False
@@ -40,7 +43,7 @@ class Conditions:
         for handle, wanted, spec in self._tensors:
             if _wants(handle._value) is not wanted or handle._value.spec is not spec:
                 return False
-        self._changes = changes
+        self.changes = changes
         return True
 
 

@@ -1,4 +1,4 @@
-"""Replays in which every written tensor keeps its memory: what hundreds of them need is looked at in one native call.
+"""Replays in which every written tensor keeps its memory: what hundreds of them need is done in one native call.
 
 A training step that is replayed reads its parameters, state and gradients and writes them back to where they are. As
 long as nobody bound one of them anew, and nobody else refers to one, nothing is left to do in Python for each of them.
@@ -7,134 +7,314 @@ Both can be seen in memory: a slot still holds the same object, and an object ha
 
 from __future__ import annotations
 
-import ctypes
+import os
+import threading
+from functools import cache
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import numpy as np
 
+from pyflame.autograd.leaf import Leaf
+from pyflame.compiling.results import Results
+from pyflame.compiling.watched import Watched, slot_of
+from pyflame.dtypes import DType
+from pyflame.lazy import Val, mode_changes, spec_of
+from pyflame.ops.core import Handle
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable
 
-__all__ = ["Steady", "steady_of"]
+__all__ = ["MISS", "Steady", "running", "steady_of"]
 
+# What a replay gives that has to go the long way.
+MISS = object()
 # References to a tensor that only its trace has: the trace's, the local name's and that of the count itself.
 _TRACE_ONLY = 3
+# Values that may not take the place of old ones are copied there after the run, if they are not more bytes than this.
+MAX_COPIED = 8 << 20
+
+# One item for each replay under way: tensors may be written to that nobody seems to refer to.
+running: list[int] = []
+_all: WeakSet[Steady] = WeakSet()
 
 
 class Steady:
-    """One trace, its inputs and outputs as they were in the latest replay."""
+    """One trace, its inputs and outputs as they were in the latest replay.
+
+    Attributes:
+        flat: its arguments are those of the call; else they are the tensors found in them.
+        grad: the gradient mode it is for.
+    """
 
     __slots__ = (
-        "_address", "_arguments", "_equal", "_fresh", "_inputs", "_kept", "_none", "_outputs", "_reads", "_scalars",
-        "_short", "_table", "_words", "trace",
+        "__weakref__", "_kept", "_keys", "_lock", "_now", "_ready", "_results", "_run", "_scalars", "_way", "flat",
+        "grad", "trace",
     )  # fmt: skip
 
-    def __init__(self, trace: Any, short: Any) -> None:
-        self.trace, self._short, self._equal = trace, short, short.equal()
-        self._kept: list[Any] = []
-        where = {name: i for i, name in enumerate(short.order)}
-        places = [where[name] for name in trace.plan.inputs]
-        donated = {place for place, _, _ in trace.donors}
-        self._inputs: list[Any] = [None] * len(places)
-        for place, array in enumerate(trace.fixed):
-            self._inputs[places[place]] = array
-        self._arguments = [(places[place], i) for place, i in trace.arguments]
-        self._scalars = [(places[place], read, dtype) for place, read, dtype in trace.scalars]
-        self._reads: list[tuple[int, Any]] = []
-        for place, handle in trace.handles:
-            array = handle._value.array
-            if place in donated or (array is not None and getrefcount(handle) == _TRACE_ONLY):
-                self._inputs[places[place]] = array
-            else:
-                self._reads.append((places[place], handle))  # others may bind it anew
-        self._outputs: list[Any] = [None] * len(trace.specs)
-        for _, handle, out in trace.donors:
-            self._outputs[out] = handle._value.array
-        for lf, out in trace.grads:
-            self._outputs[out] = lf.grad._value.array
-        self._fresh = [(i, make) for i, make in enumerate(short.makers) if self._outputs[i] is None]
-        self._table = short.table(self._inputs, self._outputs)
-        self._none: list[Any] = [None] * len(self._outputs)
-        self._words, self._address = np.zeros((0, 2), np.int64), 0
-
-    def watch(self) -> bool:
-        """Note what must stay as it is; False where somebody else refers to one of the values already."""
-        words: list[tuple[int, int]] = []
-        seen: set[int] = set()
-        read = {id(a) for a in self._inputs if a is not None}
-        for _, handle, _ in self.trace.donors:
-            self._watch_value(handle, words, seen, read)
-        for lf, _ in self.trace.grads:
-            handle = lf.grad
-            words += [_slot(lf, handle), (id(handle), 2)]  # the leaf's reference and ours
-            self._kept.append(handle)
-            self._watch_value(handle, words, seen, read)
-            del handle
-        self._words = np.array(words, np.int64).reshape(-1, 2)
-        self._address = self._words.ctypes.data
-        return self.unchanged
-
-    def _watch_value(self, handle: Any, words: list[tuple[int, int]], seen: set[int], read: set[int]) -> None:
-        value = handle._value
-        array = value.array
-        base = array.base
-        words += [_slot(handle, value), _slot(value, array), (id(value), 2)]
-        # Its value's reference, ours, and two for each of the lists of outputs and inputs it is in.
-        words.append((id(array), 4 + 2 * (id(array) in read)))
-        self._kept += [value, array]
-        if base is not None:
-            words.append((id(base), 2))
-            self._kept.append(base)
-        if not array.flags.writeable or id(array) in seen:
-            words.append((id(array), -1))  # never: two values share an array, or it may not be written
-        seen.add(id(array))
+    def __init__(self, trace: Any, short: Any, tables: _Tables) -> None:
+        self.trace, self.flat, self.grad = trace, tables.flat, trace.key[1]
+        self._now = len(tables.watched.words)
+        self._results = Results(trace, short.makers, tables.fresh, tables.positions)
+        self._ready = self._results.ready
+        self._scalars = [(read, dtype) for _, read, dtype in trace.scalars]
+        self._way, self._kept = tables.replay(short), tables.kept
+        self._keys = [(generator, self._way.row("drawn", i), n) for i, (generator, n) in enumerate(tables.drawn)]
+        self._lock = threading.Lock()
+        self._run: Callable[..., int] = short.replaying(self._way)
+        _all.add(self)
 
     @property
-    def unchanged(self) -> bool:
-        """Whether all that was noted is still so."""
-        return self._equal(self._address, len(self._words)) == 1
+    def runs(self) -> int:
+        """How many replays it made."""
+        return self._way.runs
 
-    def run(self, arrays: list[Any]) -> list[Any] | None:
-        """The outputs of a replay, None for those that stay where they were; no list when it has to go the long way."""
-        if self.trace.plan.executable.short is not self._short or not self.unchanged:
-            return None
-        table, borrowed = self._table, []
-        for place, i in self._arguments:
-            table.borrow_input(place, arrays[i])
-        for place, handle in self._reads:
-            borrowed.append(handle._value.array)
-            table.borrow_input(place, borrowed[-1])
-        for place, read, dtype in self._scalars:
-            borrowed.append(np.array(read(), dtype))
-            table.borrow_input(place, borrowed[-1])
-        outputs = self._none.copy()
-        for i, make in self._fresh:
-            outputs[i] = make()
-            table.borrow_output(i, outputs[i])
-        return outputs if self._short.direct(table.inputs, table.outputs) else None
+    def agree(self) -> None:
+        """All conditions were seen to hold."""
+        self._kept[0] = self.trace.conditions.changes
+        self._way.expect(0, id(self._kept[0]))
+
+    def holds(self) -> bool:
+        """Whether what must stay as it is has not changed yet, apart from what the next call changes first."""
+        return self._way.compare(self._now)
+
+    def give_up(self) -> None:
+        """Replay no more."""
+        self._run = lambda *_: 1
+
+    def run(self, arguments: tuple[Any, ...]) -> Any:
+        """The result of a replay; MISS, with nothing done, when it has to go the long way."""
+        if self._scalars:
+            arguments = (*arguments, *[np.array(read(), dtype) for read, dtype in self._scalars])
+        try:
+            result, fresh = self._ready.pop()
+        except IndexError:
+            result, fresh = self._results.make(arguments)
+        running.append(1)
+        try:
+            status = self._run(arguments, fresh) if not self._keys else self._run_with_keys(arguments, fresh)
+        finally:
+            running.pop()
+        if status:
+            self._results.unused(result, fresh)
+            return MISS
+        return result
+
+    def _run_with_keys(self, arguments: tuple[Any, ...], fresh: list[Any]) -> int:
+        """The same with random numbers: what is drawn and not used goes back."""
+        if not self._lock.acquire(blocking=False):
+            return 1
+        try:
+            for generator, row, number in self._keys:
+                row.seed, row.count = generator.take(number)
+            status = self._run(arguments, fresh)
+            if status:
+                for generator, row, number in self._keys:
+                    generator.give_back(row.count, number)
+            return status
+        finally:
+            self._lock.release()
 
 
-def steady_of(trace: Any) -> Steady | None:
-    """What replays of a trace need from now on; None where they need more than this knows of."""
+def steady_of(trace: Any, tensors: list[Any]) -> Steady | None:
+    """What replays of a trace need from now on; None where they need more than this knows of.
+
+    Args:
+        trace: it was just replayed.
+        tensors: the arguments it was replayed with.
+    """
     short = getattr(trace.plan.executable, "short", None)
-    if short is None or not hasattr(short, "direct") or trace.gradients or trace.keys or trace.differentiable:
+    if short is None or not hasattr(short, "replaying") or trace.differentiable:
         return None
-    kept = {out for _, _, out in trace.donors}
-    if {i for _, i, _ in trace.state} != kept or any(not isinstance(i, int) for _, i in trace.grads):
+    tables = _Tables(trace, short, tensors)
+    if not tables.good():
         return None
-    kept.update(i for _, i in trace.grads)
-    if any(kind == "output" and i in kept for kind, i in trace.results):
-        return None
-    made = Steady(trace, short)
-    return made if made.watch() else None
+    made = Steady(trace, short, tables)
+    del tables  # its references would be counted
+    return made if made.holds() else None
 
 
-def _slot(holder: Any, held: Any) -> tuple[int, int]:
-    """Where an object keeps a reference to another, and what must be there."""
-    words: Iterable[int] = range(id(holder) + 16, id(holder) + type(holder).__basicsize__, 8)
-    wanted = id(held)
-    for address in words:
-        if ctypes.c_int64.from_address(address).value == wanted:
-            return address, wanted
-    return id(holder), -1  # it is kept in another way, which cannot be watched
+class _Tables:
+    """Where a trace's inputs and outputs are, and what must be true of them."""
+
+    def __init__(self, trace: Any, short: Any, tensors: list[Any]) -> None:
+        self.trace, self.offsets = trace, _offsets()
+        where = {name: i for i, name in enumerate(short.order)}
+        self.places = [where[name] for name in trace.plan.inputs]
+        self.inputs: list[Any] = [None] * len(self.places)
+        for place, array in enumerate(trace.fixed):
+            self.inputs[self.places[place]] = array
+        self.outputs: list[Any] = [None] * len(trace.specs)
+        self.copied: list[tuple[int, int, int]] = []
+        self.found: list[tuple[int, int, int]] = []
+        self.put: list[tuple[int, int]] = []
+        self.watched = Watched(self.offsets, mode_changes, trace.conditions.changes)
+        self.kept: list[Any] = [trace.conditions.changes]
+        self._right = True
+        self._state()
+        self._gradients()
+        self._reads()
+        self._arguments(tensors)
+        self._keys()
+        self.fresh = [i for i, array in enumerate(self.outputs) if array is None]
+
+    def good(self) -> bool:
+        """Whether that is all there is to know."""
+        trace = self.trace
+        results = {i for kind, i in trace.results if kind == "output"}
+        written = sum(size for _, _, size in self.copied)
+        return self._right and self.watched.right and set(self.fresh) == results and written <= MAX_COPIED
+
+    def replay(self, short: Any) -> Any:
+        """The tables in the form that machine code reads."""
+        self.kept += self.watched.kept
+        tables = {
+            "plain": self.plain,
+            "arrays": self.arrays,
+            "given": self.given,
+            "found": self.found,
+            "words": [*self.watched.words, *self.watched.later],
+            "fresh": [(i,) for i in self.fresh],
+            "drawn": self._drawn_rows(),
+            "copied": self.copied,
+            "put": self.put,
+        }
+        return short.replay(self.inputs, self.outputs, self.count, self.offsets, tables)
+
+    def _state(self) -> None:
+        """Tensors that are written where they are."""
+        trace = self.trace
+        allowed = trace.plan.executable.donated
+        places = {out: place for place, _, out in trace.donors}
+        outs = [out for _, out, _ in trace.state]
+        self._right &= set(outs) == places.keys() and len(set(outs)) == len(outs)
+        for place, handle, out in trace.donors:
+            array = handle._value.array
+            self._right &= array is not None
+            if self._right:
+                self.watched.tensor(handle)
+                self.inputs[self.places[place]] = array
+                self._write(out, array, out in allowed)
+
+    def _write(self, out: int, array: Any, in_place: bool) -> None:
+        if in_place:
+            self.outputs[out] = array
+            return
+        own = np.empty_like(array)
+        self.kept.append(own)
+        self.outputs[out] = own
+        self.copied.append((array.ctypes.data, own.ctypes.data, array.nbytes))
+
+    def _gradients(self) -> None:
+        """Gradients that are written where they are, put where none was, or dropped."""
+        trace = self.trace
+        allowed = trace.plan.executable.donated
+        read = {id(lf): place for place, lf in trace.gradients}
+        absent = {id(lf) for lf, had in trace.had_gradient if not had}
+        written = {id(lf) for lf, out in trace.grads if isinstance(out, int)}
+        for lf, had in trace.had_gradient:
+            slot = id(lf) + self.offsets["grad"]
+            if not had:
+                self.watched.later.append((slot, id(None)))
+            elif id(lf) not in read and id(lf) not in written:
+                self._right = False  # all we could watch is that it stays the same one
+        for lf, out in trace.grads:
+            slot, handle = id(lf) + self.offsets["grad"], lf.grad
+            if out is None:
+                self.put.append((slot, id(None)))
+                continue
+            if not isinstance(out, int) or handle is None or handle._value.array is None:
+                self._right = False
+                return
+            new = id(lf) in absent
+            self.watched.gradient(handle, 0 if new else slot)
+            if new:
+                self.put.append((slot, id(handle)))
+            array = handle._value.array
+            if id(lf) in read:
+                self.inputs[self.places[read[id(lf)]]] = array
+            self._write(out, array, id(lf) not in read or out in allowed)
+        self.found += [
+            (id(lf) + self.offsets["grad"], self.places[place], 1)
+            for place, lf in trace.gradients
+            if id(lf) not in written
+        ]
+
+    def _reads(self) -> None:
+        """Tensors that are only read: what they hold is looked up at each replay, where somebody could change it."""
+        donated = {place for place, _, _ in self.trace.donors}
+        for place, handle in self.trace.handles:
+            array = handle._value.array
+            if place in donated:
+                continue
+            if array is not None and getrefcount(handle) == _TRACE_ONLY:
+                self.inputs[self.places[place]] = array
+            else:
+                self.found.append((id(handle) + self.offsets["value"], self.places[place], 0))
+
+    def _arguments(self, tensors: list[Any]) -> None:
+        """Arguments of the call, or, where those hold tensors within something else, the tensors."""
+        trace = self.trace
+        flat = trace.positions
+        self.flat = flat is not None
+        self.positions = list(range(len(tensors))) if flat is None else flat[0]
+        self.plain = [] if flat is None else flat[1]
+        places = {i: self.places[place] for place, i in trace.arguments}
+        self.given: list[tuple[int, int, int, int, int]] = []
+        self.arrays: list[tuple[int, int]] = []
+        for i, t in enumerate(tensors):
+            number, place = self.positions[i], places.get(i, -1)
+            if isinstance(t, Handle):
+                v = t._value
+                self.given.append((number, place, id(type(t)), id(v.spec), id(v.needs_grad)))
+            else:
+                self.arrays.append((number, place))
+                self._right &= place >= 0  # else its type would not be looked at
+        first = self.count = len(self.positions) + len(self.plain)
+        self.arrays += [(first + k, self.places[place]) for k, (place, _, _) in enumerate(trace.scalars)]
+        self.count += len(trace.scalars)
+
+    def _keys(self) -> None:
+        """Random keys: those of one generator are made in a row."""
+        groups: dict[int, tuple[Any, list[int]]] = {}
+        for place, generator in self.trace.keys:
+            groups.setdefault(id(generator), (generator, []))[1].append(place)
+        self.drawn = [(generator, len(places)) for generator, places in groups.values()]
+        self._buffers = [np.zeros((number, 2), np.int64) for _, number in self.drawn]
+        for buffer, (_, places) in zip(self._buffers, groups.values(), strict=True):
+            for row, place in zip(buffer, places, strict=True):
+                self.inputs[self.places[place]] = row
+                self.kept.append(row)
+
+    def _drawn_rows(self) -> list[tuple[int, int, int, int]]:
+        return [(buffer.ctypes.data, len(buffer), 0, 0) for buffer in self._buffers]
+
+
+@cache
+def _offsets() -> dict[str, int]:
+    """Where tensors, values and leaves keep what; found by looking for it."""
+    mark: Any = object()
+    handle, leaf = Handle(), Leaf()
+    value = handle._value = Val(spec_of(DType.float32, ()))
+    value.handles, leaf.grad, value.array = 1, mark, mark
+    found = {
+        "value": slot_of(handle, value) - id(handle),
+        "array": slot_of(value, mark) - id(value),
+        "spec": slot_of(value, value.spec) - id(value),
+        "grad": slot_of(leaf, mark) - id(leaf),
+    }
+    value.needs_grad = mark
+    value.array = None
+    found["mode"] = slot_of(value, mark) - id(value)
+    return found
+
+
+def _forget() -> None:
+    """In a child process nothing is as it was: the threads of the plan are the parent's."""
+    for steady in list(_all):
+        steady.give_up()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

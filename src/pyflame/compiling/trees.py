@@ -8,7 +8,7 @@ import numpy as np
 
 from pyflame.ops.core import Handle
 
-__all__ = ["flatten", "unflatten"]
+__all__ = ["flat_positions", "flatten", "unflatten"]
 
 
 def flatten(tree: Any, tensors: list[Any]) -> Any:
@@ -75,3 +75,15 @@ def unflatten(structure: Any, tensors: Any) -> Any:
         return {key: unflatten(value, tensors) for key, value in items}
     parts = [unflatten(item, tensors) for item in items]
     return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+
+
+def flat_positions(structure: Any) -> tuple[list[int], list[tuple[int, int]]] | None:
+    """Of a tuple of tensors and plain things: positions of the former, positions and ids of the latter.
+
+    None for tensors within lists, tuples and dicts.
+    """
+    kind, *items = structure
+    if kind is not tuple or any(item is not _TENSOR and not isinstance(item, _Plain) for item in items):
+        return None
+    tensors = [i for i, item in enumerate(items) if item is _TENSOR]
+    return tensors, [(i, id(item.value)) for i, item in enumerate(items) if item is not _TENSOR]

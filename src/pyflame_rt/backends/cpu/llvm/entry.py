@@ -26,13 +26,16 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.llvm.ir import V
 
 __all__ = [
+    "ARRAY_DATA",
     "FLAGGED",
+    "LIST_ITEMS",
     "MISMATCH",
-    "ArrayTable",
+    "OBJECT_TYPE",
+    "TUPLE_ITEMS",
     "Entry",
     "Expected",
     "enter",
-    "equal_words",
+    "enter_address",
     "expect",
     "prepare_entry",
     "readable",
@@ -42,10 +45,10 @@ MISMATCH = -2  # an input is not what the plan was made for
 FLAGGED = -3  # a kernel reported an index out of range
 
 _HEADER = object.__basicsize__
-_TYPE = _HEADER - 8
-_TUPLE_ITEMS = tuple.__basicsize__  # the first item
-_LIST_ITEMS = _HEADER + 8  # the address of the items
-_DATA, _NDIM, _DIMS, _DESCR, _FLAGS = (_HEADER + offset for offset in (0, 8, 16, 40, 48))
+OBJECT_TYPE = _HEADER - 8
+TUPLE_ITEMS = tuple.__basicsize__  # the first item
+LIST_ITEMS = _HEADER + 8  # the address of the items
+ARRAY_DATA, _NDIM, _DIMS, _DESCR, _FLAGS = (_HEADER + offset for offset in (0, 8, 16, 40, 48))
 _USABLE = 0x101  # flags of an array: C-contiguous and aligned
 
 
@@ -74,36 +77,15 @@ class Entry(ctypes.Structure):
     )
 
 
-class ArrayTable:
-    """What `enter` takes for a tuple of inputs and a list of outputs, with places that can be set one by one.
-
-    It refers to the arrays it holds itself; those it is told to borrow, the caller keeps alive.
-    """
-
-    __slots__ = ("_held", "_inputs", "_items", "_outputs", "inputs", "outputs")
-
-    def __init__(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        self._held = [list(inputs), list(outputs)]
-        skipped = _TUPLE_ITEMS // 8
-        self._inputs = (c_int64 * (skipped + len(inputs)))(*[0] * skipped, *map(id, inputs))
-        self._items = (c_int64 * max(len(outputs), 1))(*map(id, outputs))
-        self._outputs = (c_int64 * (_LIST_ITEMS // 8 + 1))()
-        self._outputs[_LIST_ITEMS // 8] = ctypes.addressof(self._items)
-        self.inputs, self.outputs = ctypes.addressof(self._inputs), ctypes.addressof(self._outputs)
-
-    def borrow_input(self, place: int, array: Any) -> None:
-        """Put an input in its place for the next run."""
-        self._inputs[_TUPLE_ITEMS // 8 + place] = id(array)
-
-    def borrow_output(self, place: int, array: Any) -> None:
-        """Put an output in its place for the next run."""
-        self._items[place] = id(array)
-
-
 def expect(dtype: np.dtype[Any], shape: Sequence[int]) -> tuple[Expected, Any]:
     """What an input must be, and what has to be kept alive with it."""
     dims = (c_int64 * max(len(shape), 1))(*shape)
     return Expected(id(dtype), len(shape), ctypes.addressof(dims)), (dims, dtype)
+
+
+def enter_address() -> int:
+    """Where the entry is; there may be better code for it later (`follow`)."""
+    return own_address("pyflame_enter", _ir)
 
 
 @cache
@@ -113,7 +95,7 @@ def enter() -> Callable[[int, int, int], int]:
     It takes the address of an Entry and the ids of a tuple of inputs and of a list of outputs. It returns what the
     driver returns, MISMATCH when an input is not an array as expected, or FLAGGED.
     """
-    address = own_address("pyflame_enter", _ir)
+    address = enter_address()
     function = ctypes.CFUNCTYPE(c_int64, c_void_p, c_void_p, c_void_p)(address)
     follow(address, ctypes.addressof(function), function)
     return function
@@ -124,39 +106,6 @@ def prepare_entry() -> None:
     prepare_text("pyflame_enter", _ir)
 
 
-@cache
-def equal_words() -> Callable[[int, int], int]:
-    """A function of the address and number of pairs (address, number): 1 if each address holds its number, else 0.
-
-    The GIL is kept: what is looked at are counts and slots of Python objects.
-    """
-    address = own_address("pyflame_equal_words", _equal_ir)
-    function = ctypes.PYFUNCTYPE(c_int64, c_void_p, c_int64)(address)
-    follow(address, ctypes.addressof(function), function)
-    return function
-
-
-def _equal_ir() -> str:
-    b = Builder(host())
-    b.begin()
-    other = b.label("other")
-
-    def pair(i: str, _: list[V]) -> list[V]:
-        place = b.element("i64", "%pairs", b.integer(f"mul {i}, 2"))
-        address, wanted = b.op(f"load ptr, ptr {place}"), b.load_i64(place, 1)
-        following = b.label("same")
-        b.branch(b.op(f"icmp eq i64 {b.op(f'load i64, ptr {address}')}, {wanted}"), following, other)
-        b.place(following)
-        return []
-
-    loop(b, "0", "%number", 1, [], pair)
-    b.do("ret i64 1")
-    b.place(other)
-    b.do("ret i64 0")
-    b.end("i64 @pyflame_equal_words(ptr %pairs, i64 %number)")
-    return b.text()
-
-
 def _ir() -> str:
     b = Builder(host())
     b.begin()
@@ -164,11 +113,11 @@ def _ir() -> str:
     mismatch = b.label("mismatch")
     io, number = entry.load("io"), entry.load("ninputs")
     _read_inputs(b, entry, io, mismatch)
-    items = b.op(f"load ptr, ptr {b.element('i8', '%outputs', str(_LIST_ITEMS))}")
+    items = b.op(f"load ptr, ptr {b.element('i8', '%outputs', str(LIST_ITEMS))}")
 
     def output(i: str, _: list[V]) -> list[V]:
         array = b.op(f"load ptr, ptr {b.element('ptr', items, i)}")
-        data = b.op(f"load ptr, ptr {b.element('i8', array, str(_DATA))}")
+        data = b.op(f"load ptr, ptr {b.element('i8', array, str(ARRAY_DATA))}")
         b.do(f"store ptr {data}, ptr {b.element('ptr', io, b.integer(f'add {number}, {i}'))}")
         return []
 
@@ -193,7 +142,7 @@ def _ir() -> str:
 def _read_inputs(b: Builder, entry: Fields, io: str, mismatch: str) -> None:
     """Compare each input with what is expected, and note where its elements are."""
     expected, kind = entry.load("expected"), entry.load("array_type")
-    first = b.element("i8", "%inputs", str(_TUPLE_ITEMS))
+    first = b.element("i8", "%inputs", str(TUPLE_ITEMS))
 
     def require(condition: str) -> None:
         following = b.label("as_expected")
@@ -206,7 +155,7 @@ def _read_inputs(b: Builder, entry: Fields, io: str, mismatch: str) -> None:
     def one(i: str, _: list[V]) -> list[V]:
         array = b.op(f"load ptr, ptr {b.element('ptr', first, i)}")
         want = Fields(b, Expected, b.element("i8", expected, b.integer(f"mul {i}, {ctypes.sizeof(Expected)}")))
-        require(b.op(f"icmp eq ptr {at(array, 'ptr', _TYPE)}, {kind}"))
+        require(b.op(f"icmp eq ptr {at(array, 'ptr', OBJECT_TYPE)}, {kind}"))
         require(b.op(f"icmp eq ptr {at(array, 'ptr', _DESCR)}, {want.load('descr')}"))
         usable = b.op(f"and i32 {at(array, 'i32', _FLAGS)}, {_USABLE}")
         require(b.op(f"icmp eq i32 {usable}, {_USABLE}"))
@@ -221,7 +170,7 @@ def _read_inputs(b: Builder, entry: Fields, io: str, mismatch: str) -> None:
             return []
 
         loop(b, "0", ndim, 1, [], size)
-        b.do(f"store ptr {at(array, 'ptr', _DATA)}, ptr {b.element('ptr', io, i)}")
+        b.do(f"store ptr {at(array, 'ptr', ARRAY_DATA)}, ptr {b.element('ptr', io, i)}")
         return []
 
     loop(b, "0", entry.load("ninputs"), 1, [], one)
@@ -257,7 +206,7 @@ def readable() -> bool:
     samples = [np.zeros(shape, dtype) for shape in ((3,), (2, 5), ()) for dtype in (np.float32, np.int64)]
     samples += [samples[2].T, samples[3][:, ::2]]
     fixed = tuple(samples)
-    if not _items(fixed, id(fixed) + _TUPLE_ITEMS) or not _items(samples, _word(samples, _LIST_ITEMS)):
+    if not _items(fixed, id(fixed) + TUPLE_ITEMS) or not _items(samples, _word(samples, LIST_ITEMS)):
         return False
     return all(map(_as_taken, samples))
 
@@ -269,14 +218,14 @@ def _word(value: Any, offset: int) -> int:
 def _as_taken(array: np.ndarray[Any, Any]) -> bool:
     flags = ctypes.c_int32.from_address(id(array) + _FLAGS).value
     ndim = ctypes.c_int32.from_address(id(array) + _NDIM).value
-    if ndim != array.ndim or _word(array, _TYPE) != id(np.ndarray) or _word(array, _DESCR) != id(array.dtype):
+    if ndim != array.ndim or _word(array, OBJECT_TYPE) != id(np.ndarray) or _word(array, _DESCR) != id(array.dtype):
         return False
     sizes = [c_int64.from_address(_word(array, _DIMS) + 8 * k).value for k in range(ndim)]
     usable = array.flags.c_contiguous and array.flags.aligned
     return (
         sizes == list(array.shape)
         and (flags & _USABLE == _USABLE) == usable
-        and _word(array, _DATA) == array.__array_interface__["data"][0]
+        and _word(array, ARRAY_DATA) == array.__array_interface__["data"][0]
     )
 
 

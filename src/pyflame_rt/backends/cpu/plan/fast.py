@@ -10,8 +10,9 @@ import numpy as np
 
 from pyflame_rt.backends.cpu.llvm.driver import Plan as Segment
 from pyflame_rt.backends.cpu.llvm.driver import driver_address
-from pyflame_rt.backends.cpu.llvm.entry import ArrayTable, Entry, Expected, enter, equal_words, expect, readable
+from pyflame_rt.backends.cpu.llvm.entry import Entry, Expected, enter, expect, readable
 from pyflame_rt.backends.cpu.llvm.jit import follow
+from pyflame_rt.backends.cpu.llvm.replay import MISSED, Replay, replay
 from pyflame_rt.backends.cpu.plan.lower import DnnStep
 from pyflame_rt.backends.cpu.plan.outputs import makers
 from pyflame_rt.backends.cpu.threads import openmp_threads
@@ -79,6 +80,29 @@ def _runner(plan: Plan, pick: Callable[[Any], tuple[Any, ...]], expected: Sequen
             if plan.retired:
                 plan.settle()
 
+    def replaying(way: Replay) -> Callable[[tuple[Any, ...], list[Any]], int]:
+        """A function of arguments and a list of arrays for outputs, for runs that are like the one before."""
+        native = replay(way)
+
+        def again(arguments: tuple[Any, ...], given: list[Any], _: Replay = way) -> int:
+            active.append(1)
+            try:
+                if plan.retired:
+                    return MISSED
+                arena = take()
+                try:
+                    return native(arena.entry or _entry(plan, arena, expected), arguments, given)
+                finally:
+                    give(arena)
+            except IndexError:  # all arenas are in use
+                return MISSED
+            finally:
+                active.pop()
+                if plan.retired:
+                    plan.settle()
+
+        return again
+
     def short(
         feed: Mapping[str, Any],
         into: list[np.ndarray[Any, Any]] | None = None,
@@ -101,7 +125,7 @@ def _runner(plan: Plan, pick: Callable[[Any], tuple[Any, ...]], expected: Sequen
         return outputs if direct(id(inputs), id(outputs)) else None  # the long way says what is wrong
 
     way: Any = short
-    way.direct, way.equal, way.table = direct, equal_words, ArrayTable
+    way.replay, way.replaying = Replay, replaying
     way.makers, way.order = results, list(plan.lowered.inputs)
     return short
 
