@@ -30,8 +30,8 @@ __all__ = ["MISS", "Steady", "running", "steady_of"]
 
 # What a replay gives that has to go the long way.
 MISS = object()
-# References to a tensor that only its trace has: the trace's, the local name's and that of the count itself.
-_TRACE_ONLY = 3
+# References to a tensor that only its trace has: the trace's, its conditions', the local name's and that of the count.
+_TRACE_ONLY = 4
 # Values that may not take the place of old ones are copied there after the run, if they are not more bytes than this.
 MAX_COPIED = 8 << 20
 
@@ -243,10 +243,11 @@ class _Tables:
 
     def _reads(self) -> None:
         """Tensors that are only read: what they hold is looked up at each replay, where somebody could change it."""
-        donated = {place for place, _, _ in self.trace.donors}
-        for place, handle in self.trace.handles:
+        trace = self.trace
+        others = {place for place, *_ in (*trace.donors, *trace.arguments, *trace.keys, *trace.scalars)}
+        for place, handle in trace.handles:
             array = handle._value.array
-            if place in donated:
+            if place in others:
                 continue
             if array is not None and getrefcount(handle) == _TRACE_ONLY:
                 self.inputs[self.places[place]] = array

@@ -455,3 +455,13 @@ def test_what_is_dropped_is_freed():
         gc.collect()
         counts.append(sum(isinstance(o, compiled.Steady) for o in gc.get_objects()))
     assert counts[0] == counts[-1]
+
+
+def test_numbers_of_the_trace_are_not_looked_up():
+    model = network()
+    step = training(model, pf.optim.Adam(model.parameters(), lr=1e-2))
+    for batch in batches():
+        step(*batch)
+    (trace,) = [trace for trace in traces(step) if trace.steady is not None]
+    # Besides parameters and their state, a step reads the learning rate.
+    assert trace.steady._way._way.nfound <= 1
