@@ -11,11 +11,12 @@ from pyflame_rt.graph.names import closest
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 __all__ = [
     "DEFAULT_PROVIDER",
     "Provider",
+    "expect_model",
     "find_provider",
     "get_all_providers",
     "get_available_providers",
@@ -96,6 +97,15 @@ def prepare_default() -> None:
     from pyflame_rt.backends.cpu.prepare import prepare
 
     prepare()
+
+
+def expect_model(names: Sequence[str], options: Any) -> None:
+    """A model for one of these providers is about to be loaded: do beside that what every model needs."""
+    if DEFAULT_PROVIDER not in names or native_engine_missing():
+        return
+    from pyflame_rt.backends.cpu.prepare import expect
+
+    expect(options)
 
 
 def _cpu() -> Compiler:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.aliasing import AliasGuard
 from pyflame_rt.backends.base import RunHooks
+from pyflame_rt.cache.answers import answering
 from pyflame_rt.cache.models import keep_model
 from pyflame_rt.cache.store import use_store
 from pyflame_rt.compiler import Compiled, compile, peaks_of, quantize  # noqa: A004 - the design's word
@@ -29,7 +30,7 @@ from pyflame_rt.loading import load_graph, metadata_of, prepare_graph
 from pyflame_rt.logs import SessionLog
 from pyflame_rt.options import ModelMetadata, RunOptions, SessionOptions
 from pyflame_rt.profiling import Profiler
-from pyflame_rt.providers import DEFAULT_PROVIDER, find_provider, normalize_providers
+from pyflame_rt.providers import DEFAULT_PROVIDER, expect_model, find_provider, normalize_providers
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -94,13 +95,15 @@ class InferenceSession:
         self._closed = threading.Event()
         self._pool: RunThreads | None = None
         started = time.perf_counter()
-        with use_store(self._options.cache):
+        chosen = self._chosen(providers, provider_options)
+        with use_store(self._options.cache), answering():
+            expect_model([name for name, _ in chosen], self._options)
             self._graph, self._path = load_graph(model, any_suffix=self._reads_any_suffix)
             prepare_graph(self._graph, self._options)
             self._seconds = {"load": time.perf_counter() - started}
             self._source, self._quantization = quantize(self._graph, self._options)
             self._read_interface()
-            self._use(self._chosen(providers, provider_options))
+            self._use(chosen)
             keep_model(self._graph)
 
     # ------------------------------------------------------------------ construction

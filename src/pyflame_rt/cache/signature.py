@@ -22,9 +22,13 @@ def code_signature(*folders: str) -> str:
     digest = hashlib.sha256(__version__.encode())
     home = os.path.dirname(os.path.dirname(__file__))
     for folder in folders:
-        for line in sorted(_files(os.path.join(home, *folder.split("/")))):
-            digest.update(line.encode("utf-8", "surrogateescape"))
+        digest.update(_sources(os.path.join(home, *folder.split("/"))))
     return digest.hexdigest()[:16]
+
+
+@cache
+def _sources(folder: str) -> bytes:
+    return "".join(sorted(_files(folder))).encode("utf-8", "surrogateescape")
 
 
 def _files(folder: str) -> list[str]:

@@ -1,6 +1,8 @@
 """First answers come first: what can wait does, but never for ever."""
 
+import gc
 import os
+import sys
 import threading
 import time
 
@@ -38,6 +40,24 @@ def test_waiting_ends_with_the_answers():
     assert waited == [None]
 
 
+def test_the_collector_and_turns_are_as_before_when_the_last_answer_is_out():
+    before = sys.getswitchinterval()
+    try:
+        for collects in (True, False):
+            (gc.enable if collects else gc.disable)()
+            sys.setswitchinterval(0.003)
+            with answering():
+                with answering():
+                    assert not gc.isenabled()
+                assert not gc.isenabled()
+                assert sys.getswitchinterval() < 0.001
+            assert gc.isenabled() is collects
+            assert sys.getswitchinterval() == pytest.approx(0.003)
+    finally:
+        gc.enable()
+        sys.setswitchinterval(before)
+
+
 def test_an_answer_that_fails_is_over():
     with pytest.raises(KeyError), answering():
         raise KeyError
@@ -72,5 +92,5 @@ def test_a_forked_child_does_not_wait_for_the_parents_answers():
         child = os.fork()
         if child == 0:
             wait_for_answers(threading.Event())
-            os._exit(7)
+            os._exit(7 if gc.isenabled() else 8)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

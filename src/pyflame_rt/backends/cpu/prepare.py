@@ -1,14 +1,17 @@
-"""What the engine needs before it sees a model, done once when the package is imported."""
+"""What the engine needs before it sees a model: once the package is imported, and when a model is to be loaded."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyflame_rt.backends.cpu.executable as _executable  # noqa: F401 - loads the engine's modules
-from pyflame_rt.backends.cpu.llvm.driver import openmp
-from pyflame_rt.backends.cpu.llvm.jit import start
+from pyflame_rt.backends.cpu.llvm.driver import openmp, prepare_driver
+from pyflame_rt.backends.cpu.llvm.entry import prepare_entry
+from pyflame_rt.backends.cpu.llvm.jit import compiling, start
 from pyflame_rt.backends.cpu.onednn.runtime import engine
 from pyflame_rt.ops.registry import find_op
 
-__all__ = ["prepare"]
+__all__ = ["expect", "prepare"]
 
 
 def prepare() -> None:
@@ -17,3 +20,10 @@ def prepare() -> None:
     openmp()
     engine()
     start()
+
+
+def expect(options: Any) -> None:
+    """A model is about to be loaded: compile beside that what every model needs."""
+    with compiling(quick=bool(getattr(options, "quick_start", True)), ahead=True):
+        prepare_driver()
+        prepare_entry()

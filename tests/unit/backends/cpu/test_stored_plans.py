@@ -169,12 +169,15 @@ def test_what_is_damaged_or_gone_is_made_anew(path, kind, how):
 def test_object_code_that_is_damaged_or_gone_is_compiled_anew(path, how):
     code = (
         "import sys, numpy as np, pyflame_rt\n"
+        "from pyflame_rt.backends.cpu.llvm import jit\n"
         "x = np.random.default_rng(2).standard_normal((2, 3, 16, 16)).astype(np.float32)\n"
-        "print(float(pyflame_rt.InferenceSession(sys.argv[1]).run(None, {'x': x})[0].sum()))"
+        "print(float(pyflame_rt.InferenceSession(sys.argv[1]).run(None, {'x': x})[0].sum()))\n"
+        "jit.settle()"
     )
     command = [sys.executable, "-c", code, str(path)]
     first = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     kept = entries("object")
+    assert kept
     for file in kept:
         damage(file, how)
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == first

@@ -1,20 +1,25 @@
 """Object code from IR, on several threads at once.
 
 LLVM compiles on any number of threads as long as each has a context and a target machine of its own; llvmlite lets one
-thread at a time into the library. Code generation, which is nearly all of the time, goes past that lock.
+thread at a time into the library. What takes time goes past that lock.
 """
 
 from __future__ import annotations
 
+import ctypes
 import threading
-from ctypes import string_at
+from contextlib import contextmanager
+from ctypes import byref, c_char_p, c_size_t, c_void_p, string_at
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import llvmlite.binding as llvm
 
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.graph.locks import hold_while_forking
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["FULL", "QUICK", "machine", "object_code", "start"]
 
@@ -52,12 +57,7 @@ class _Emitter:
         self.context = self.context or llvm.create_context()
         if level not in self.machines:
             self.machines[level] = machine(level)
-        module = llvm.parse_assembly(ir, self.context)
-        try:
-            module.verify()
-            return _emitted(self.machines[level], module)
-        finally:
-            module.close()
+        return _emitted(self.context, self.machines[level], ir)
 
 
 _emitters = [_Emitter() for _ in range(4)]
@@ -81,15 +81,78 @@ def _free_emitter() -> _Emitter:
     return _emitters[0]
 
 
-def _emitted(target: Any, module: Any) -> bytes:
-    """As llvmlite's ``emit_object``, but other threads may be in the library meanwhile."""
-    lib = llvm.ffi.lib
-    emit: Any = getattr(lib.LLVMPY_TargetMachineEmitToMemory, "_cfn", lib.LLVMPY_TargetMachineEmitToMemory)
-    with llvm.ffi.OutputString() as fault:
-        memory = emit(target, module, 1, fault)
-        if not memory:
-            raise RuntimeError(str(fault))
+class _Library(NamedTuple):
+    """Functions of llvmlite's library past its lock."""
+
+    parse: Any
+    verify: Any
+    emit: Any
+    # Those that take next to no time keep the interpreter: giving it up would mean to wait for it.
+    start: Any
+    size: Any
+    free_memory: Any
+    free_module: Any
+    free_text: Any
+
+
+@cache
+def _library() -> _Library:
+    lib, brief = llvm.ffi.lib, ctypes.PyDLL(None, handle=llvm.ffi.lib._handle)
+
+    def long(name: str) -> Any:
+        found = getattr(lib, f"LLVMPY_{name}")
+        return getattr(found, "_cfn", found)
+
+    def short(name: str, result: Any = None) -> Any:
+        found = getattr(brief, f"LLVMPY_{name}")
+        found.argtypes, found.restype = [c_void_p], result
+        return found
+
+    return _Library(
+        parse=long("ParseAssembly"),
+        verify=long("VerifyModule"),
+        emit=long("TargetMachineEmitToMemory"),
+        start=short("GetBufferStart", c_void_p),
+        size=short("GetBufferSize", c_size_t),
+        free_memory=short("DisposeMemoryBuffer"),
+        free_module=short("DisposeModule"),
+        free_text=short("DisposeString"),
+    )
+
+
+def _emitted(context: Any, target: Any, ir: str) -> bytes:
+    """What llvmlite does when it parses, verifies and emits; other threads may be in the library meanwhile."""
+    lib = _library()
+    with _fault() as fault:
+        module = lib.parse(context, ir.encode(), byref(fault))
+        if fault:
+            raise RuntimeError(f"LLVM IR parsing error\n{_text(fault)}")
     try:
-        return string_at(lib.LLVMPY_GetBufferStart(memory), lib.LLVMPY_GetBufferSize(memory))
+        with _fault() as fault:
+            if lib.verify(module, byref(fault)):
+                raise RuntimeError(_text(fault))
+        with _fault() as fault:
+            memory = lib.emit(target, module, 1, byref(fault))
+            if not memory:
+                raise RuntimeError(_text(fault))
+        try:
+            return string_at(lib.start(memory), lib.size(memory))
+        finally:
+            lib.free_memory(memory)
     finally:
-        lib.LLVMPY_DisposeMemoryBuffer(memory)
+        lib.free_module(module)
+
+
+@contextmanager
+def _fault() -> Iterator[c_char_p]:
+    """Where the library may put a message, which is freed at the end."""
+    text = c_char_p()
+    try:
+        yield text
+    finally:
+        if text:
+            _library().free_text(text)
+
+
+def _text(fault: c_char_p) -> str:
+    return (fault.value or b"").decode(errors="replace")

@@ -90,21 +90,22 @@ class Crew:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._tasks: deque[Task[Any]] = deque()
+        self._last: deque[Task[Any]] = deque()
         self._threads: set[threading.Thread] = set()
         self._latest = 0.0
         self._limit, self._asked = 0, -math.inf
         self._hurry = threading.Event()
         self._stopped = False
 
-    def submit(self, task: Task[Any]) -> None:
-        """Do this when it is its turn."""
+    def submit(self, task: Task[Any], *, last: bool = False) -> None:
+        """Do this when it is its turn; ``last``: after all that came without the word."""
         with self._lock:
             size = self._allowed()
             if self._stopped or not size:
                 return
-            self._tasks.append(task)
+            (self._last if last else self._tasks).append(task)
             self._latest = time.monotonic()
-            if len(self._threads) >= min(size, len(self._tasks)):
+            if len(self._threads) >= min(size, len(self._tasks) + len(self._last)):
                 return
             thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._threads.add(thread)
@@ -124,11 +125,15 @@ class Crew:
         while True:
             self._pause()
             with self._lock:
-                if self._stopped or not self._tasks:
+                task = None if self._stopped else self._next()
+                if task is None:
                     self._threads.discard(threading.current_thread())
                     return
-                task = self._tasks.popleft()
             task.run()
+
+    def _next(self) -> Task[Any] | None:
+        tasks = self._tasks or self._last
+        return tasks.popleft() if tasks else None
 
     def _pause(self) -> None:
         """Until the first answers that tasks were made for are out, or no new task has come for a while."""
@@ -147,7 +152,7 @@ class Crew:
         while True:
             with self._lock:
                 threads = [t for t in self._threads if t is not threading.current_thread()]
-                task = self._tasks.popleft() if self._tasks and not threads else None
+                task = None if threads else self._next()
             if task is not None:
                 task.run()
             elif threads:
@@ -161,6 +166,7 @@ class Crew:
         with self._lock:
             self._stopped = True
             self._tasks.clear()
+            self._last.clear()
             threads = list(self._threads)
         self._hurry.set()
         for thread in threads:
