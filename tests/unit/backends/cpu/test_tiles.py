@@ -20,7 +20,7 @@ from pyflame_rt.backends.cpu.llvm.tiles.depthwise import DepthwiseKernel
 from pyflame_rt.backends.cpu.llvm.tiles.fastmath import FAST
 from pyflame_rt.backends.cpu.llvm.tiles.micro import Finish, Tile, tile_for
 from pyflame_rt.backends.cpu.llvm.tiles.product import ProductKernel
-from pyflame_rt.backends.cpu.llvm.tiles.winograd import WinogradKernel
+from pyflame_rt.backends.cpu.llvm.tiles.winograd import WinogradKernel, filter_matrix
 from pyflame_rt.backends.cpu.onednn import library
 from pyflame_rt.backends.cpu.plan.lower_tiles import apart_of
 from pyflame_rt.backends.cpu.plan.panels import channel_filters, panels, winograd_panels
@@ -84,6 +84,20 @@ def test_products_stay_in_bounds(rows, depth, columns, ending, seed):
         torch.relu(exact + torch.tensor(bias)) if ending == "relu" else exact * 0.5 * (1 + torch.erf(exact * 0.7))
     )
     np.testing.assert_allclose(out.array, expected.numpy(), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("edge", [2, 4])
+@pytest.mark.parametrize(("columns", "depth"), [(1, 1), (7, 5), (40, 3), (64, 33)])
+def test_packed_filters_are_rounded_once(edge, columns, depth):
+    rng = np.random.default_rng(columns)
+    width = 2 * lanes()
+    data = np.zeros(columns * depth * 9 * 4 + 1, np.uint8)[1:]  # at an odd address, as in a file
+    weights = data.view(np.float32).reshape(columns, depth, 3, 3)
+    weights[...] = rng.standard_normal(weights.shape)
+    packed = winograd_panels(weights, edge, width)
+    exact = np.einsum("pt,oit->pio", filter_matrix(edge), weights.reshape(columns, depth, 9).astype(np.float64))
+    found = packed.transpose(1, 2, 0, 3).reshape(len(exact), depth, -1)[:, :, :columns]
+    np.testing.assert_allclose(found, exact, rtol=2e-7, atol=1e-12)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="guard pages are made with Linux's mprotect")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.backends.cpu.llvm.tiles.winograd import filter_matrix
+from pyflame_rt.backends.cpu.llvm.jit import call, prepare
+from pyflame_rt.backends.cpu.llvm.tiles.filters import PackingKernel
 from pyflame_rt.backends.cpu.plan.weights import derived
 
 if TYPE_CHECKING:
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["channel_filters", "panels", "tap_panels", "winograd_panels"]
 
 Array = np.ndarray[Any, Any]
-# Multiplications of a product that NumPy's library does on the thread that asks for it, in the cache.
-_ONE_THREAD = 260_000
 
 
 def panels(matrix: Array, width: int) -> Array:
@@ -48,24 +48,18 @@ def _fill_panels(matrix: Array, result: Array) -> None:
 
 
 def winograd_panels(weights: Array, edge: int, width: int) -> Array:
-    """Filters [out, in, 3, 3] as [panels, products, in, width], transformed in float64."""
+    """Filters [out, in, 3, 3] as [panels, points, in, width], transformed in float64."""
     columns, depth = weights.shape[:2]
-    shape = (-(-columns // width), len(filter_matrix(edge)), depth, width)
-    return _shared(weights, ("winograd", edge, width), shape, lambda out: _fill_winograd(weights, edge, out))
+    shape = (-(-columns // width), (edge + 2) ** 2, depth, width)
+    kernel = PackingKernel(width, edge)
+    prepare(kernel)
+    here = copy_context()  # the thread that packs compiles as this one would
 
+    def fill(out: Array) -> None:
+        source = np.ascontiguousarray(weights, np.float32)
+        here.run(call, kernel, [source.ctypes.data, out.ctypes.data], [depth, columns], 0, shape[0])
 
-def _fill_winograd(weights: Array, edge: int, result: Array) -> None:
-    depth, width = result.shape[2:]
-    spread = filter_matrix(edge)
-    step = max(1, _ONE_THREAD // (spread.size * width))
-    for panel, first in enumerate(range(0, len(weights), width)):
-        part = weights[first : first + width].reshape(-1, depth, 9)
-        for low in range(0, depth, step):
-            some = part[:, low : low + step]
-            taps = np.zeros((9, some.shape[1], width))
-            taps[:, :, : len(part)] = some.transpose(2, 1, 0)
-            products = (spread @ taps.reshape(9, -1)).reshape(-1, *taps.shape[1:])
-            np.copyto(result[panel, :, low : low + step], products, casting="same_kind")
+    return _shared(weights, ("winograd", edge, width), shape, fill)
 
 
 def tap_panels(weights: Array, width: int) -> Array:
