@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.backends.cpu.llvm.host import host
-from pyflame_rt.backends.cpu.llvm.program import Expr, apply, load, walk
-from pyflame_rt.backends.cpu.llvm.tiles.micro import Finish, Reach, Tile, tile_for
+from pyflame_rt.backends.cpu.llvm.program import Expr, Map, RowKernel, Store, apply, cast, load, walk
+from pyflame_rt.backends.cpu.llvm.tiles.micro import Finish, Reach, Tile, multiplies_pairs, tile_for
 from pyflame_rt.backends.cpu.llvm.tiles.product import ProductKernel
+from pyflame_rt.backends.cpu.plan.loops import nest_of
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative
 from pyflame_rt.backends.cpu.plan.lower_loops import external_names, group_expression
-from pyflame_rt.backends.cpu.plan.panels import panels
+from pyflame_rt.backends.cpu.plan.panels import pair_panels, panels
 from pyflame_rt.backends.cpu.plan.sizes import least, most
+from pyflame_rt.backends.cpu.plan.views import View
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.plan.concrete import Step
     from pyflame_rt.backends.cpu.plan.groups import Group
-    from pyflame_rt.backends.cpu.plan.views import View
 
 __all__ = [
     "GRAIN",
@@ -64,8 +65,11 @@ def label_of(step: Step, group: Group | None) -> str:
     return "+".join(names)
 
 
-def ending_of(low: Lowering, step: Step, group: Group | None, bias: str, axis: int) -> Ending:
-    """The bias and the loop as one expression; ``axis`` is the one along which weights make columns."""
+def ending_of(low: Lowering, step: Step, group: Group | None, bias: str, axis: int, *, single: bool = False) -> Ending:
+    """The bias and the loop as one expression; ``axis`` is the one along which weights make columns.
+
+    Where the kernel takes them, operands may be ``single`` numbers.
+    """
     product = step.node.outputs[0]
     shape = low.concrete.shape(product)
     names, reaches = [], []
@@ -82,7 +86,7 @@ def ending_of(low: Lowering, step: Step, group: Group | None, bias: str, axis: i
             if name == product:
                 continue
             names.append(name)
-            reaches.append(reach_of(low, name, shape, axis))
+            reaches.append(reach_of(low, name, shape, axis, single=single))
             loads[name] = load(len(names), "float32")
         value = group_expression(low, group, loads)
         if any(node.dtype not in ("float32", "bool") for node in walk([value])):
@@ -91,7 +95,7 @@ def ending_of(low: Lowering, step: Step, group: Group | None, bias: str, axis: i
     return Ending(tuple(names), finish)
 
 
-def reach_of(low: Lowering, name: str, shape: tuple[int, ...], axis: int) -> Reach:
+def reach_of(low: Lowering, name: str, shape: tuple[int, ...], axis: int, *, single: bool = False) -> Reach:
     """How an operand of the loop goes with a result of that shape."""
     if low.concrete.dtype(name) is not DType.Float32:
         raise NotNative("an operand of another type than float32")
@@ -101,6 +105,8 @@ def reach_of(low: Lowering, name: str, shape: tuple[int, ...], axis: int) -> Rea
         return "full"
     if all(n == 1 or i == axis for i, n in enumerate(padded)) and padded[axis] == shape[axis]:
         return "column"
+    if single and all(n == 1 for n in padded):
+        return "single"
     raise NotNative("an operand that broadcasts in another way than one number for each column")
 
 
@@ -138,13 +144,14 @@ def dense(low: Lowering, step: Step, group: Group | None = None) -> View:
     case = f"{label} {rows}x{depth}x{width}"
     if low.choices.pick(case, ("tiles", "library"), step.node.name) == "library":
         raise NotNative("the library was measured to be faster")
-    ending = ending_of(low, step, group, bias, len(shape) - 1)
+    ending = ending_of(low, step, group, bias, len(shape) - 1, single=True)
     x = as_rows(low, low.strided(source), rows, depth)
     operands = [
         row_operand(low, n, r, (rows, width)) for n, r in zip(ending.names, ending.finish.operands, strict=True)
     ]
     out = low.new((rows, width), DType.Float32)
-    product_step(low, label, x, matrix, operands, ending.finish, out)
+    whole = step.node.outputs[0] in low.concrete.exact
+    product_step(low, label, x, matrix, operands, ending.finish, out, whole=whole)
     return out.reshaped(shape) or out
 
 
@@ -162,15 +169,39 @@ def row_operand(low: Lowering, name: str, reach: Reach, shape: tuple[int, int]) 
     view = low.strided(name)
     if reach == "full":
         return as_rows(low, view, *shape)
-    return as_rows(low, view, 1, shape[1])
+    return as_rows(low, view, 1, 1 if reach == "single" else shape[1])
 
 
 def product_step(
-    low: Lowering, label: str, x: View, matrix: np.ndarray[Any, Any], operands: list[View], finish: Finish, out: View
+    low: Lowering,
+    label: str,
+    x: View,
+    matrix: np.ndarray[Any, Any],
+    operands: list[View],
+    finish: Finish,
+    out: View,
+    *,
+    whole: bool = False,
 ) -> None:
-    """The step that multiplies rows by packed weights."""
+    """The step that multiplies rows by packed weights; ``whole``: both are 8-bit integers less a zero point."""
     columns = tile_for(host(), out.shape[1]).vectors * host().lanes(4)
+    if whole and matrix.shape[0] % 2 == 0 and multiplies_pairs(host()):
+        packed = low.constant(pair_panels(matrix, columns))
+        packed_step(low, label, _as_pairs(low, x), packed, operands, finish, out, pairs=True)
+        return
     packed_step(low, label, x, low.constant(panels(matrix, columns)), operands, finish, out)
+
+
+def _as_pairs(low: Lowering, x: View) -> View:
+    """Rows of whole numbers as pairs of 16-bit integers, each in the place of a float."""
+    rows, depth = x.shape
+    short = low.new((rows, depth), DType.Int16)
+    nest = nest_of([x, short], x.shape)
+    assert nest is not None
+    operands = [nest.operand(i, v.dtype.label) for i, v in enumerate((x, short))]
+    stage = Map((Store(1, cast(load(0, "float32"), "int16")),))
+    low.row_kernel("to pairs", RowKernel(len(nest.outer), (operands[0],), (operands[1],), (stage,)), nest, [x, short])
+    return View(short.buffer, DType.Float32, (rows, depth // 2), (depth // 2, 1))
 
 
 def packed_step(
@@ -182,6 +213,8 @@ def packed_step(
     finish: Finish,
     out: View,
     block: int = 0,
+    *,
+    pairs: bool = False,
 ) -> None:
     """The step that multiplies rows by a matrix in panels; ``block`` rows share a panel, or as many as is usual.
 
@@ -195,7 +228,7 @@ def packed_step(
     params = [rows, width, depth, block, blocks, x.strides[0], out.strides[0]]
     params += [o.strides[0] for o, r in zip(operands, finish.operands, strict=True) if r == "full"]
     grain = GRAIN // most(least(block, rows) * depth * columns, 1)
-    kernel = ProductKernel("rows" if len(x.shape) == 2 else "panels", tile, finish)
+    kernel = ProductKernel("rows" if len(x.shape) == 2 else "panels", tile, finish, pairs)
     low.kernel(label, kernel, [x, packed, *operands, out], params, blocks * count, grain, PIECES)
 
 

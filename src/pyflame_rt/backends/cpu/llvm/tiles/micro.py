@@ -30,15 +30,18 @@ __all__ = [
     "accumulate_packed",
     "each_tile",
     "finish",
+    "multiplies_pairs",
     "row_panel",
     "row_pointers",
     "tile_for",
 ]
 
-Reach = Literal["full", "column"]
+Reach = Literal["full", "column", "single"]
 _UNROLL = 4
 _AHEAD = 512  # floats of the panel asked for ahead: the machine's own prefetch stops at pages
 _LIGHT = 8  # nodes of an epilogue that is emitted for every vector of the tile
+# Instructions that multiply 16-bit integers and add neighbouring products, by bytes of a vector.
+_PAIRS = {16: "llvm.x86.sse2.pmadd.wd", 32: "llvm.x86.avx2.pmadd.wd", 64: "llvm.x86.avx512.pmaddw.d.512"}
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,11 @@ def tile_for(host: Host, columns: int) -> Tile:
         return Tile(12, 2) if lanes == 16 else Tile(8, 3)
     three = -columns % (3 * lanes) < -columns % (2 * lanes)
     return Tile(4, 3) if three else Tile(6, 2)
+
+
+def multiplies_pairs(host: Host) -> bool:
+    """Whether the machine multiplies 16-bit integers by pairs: twice as many in an instruction as floats."""
+    return "+sse2" in host.features
 
 
 def row_panel(tile: Tile, lanes: int) -> int:
@@ -97,13 +105,23 @@ def row_pointers(b: Builder, size: int, valid: str, source: str, row: str, strid
 
 
 def accumulate(
-    at: Lanes, tile: Tile, pointers: Sequence[str], panel: str, depth: str, sums: Sequence[str]
+    at: Lanes,
+    tile: Tile,
+    pointers: Sequence[str],
+    panel: str,
+    depth: str,
+    sums: Sequence[str],
+    *,
+    pairs: bool = False,
 ) -> tuple[list[str], str]:
     """Add depth products to the tile's sums: row ``r`` reads from ``pointers[r]`` on, columns from the packed panel.
 
+    With ``pairs`` every number is two 16-bit integers, and sums are 32-bit integers.
+
     Returns the sums and where the panel goes on.
     """
-    b, vector = at.builder, at.type("float")
+    b, vector = at.builder, at.type("i32" if pairs else "float")
+    turn = _turn_pairs if pairs else _turn
     width = tile.vectors * at.lanes
     whole = b.integer(f"and {depth}, {-_UNROLL}")
     carried = [("ptr", panel), *((vector, s) for s in sums)]
@@ -111,7 +129,7 @@ def accumulate(
         loop = Loop(b, low, high, step, carried)
         k, (place, *values) = loop.open()
         for u in range(step):
-            values = _turn(at, tile, [floats(b, floats(b, p, k), u) for p in pointers], place, values, u)
+            values = turn(at, tile, [floats(b, floats(b, p, k), u) for p in pointers], place, values, u)
         carried = [("ptr", floats(b, place, step * width)), *((vector, v) for v in values)]
         ended = loop.close([value for _, value in carried])
         carried = [("ptr", ended[0]), *((vector, v) for v in ended[1:])]
@@ -139,8 +157,7 @@ def accumulate_packed(
 
 def _turn(at: Lanes, tile: Tile, rows: Sequence[str], panel: str, sums: Sequence[str], turn: int) -> list[str]:
     b, width = at.builder, tile.vectors * at.lanes
-    ahead = floats(b, panel, turn * width + _AHEAD)
-    b.call("void", "llvm.prefetch.p0", [("ptr", ahead), ("i32", "0"), ("i32", "3"), ("i32", "1")])
+    _ask_ahead(b, floats(b, panel, turn * width + _AHEAD))
     columns = [load_vector(at, floats(b, panel, turn * width + v * at.lanes)) for v in range(tile.vectors)]
     result = list(sums)
     for r, pointer in enumerate(rows):
@@ -151,11 +168,36 @@ def _turn(at: Lanes, tile: Tile, rows: Sequence[str], panel: str, sums: Sequence
     return result
 
 
+def _ask_ahead(b: Builder, place: str) -> None:
+    """Fetch memory that is read soon; also keeps LLVM from mixing turns, for which there are too few registers."""
+    b.call("void", "llvm.prefetch.p0", [("ptr", place), ("i32", "0"), ("i32", "3"), ("i32", "1")])
+
+
+def _turn_pairs(at: Lanes, tile: Tile, rows: Sequence[str], panel: str, sums: Sequence[str], turn: int) -> list[str]:
+    b, width, sum_type = at.builder, tile.vectors * at.lanes, at.type("i32")
+    pair_type = f"<{2 * at.lanes} x i16>"
+    _ask_ahead(b, floats(b, panel, turn * width + _AHEAD))
+    places = [floats(b, panel, turn * width + v * at.lanes) for v in range(tile.vectors)]
+    columns = [b.op(f"load {pair_type}, ptr {place}, align 4") for place in places]
+    result = list(sums)
+    for r, pointer in enumerate(rows):
+        value = at.splat("i32", b.op(f"load i32, ptr {pointer}, align 4"))
+        pair = b.op(f"bitcast {sum_type} {value.name} to {pair_type}")
+        for v, column in enumerate(columns):
+            at_sum = r * tile.vectors + v
+            product = b.call(sum_type, _PAIRS[4 * at.lanes], [(pair_type, pair), (pair_type, column)])
+            total = b.op(f"add {sum_type} {result[at_sum]}, {product}")
+            # LLVM would add up products of several turns first, for which there are too few registers.
+            result[at_sum] = b.op(f'call {sum_type} asm "", "=x,0"({sum_type} {total})')
+    return result
+
+
 @dataclass(frozen=True)
 class Finish:
     """What happens to a sum before it is stored: an expression where load(0) is the sum, load(i) operand i - 1.
 
-    A "full" operand lies as the result does, a "column" operand has one element for each column.
+    A "full" operand lies as the result does, a "column" operand has one element for each column,
+    a "single" one has one for all.
     """
 
     value: Expr | None = None
@@ -308,6 +350,8 @@ def _finish_row(
         mask = None if masks is None else masks[v]
 
         def operand(which: int, v: int = v, mask: V | None = mask) -> V:
+            if plan.operands[which] == "single":
+                return at.splat("float", b.op(f"load float, ptr {sources[which]}, align 4"))
             return load_vector(at, floats(b, sources[which], v * lanes), mask)
 
         store_vector(at, plan.apply(value, operand), floats(b, start, v * lanes), mask)

@@ -51,11 +51,15 @@ class ProductKernel:
 
     The source "panels" is packed too, as PackKernel does: panels of ``row_panel`` rows, in which neighbours are rows of
     one step of the depth. It takes ROW_PARAMS, without use for ``source_stride``.
+
+    With ``pairs``, source and weights hold two 16-bit integers where others hold a float; depth and strides count such
+    pairs. Sums are exact integers of 32 bits, and floats to the finish.
     """
 
     source: Literal["rows", "pixels", "panels"]
     tile: Tile
     finish: Finish = PLAIN
+    pairs: bool = False
 
     @property
     def key(self) -> str:
@@ -65,7 +69,8 @@ class ProductKernel:
     @cached_property
     def _key(self) -> str:
         t, f = self.tile, self.finish
-        return f"product {self.source} {t.rows}x{t.vectors} {','.join(f.operands)} {f.structure}"
+        numbers = "pairs " if self.pairs else ""
+        return f"product {self.source} {numbers}{t.rows}x{t.vectors} {','.join(f.operands)} {f.structure}"
 
     def emit(self, name: str) -> str:
         """The module, as text."""
@@ -135,16 +140,18 @@ class _Product:
         sums = ["zeroinitializer"] * (size * self.tile.vectors)
         if self.kernel.source == "rows":
             pointers = row_pointers(b, size, valid, source, row, self.p["source_stride"])
-            sums, _ = accumulate(at, self.tile, pointers, weights, self.p["depth"], sums)
+            sums, _ = accumulate(at, self.tile, pointers, weights, self.p["depth"], sums, pairs=self.kernel.pairs)
         elif self.kernel.source == "panels":
             which, inside = b.integer(f"udiv {row}, {self.panel}"), b.integer(f"urem {row}, {self.panel}")
             start = floats(b, source, add(b, mul(b, mul(b, which, self.p["depth"]), self.panel), inside))
             sums = accumulate_packed(at, self.tile, start, self.panel, weights, self.p["depth"], sums)
         else:
             sums = self._taps(self._pixels(size, row, valid, source), weights, sums)
+        if self.kernel.pairs:
+            sums = [b.op(f"sitofp {at.type('i32')} {s} to {at.type('float')}") for s in sums]
         strides = tuple(self.strides)
         operands = tuple(
-            floats(b, o, first if reach == "column" else add(b, mul(b, row, s), first))
+            o if reach == "single" else floats(b, o, first if reach == "column" else add(b, mul(b, row, s), first))
             for o, reach, s in zip(self.operands, self.kernel.finish.operands, strides, strict=True)
         )
         start = floats(b, self.result, add(b, mul(b, row, self.p["stride"]), first))
@@ -173,10 +180,11 @@ class _Product:
         return pointers
 
     def _taps(self, pointers: list[str], weights: str, sums: list[str]) -> list[str]:
-        b, vector = self.b, self.at.type("float")
+        b, vector = self.b, self.at.type("i32" if self.kernel.pairs else "float")
         loop = Loop(b, "0", self.p["taps"], 1, [("ptr", weights), *((vector, s) for s in sums)])
         tap, (panel, *values) = loop.open()
         offset = b.op(f"load i64, ptr {b.element('i64', self.taps, tap)}")
         moved = [floats(b, pointer, offset) for pointer in pointers]
-        values, panel = accumulate(self.at, self.tile, moved, panel, self.p["depth"], values)
+        pairs = self.kernel.pairs
+        values, panel = accumulate(self.at, self.tile, moved, panel, self.p["depth"], values, pairs=pairs)
         return loop.close([panel, *values])[1:]
