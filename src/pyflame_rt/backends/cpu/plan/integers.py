@@ -1,7 +1,8 @@
 """Products of 8-bit integers as float32 products, where those are exact.
 
 float32 holds every integer up to 2**24. A product whose sums cannot leave that range, in whatever order they are added,
-is exact in float32, and there it runs at full speed on every machine; 8-bit instructions saturate on many.
+is exact in float32, and there it runs at full speed on every machine; 8-bit instructions saturate on many. Where rows
+meet constant weights, `lower_tiles` gives such a product 16-bit instructions, which do not.
 """
 
 from __future__ import annotations
