@@ -22,3 +22,9 @@ def no_leaks(collected):
     yield
     gc.collect()
     assert live_handles() == before
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """For what checked mode does not have by design: stored plans, the short way, branches, quick code."""
+    monkeypatch.delenv("PYFLAME_CHECKED", raising=False)

@@ -44,6 +44,7 @@ def plan_of(session):
     return plan
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("count", [2, 3])
 def test_towers_run_side_by_side_with_the_same_answers(count):
     gc.collect()  # what other tests left behind is not counted
@@ -93,6 +94,7 @@ def test_work_that_divides_well_is_not_dealt_to_branches():
         assert find_windows(plan.lowered, plan.facts(), 2) == plan.lowered.windows == []
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_profile_shows_two_lanes(tmp_path):
     session = parallel(towers(), enable_profiling=True, profile_file_prefix=str(tmp_path / "p"))
     for _ in range(3):
@@ -130,6 +132,7 @@ def test_a_time_limit_reaches_into_branches():
     session.run(None, {"x": x})
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_the_setting_is_used_and_says_so():
     text = " ".join(str(parallel(towers(1, 1)).explain()).split())
     assert "makes no use" not in text

@@ -144,6 +144,21 @@ def test_batch_normalisation(shape, checked):
         np.testing.assert_allclose(a, b.numpy(), rtol=0, atol=3e-5 * np.abs(b.numpy()).max())
 
 
+def test_statistics_are_right_to_the_last_places():
+    """Of many pixels whose mean is far from zero, where plain sums in float32 lose bits."""
+    x = np.random.default_rng(0).normal(1.0, 2.0, (32, 64, 32, 32)).astype(np.float32)
+    graph = Graph("statistics")
+    graph.add_input("x", x.shape, DType.Float32)
+    graph.add_node("statistics", "BatchStatistics", ["x"], ["mean", "variance"], domain="pyflame")
+    for name in ("mean", "variance"):
+        graph.add_output(name, (64,), DType.Float32)
+    got, labels = run(graph, {"x": x})
+    assert "BatchStatistics" in labels
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(got[0], wide.mean((0, 2, 3)), rtol=1.2e-7)
+    np.testing.assert_allclose(got[1], wide.var((0, 2, 3)), rtol=1.2e-7)
+
+
 def test_statistics_of_channels_can_be_differentiated():
     shape = (4, 8, 5, 6)
     graph = Graph("statistics")

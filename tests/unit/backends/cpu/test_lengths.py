@@ -147,6 +147,7 @@ def _unrolled_by_numpy(graph):
     return float(np.abs(state).sum())
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_six_thousand_nodes_load_within_a_second_the_second_time(tmp_path, monkeypatch):
     monkeypatch.setenv("PYFLAME_CACHE_DIR", str(tmp_path / "cache"))
     graph = unrolled(6000)

@@ -213,6 +213,19 @@ def test_float64_function(op):
         np.testing.assert_allclose(evaluate(op, "here", x), CASES[op][0](x), rtol=1e-14, atol=1e-300)
 
 
+@pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="no wider type to compare with")
+def test_float64_tanh_is_right_to_the_last_place():
+    rng = np.random.default_rng(1)
+    x = np.concatenate([rng.uniform(-a, a, 40_000) for a in (20, 1.1, 1e-3, 1e-160)])
+    exact = np.tanh(x.astype(np.longdouble))
+    error = np.abs(evaluate("tanh", "here", x) - exact) / np.spacing(np.abs(exact.astype("d")))
+    assert error.max() <= 1.1
+    ends = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 5e-324, 1e300])
+    got = evaluate("tanh", "here", ends)
+    np.testing.assert_array_equal(got, [0, 0, 1, -1, np.nan, 5e-324, 1])
+    assert np.signbit(got[1])
+
+
 def test_float64_power():
     x, y = np.abs(np.random.default_rng(0).standard_normal((2, 99)))
     np.testing.assert_allclose(evaluate("pow", "here", x, y), x**y, rtol=1e-15)

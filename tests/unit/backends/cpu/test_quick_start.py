@@ -79,6 +79,7 @@ def quick_rows(session):
     return [row for row in session.explain().rows if "quick code" in row.reason]
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_the_full_form_takes_over_with_the_same_bits(tmp_path, held):
     feed = image(2)
     with pyflame_rt.InferenceSession(conv_model(tmp_path / "m.onnx", number=0.31)) as session:
@@ -97,6 +98,7 @@ def test_the_full_form_takes_over_with_the_same_bits(tmp_path, held):
     np.testing.assert_allclose(first[0], want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_steps_of_arenas_are_rewritten_and_closed_sessions_left_alone(tmp_path, held):
     path = conv_model(tmp_path / "m.onnx", "Sigmoid", 0.32)
     kept, closed = pyflame_rt.InferenceSession(path), pyflame_rt.InferenceSession(path)
@@ -157,6 +159,7 @@ def kinds(folder):
     return {kind: found.count(kind) for kind in set(found)}
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_another_process_goes_on_where_one_stopped(tmp_path):
     path, folder = conv_model(tmp_path / "m.onnx", "Relu", 0.36), tmp_path / "other"
     environment = {**os.environ, "PYFLAME_CACHE_DIR": str(folder)}
@@ -211,6 +214,7 @@ def test_addresses_in_memory_are_followed():
     assert late[0] == slots[0]
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_goes_on_compiling(tmp_path, held):
     path, feed = conv_model(tmp_path / "m.onnx", "LeakyRelu", 0.37), image()

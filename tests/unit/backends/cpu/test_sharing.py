@@ -132,6 +132,7 @@ def test_a_child_computes_again_and_again_on_any_thread(data):
     assert right()
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_the_thread_that_forked_runs_a_short_plan_itself():
     """Handing over a few microseconds of work to another thread would take many times as long as the work."""
     session = InferenceSession(vectors(), SessionOptions(num_threads=2))

@@ -14,7 +14,10 @@ from pyflame_rt.backends.cpu.onednn import library
 from pyflame_rt.backends.cpu.plan import outputs
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, SessionClosedError, ShapeMismatchError
 
-pytestmark = pytest.mark.skipif(not library.available() or not readable(), reason="there is no short way here")
+pytestmark = [
+    pytest.mark.skipif(not library.available() or not readable(), reason="there is no short way here"),
+    pytest.mark.usefixtures("unchecked"),
+]
 
 
 def session(nodes, inputs, weights=(), outs=("y",), **options):

@@ -16,6 +16,7 @@ from pyflame_rt.cache.answers import answering
 from pyflame_rt.cache.store import HEADER, Store, current_store
 from pyflame_rt.exporters import export_onnx
 
+pytestmark = pytest.mark.usefixtures("unchecked")
 RNG = np.random.default_rng(11)
 
 
@@ -102,7 +103,8 @@ def test_shapes_and_threads_have_plans_of_their_own(path, planned):
     assert len(planned) == 4
 
 
-def test_another_process_finds_everything(path):
+def test_another_process_finds_everything(path, monkeypatch):
+    monkeypatch.setenv("PYFLAME_QUICK_START", "0")  # else the full form may be made while we count
     code = (
         "import sys, numpy as np, pyflame_rt\n"
         "from pyflame_rt.backends.cpu.llvm import jit\n"
@@ -166,7 +168,8 @@ def test_what_is_damaged_or_gone_is_made_anew(path, kind, how):
 
 
 @pytest.mark.parametrize("how", ["missing", "truncated", "changed", "empty"])
-def test_object_code_that_is_damaged_or_gone_is_compiled_anew(path, how):
+def test_object_code_that_is_damaged_or_gone_is_compiled_anew(path, how, monkeypatch):
+    monkeypatch.setenv("PYFLAME_QUICK_START", "0")  # else the full form may come after the process has ended
     code = (
         "import sys, numpy as np, pyflame_rt\n"
         "from pyflame_rt.backends.cpu.llvm import jit\n"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.llvm.ir import V
 from pyflame_rt.backends.cpu.llvm.program import FLOATS
-from pyflame_rt.backends.cpu.llvm.vectormath import FUNCTIONS, libm, power
+from pyflame_rt.backends.cpu.llvm.vectormath import FUNCTIONS, libm, power, tanh64
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -116,7 +116,7 @@ def _float_function(op: str, args: Sequence[V]) -> V:
     if op == "sigmoid":
         e = libm("exp", -abs(x))
         return x.cmp("oge", 0.0).where(1.0, e) / (e + 1.0)
-    return libm(op, *args)
+    return tanh64(x) if op == "tanh" and x.elem == "double" else libm(op, *args)
 
 
 def _float_sign(x: V) -> V:

@@ -16,7 +16,7 @@ from pyflame_rt.backends.cpu.llvm.loops import load_vector, loop, splat_load, st
 from pyflame_rt.backends.cpu.llvm.tiles.control import least, most
 from pyflame_rt.backends.cpu.llvm.tiles.fastmath import FAST
 from pyflame_rt.backends.cpu.llvm.tiles.micro import Tile, each_tile
-from pyflame_rt.backends.cpu.llvm.vectormath import libm
+from pyflame_rt.backends.cpu.llvm.vectormath import libm, tanh64
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
@@ -293,7 +293,7 @@ class _Steps:
         return x.cmp("oge", 0.0).where(1.0, e) / (e + 1.0)
 
     def tanh(self, x: V) -> V:
-        return FAST["tanh"](x) if self.elem == "float" else libm("tanh", x)
+        return FAST["tanh"](x) if self.elem == "float" else tanh64(x)
 
     def one_minus(self, x: V) -> V:
         return self.at.const(self.elem, 1.0) - x

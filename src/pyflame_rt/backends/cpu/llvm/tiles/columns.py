@@ -1,7 +1,7 @@
 """Sums down the columns of a matrix: statistics of channels, and the sums their gradients need.
 
 Rows are taken in blocks, by shape alone, each giving partial sums; a second kernel folds those. Any number of threads
-gives the same bits.
+gives the same bits. Blocks are short enough for sums in float32; the fold has float64.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def _params(b: Builder) -> dict[str, str]:
     return {name: b.load_i64("%params", k) for k, name in enumerate(COLUMN_PARAMS)}
 
 
-def _real(b: Builder, at: Lanes, number: str) -> V:
-    return at.splat("float", b.op(f"sitofp i64 {number} to float"))
+def _real(b: Builder, at: Lanes, number: str, kind: str = "float") -> V:
+    return at.splat(kind, b.op(f"sitofp i64 {number} to {kind}"))
 
 
 class _Columns:
@@ -138,12 +138,18 @@ class _Columns:
         count = _real(b, self.at, b.integer(f"sub {self.high}, {self.low}"))
         means = [total / count for total in totals]
 
-        def squares(row: str, sums: list[V]) -> list[V]:
-            away = [x - m for x, m in zip(self._row(0, stride, row, column, masks), means, strict=True)]
-            return [self.at.fma(d, d, s) for d, s in zip(away, sums, strict=True)]
+        number = len(masks)
 
+        def deviations(row: str, sums: list[V]) -> list[V]:
+            away = [x - m for x, m in zip(self._row(0, stride, row, column, masks), means, strict=True)]
+            rest = [s + d for s, d in zip(sums[:number], away, strict=True)]
+            return rest + [self.at.fma(d, d, s) for d, s in zip(away, sums[number:], strict=True)]
+
+        found = self._fold(2, masks, deviations)
+        # Deviations from the mean add up to what rounding took from the sum.
+        totals = [self.at.fma(m, count, rest) for m, rest in zip(means, found[:number], strict=True)]
         self._store(0, column, totals, masks)
-        self._store(1, column, self._fold(1, masks, squares), masks)
+        self._store(1, column, found[number:], masks)
 
     def _products(self, column: str, masks: Sequence[V | None]) -> None:
         number = len(masks)
@@ -182,28 +188,29 @@ class _Fold:
             left = b.integer(f"sub {p['columns']}, {column}")
             self.mask = self.at.iota("0", "i64").cmp("slt", self.at.splat("i64", left))
             for result, value in zip(results, self._values(column), strict=True):
-                store_vector(self.at, value, floats(b, result, column), self.mask)
+                store_vector(self.at, value.to("fptrunc", "float"), floats(b, result, column), self.mask)
 
     def _sum(self, body: Callable[[str, V], V]) -> V:
-        loop = Loop(self.b, "0", self.blocks, 1, [(self.at.type("float"), "zeroinitializer")])
+        loop = Loop(self.b, "0", self.blocks, 1, [(self.at.type("double"), "zeroinitializer")])
         block, (total,) = loop.open()
-        return V(self.at, "float", loop.close([body(block, V(self.at, "float", total)).name])[0])
+        return V(self.at, "double", loop.close([body(block, V(self.at, "double", total)).name])[0])
 
     def _part(self, block: str, which: int, column: str) -> V:
         b = self.b
         line = mul(b, add(b, mul(b, block, 2), which), self.p["columns"])
-        return load_vector(self.at, floats(b, self.partial, add(b, line, column)), self.mask)
+        return load_vector(self.at, floats(b, self.partial, add(b, line, column)), self.mask).to("fpext", "double")
 
     def _values(self, column: str) -> list[V]:
         b, at, p = self.b, self.at, self.p
         total = self._sum(lambda block, s: s + self._part(block, 0, column))
         if self.kind != "moments":
             return [total, self._sum(lambda block, s: s + self._part(block, 1, column))]
-        rows = _real(b, at, p["rows"])
+        rows = _real(b, at, p["rows"], "double")
         mean = total / rows
 
         def spread(block: str, s: V) -> V:
-            count = _real(b, at, least(b, b.integer(f"sub {p['rows']}, {mul(b, block, p['block'])}"), p["block"]))
+            size = least(b, b.integer(f"sub {p['rows']}, {mul(b, block, p['block'])}"), p["block"])
+            count = _real(b, at, size, "double")
             away = self._part(block, 0, column) / count - mean
             return s + self._part(block, 1, column) + away * away * count
 
