@@ -104,6 +104,7 @@ class InferenceSession(_InferenceSession):
     """
 
     _reads_any_suffix = True
+    _profiled_from = 0
 
     @_translated
     def __init__(
@@ -141,6 +142,8 @@ class InferenceSession(_InferenceSession):
         taps: Sequence[str] | None = None,
     ) -> list[Any]:
         """Run the model; None or [] asks for all outputs."""
+        if not hasattr(input_feed, "keys"):
+            raise TypeError(f"input_feed maps input names to values. Received: {type(input_feed).__name__}")
         self._validate_input(list(input_feed))
         try:
             return super().run(output_names, input_feed, run_options, taps=taps)
@@ -201,8 +204,13 @@ class InferenceSession(_InferenceSession):
     def disable_fallback(self) -> None:
         """No effect: a run never changes provider."""
 
+    def get_profiling_start_time_ns(self) -> int:
+        """When profiling began, also after its end; 0 where it was never on."""
+        return super().get_profiling_start_time_ns() or self._profiled_from
+
     def end_profiling(self) -> str:
         """Write the profile, a plain list of Chrome events; returns the file's name."""
+        self._profiled_from = self.get_profiling_start_time_ns()
         with self._lock:
             profiler, self._profiler = self._profiler, None
         return "" if profiler is None else profiler.write(self._options.profile_file_prefix, plain_list=True)
@@ -221,7 +229,11 @@ def _present(providers: Any, provider_options: Any) -> list[Any]:
     for i, entry in enumerate(given):
         name = entry[0] if isinstance(entry, tuple) else entry
         if name in available:
-            kept.append((name, dict(provider_options[i])) if provider_options else entry)
+            options = provider_options[i] if provider_options else entry[1] if isinstance(entry, tuple) else {}
+            if options and name == DEFAULT_PROVIDER:  # ONNX Runtime's takes any, and uses none
+                warnings.warn(f"{name} takes no options; {dict(options)} has no effect", UserWarning, stacklevel=6)
+                options = {}
+            kept.append((name, dict(options)))
         elif name in ORT_PROVIDERS or name in get_all_providers():
             there = ", ".join(available)
             text = f"Specified provider '{name}' is not in available provider names.Available providers: '{there}'"

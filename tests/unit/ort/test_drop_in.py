@@ -322,3 +322,26 @@ def test_node_failure_is_a_runtime_exception():
     session = onnxruntime.InferenceSession(onnx.helper.make_model(graph).SerializeToString())
     with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.RuntimeException, match="'n'"):
         session.run(None, {"x": ONE[0], "s": np.array([7])})
+
+
+@pytest.mark.parametrize("name", [THEIRS, OURS])
+@pytest.mark.filterwarnings("ignore:CPUExecutionProvider takes no options")
+def test_options_of_the_cpu_are_no_error(name):
+    ort = importlib.import_module(name)
+    options = ("CPUExecutionProvider", {"arena_extend_strategy": "kSameAsRequested"})
+    assert ort.InferenceSession(model(), providers=[options]).get_provider_options() == {"CPUExecutionProvider": {}}
+
+
+def test_the_start_of_a_profile_stays_known(tmp_path):
+    ort = importlib.import_module(OURS)
+    options = ort.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "profile")
+    session = ort.InferenceSession(model(), options)
+    began = session.get_profiling_start_time_ns()
+    session.end_profiling()
+    assert session.get_profiling_start_time_ns() == began > 0
+
+
+def test_a_feed_is_a_mapping():
+    with pytest.raises(TypeError, match="list"):
+        importlib.import_module(OURS).InferenceSession(model()).run(None, [ONE])
