@@ -66,7 +66,7 @@ class DType(Enum):
         return NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self.name)
+        return hash(self._name_)
 
     @property
     def is_complex(self) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame.dtypes import DType
-from pyflame.lazy import const, leaf
+from pyflame.lazy import Val, apply_rule, const, leaf, modes
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import shaping as sh
 from pyflame.ops.core import Handle, as_tensor, call, cast, convert, wrap
@@ -172,6 +172,63 @@ def _take_slices(x: Tensor, parts: Sequence[tuple[int, int, int, int]]) -> Tenso
 
 def getitem(x: Tensor, key: Any) -> Tensor:
     """``x[key]``."""
+    plain = _plain_key(key)
+    if plain is None or modes.tracer is not None:
+        return _getitem(x, key)
+    source = v = x._value
+    steps = _known.get((source.spec, plain))
+    if steps is None:
+        made = _getitem(x, key)
+        found = _steps(source, made._value)
+        if found and source.spec.known is None:
+            if len(_known) >= MAX_KNOWN:
+                _known.clear()
+            _known[source.spec, plain] = found
+        return made
+    for rule, rest in steps:
+        v = apply_rule(rule, (v, *rest))
+    return wrap(v)
+
+
+# What was recorded for an index of ints and slices on a tensor of some type: the next one records the same.
+_known: dict[Any, list[tuple[Any, tuple[Any, ...]]]] = {}
+MAX_KNOWN = 10_000
+
+
+def _plain_key(key: Any) -> tuple[Any, ...] | None:
+    """An index of ints, slices of ints, None and ... as something to look up; None for any other."""
+    found: list[Any] = []
+    for item in key if type(key) is tuple else (key,):
+        kind = type(item)
+        if kind is slice:
+            ends = (item.start, item.stop, item.step)
+            for end in ends:
+                if end is not None and type(end) is not int:
+                    return None
+            found.append(ends)
+        elif kind is int or item is None or item is Ellipsis:
+            found.append(item)
+        else:
+            return None
+    return tuple(found)
+
+
+def _steps(source: Val, result: Val) -> list[tuple[Any, tuple[Any, ...]]]:
+    """The rules that lead from one value to another, with their further inputs; none where those are not fixed."""
+    steps: list[tuple[Any, tuple[Any, ...]]] = []
+    while result is not source:
+        expr = result.expr
+        if expr is None or not expr.rule.single or any(v is None or v.spec.known is None for v in expr.inputs[1:]):
+            return []
+        steps.append((expr.rule, expr.inputs[1:]))
+        first = expr.inputs[0]
+        if first is None:
+            return []
+        result = first
+    return steps[::-1]
+
+
+def _getitem(x: Tensor, key: Any) -> Tensor:
     x, plan = _prepare(x, key)
     arrays = [a for a, item in enumerate(plan) if isinstance(item, Handle)]
     if not arrays:
