@@ -174,7 +174,7 @@ class _Tables:
             "arrays": self.arrays,
             "given": self.given,
             "found": self.found,
-            "words": [*self.watched.words, *self.watched.later],
+            "words": self.watched.in_order(),
             "fresh": [(i,) for i in self.fresh],
             "drawn": self._drawn_rows(),
             "copied": self.copied,
