@@ -18,7 +18,8 @@ from pyflame_rt.backends.cpu.llvm.jit import call
 from pyflame_rt.backends.cpu.llvm.program import apply, load
 from pyflame_rt.backends.cpu.llvm.tiles.depthwise import DepthwiseKernel
 from pyflame_rt.backends.cpu.llvm.tiles.fastmath import FAST
-from pyflame_rt.backends.cpu.llvm.tiles.micro import Finish, Tile, tile_for
+from pyflame_rt.backends.cpu.llvm.tiles.micro import Finish, Tile, rows_together, tile_for
+from pyflame_rt.backends.cpu.llvm.tiles.pack import RowPackKernel
 from pyflame_rt.backends.cpu.llvm.tiles.product import ProductKernel
 from pyflame_rt.backends.cpu.llvm.tiles.winograd import WinogradKernel, filter_matrix
 from pyflame_rt.backends.cpu.onednn import library
@@ -98,6 +99,31 @@ def test_packed_filters_are_rounded_once(edge, columns, depth):
     exact = np.einsum("pt,oit->pio", filter_matrix(edge), weights.reshape(columns, depth, 9).astype(np.float64))
     found = packed.transpose(1, 2, 0, 3).reshape(len(exact), depth, -1)[:, :, :columns]
     np.testing.assert_allclose(found, exact, rtol=2e-7, atol=1e-12)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="guard pages are made with Linux's mprotect")
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 130), st.integers(1, 80), st.integers(1, 70), st.integers(0, 5), st.integers(0, 2**32 - 1))
+def test_turned_rows_stay_in_bounds(rows, depth, columns, apart, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((depth, rows + apart), dtype=np.float32)
+    w = rng.standard_normal((depth, columns), dtype=np.float32)
+    tile = tile_for(host(), columns)
+    packed, wide = panels(w, tile.vectors * lanes()), rows_together(tile)
+    # The last line ends where its rows do, as that of a part of a matrix may.
+    source, out = Guarded(x.ravel()[: x.size - apart]), Guarded(np.zeros((rows, columns), np.float32))
+    lines = Guarded(np.full((-(-rows // wide), depth, wide), np.nan, np.float32))
+    call(
+        RowPackKernel(wide), [source.address, lines.address], [depth, rows, rows + apart], 0,
+        -(-depth // RowPackKernel.ROWS),
+    )  # fmt: skip
+    block = 2 * tile.rows
+    blocks = -(-rows // block)
+    params = [rows, columns, depth, block, blocks, 0, columns]
+    buffers = [lines.address, packed.ctypes.data, out.address]
+    call(ProductKernel("panels", tile), buffers, params, 0, blocks * len(packed))
+    exact = x[:, :rows].astype(np.float64).T @ w
+    np.testing.assert_allclose(out.array, exact, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="guard pages are made with Linux's mprotect")

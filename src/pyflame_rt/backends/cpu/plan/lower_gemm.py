@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.program import TransposeKernel
-from pyflame_rt.backends.cpu.llvm.tiles.micro import PLAIN, row_panel, tile_for
-from pyflame_rt.backends.cpu.llvm.tiles.pack import PackKernel
+from pyflame_rt.backends.cpu.llvm.tiles.micro import PLAIN, rows_together, tile_for
+from pyflame_rt.backends.cpu.llvm.tiles.pack import PackKernel, RowPackKernel
 from pyflame_rt.backends.cpu.plan.lower import PIECES, BetterApart, Lowering, NotNative
 from pyflame_rt.backends.cpu.plan.lower_tiles import (
     MAX_DEPTH,
@@ -120,8 +120,17 @@ def _rows(low: Lowering, view: View, rows: int, depth: int, width: int) -> View:
     if flat is not None and flat.strides[1] != 1 and depth != 1:
         if flat.strides[0] != 1:
             return low.copied(flat)
-        return _in_panels(low, flat.permuted([1, 0]), row_panel(tile_for(host(), width), host().lanes(4)))
+        return _row_panels(low, flat.permuted([1, 0]), rows_together(tile_for(host(), width)))
     return as_rows(low, view, rows, depth)
+
+
+def _row_panels(low: Lowering, matrix: View, wide: int) -> View:
+    """Panels of the left operand, which comes as (depth, rows) with rows next to each other."""
+    depth, rows = matrix.shape
+    out = low.new((-(-rows // wide), depth, wide), DType.Float32)
+    groups, grain = -(-depth // RowPackKernel.ROWS), PACK_GRAIN // (RowPackKernel.ROWS * rows)
+    low.kernel("pack", RowPackKernel(wide), [matrix, out], [depth, rows, matrix.strides[0]], groups, grain, PIECES)
+    return out
 
 
 def _packed(low: Lowering, matrix: View) -> View:

@@ -33,6 +33,7 @@ __all__ = [
     "multiplies_pairs",
     "row_panel",
     "row_pointers",
+    "rows_together",
     "tile_for",
 ]
 
@@ -74,6 +75,11 @@ def multiplies_pairs(host: Host) -> bool:
 def row_panel(tile: Tile, lanes: int) -> int:
     """Rows of a panel, where rows are packed too: whole vectors and whole tiles."""
     return math.lcm(tile.rows, lanes)
+
+
+def rows_together(tile: Tile) -> int:
+    """Rows of a panel that is read as often as there are columns: two tiles, of which a cache line holds most."""
+    return 2 * tile.rows
 
 
 def each_tile(b: Builder, tile: Tile, low: str, high: str, body: Callable[[int, str, str], None]) -> None:

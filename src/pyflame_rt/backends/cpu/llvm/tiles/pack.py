@@ -23,7 +23,7 @@ from pyflame_rt.graph.records import dataclass
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ColumnSumKernel", "PackKernel"]
+__all__ = ["ColumnSumKernel", "PackKernel", "RowPackKernel"]
 
 _TOGETHER = 8  # rows that are added up before they are added to the sums
 
@@ -74,6 +74,62 @@ class PackKernel:
         b.do("ret void")
         b.end(SIGNATURE.format(name=name))
         return b.text()
+
+
+@dataclass(frozen=True)
+class RowPackKernel:
+    """Panels of ``width`` columns, which need not be whole vectors: result[p, k, :] = source[k, p * width : ...].
+
+    bufs: source, result. params: [depth, columns, row stride of the source]. rows: groups of ROWS of the depth. A few
+    panels are written side by side, so that a line of the source is read while it is in the cache, however far apart
+    lines are. What the last panel has beyond the last column repeats it.
+    """
+
+    ROWS: ClassVar[int] = 32
+    SIDE: ClassVar[int] = 4
+
+    width: int
+
+    @property
+    def key(self) -> str:
+        """Equal for kernels of equal structure."""
+        return f"pack rows {self.width}"
+
+    def emit(self, name: str) -> str:
+        """The module, as text."""
+        b = Builder(this_host())
+        b.begin()
+        source, result = buffers(b, 2)
+        depth, columns, stride = (b.load_i64("%params", k) for k in range(3))
+
+        def places(first: str, k: str) -> tuple[str, str]:
+            start, target = floats(b, source, first), floats(b, result, mul(b, first, depth))
+            return floats(b, start, mul(b, k, stride)), floats(b, target, mul(b, k, self.width))
+
+        ends = [mul(b, b.integer(f"sdiv {columns}, {n * self.width}"), n * self.width) for n in (self.SIDE, 1)]
+        with Loop(b, "%begin", "%end") as group:
+            low = mul(b, group, self.ROWS)
+            high = least(b, add(b, low, self.ROWS), depth)
+            for panels, begin, end in ((self.SIDE, "0", ends[0]), (1, *ends)):
+                with Loop(b, begin, end, panels * self.width) as first, Loop(b, low, high) as k:
+                    self._lines(b, panels, *places(first, k), depth)
+            with when(b, b.op(f"icmp slt i64 {ends[1]}, {columns}")), Loop(b, low, high) as k:
+                self._rest(b, *places(ends[1], k), b.integer(f"sub {columns}, {ends[1]}"))
+        b.do("ret void")
+        b.end(SIGNATURE.format(name=name))
+        return b.text()
+
+    def _lines(self, b: Builder, panels: int, source: str, target: str, depth: str) -> None:
+        kind, size = f"<{self.width} x float>", mul(b, depth, self.width)
+        for n in range(panels):
+            value = b.op(f"load {kind}, ptr {floats(b, source, n * self.width)}, align 4")
+            b.do(f"store {kind} {value}, ptr {floats(b, target, mul(b, size, n))}, align 4")
+
+    def _rest(self, b: Builder, source: str, target: str, left: str) -> None:
+        last = b.integer(f"sub {left}, 1")
+        for n in range(self.width):
+            value = b.op(f"load float, ptr {floats(b, source, least(b, str(n), last))}, align 4")
+            b.do(f"store float {value}, ptr {floats(b, target, n)}, align 4")
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from pyflame_rt.backends.cpu.llvm.tiles.micro import (
     accumulate_packed,
     each_tile,
     finish,
-    row_panel,
     row_pointers,
+    rows_together,
 )
 from pyflame_rt.graph.records import dataclass
 
@@ -49,8 +49,8 @@ class ProductKernel:
     from the pixel's address plus the tap's offset. The weights of a pixel kernel are packed by group, panels of one
     group never hold columns of the next; ``columns`` counts those of one group.
 
-    The source "panels" is packed too, as PackKernel does: panels of ``row_panel`` rows, in which neighbours are rows of
-    one step of the depth. It takes ROW_PARAMS, without use for ``source_stride``.
+    The source "panels" is packed too, as RowPackKernel does: panels of ``rows_together`` rows, in which neighbours are
+    rows of one step of the depth. It takes ROW_PARAMS, without use for ``source_stride``.
 
     With ``pairs``, source and weights hold two 16-bit integers where others hold a float; depth and strides count such
     pairs. Sums are exact integers of 32 bits, and floats to the finish.
@@ -88,7 +88,7 @@ class _Product:
         self.at = Lanes(b, b.host.lanes(4))
         self.width = self.tile.vectors * self.at.lanes
         names = PIXEL_PARAMS if kernel.source == "pixels" else ROW_PARAMS
-        self.panel = row_panel(self.tile, self.at.lanes)
+        self.panel = rows_together(self.tile)
         self.p = {name: b.load_i64("%params", k) for k, name in enumerate(names)}
         cursor = len(names)
         self.strides = []
