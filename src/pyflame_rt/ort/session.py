@@ -229,11 +229,12 @@ def _present(providers: Any, provider_options: Any) -> list[Any]:
     for i, entry in enumerate(given):
         name = entry[0] if isinstance(entry, tuple) else entry
         if name in available:
-            options = provider_options[i] if provider_options else entry[1] if isinstance(entry, tuple) else {}
+            own: Any = entry[1] if isinstance(entry, tuple) else {}
+            options: dict[str, Any] = dict(provider_options[i] if provider_options else own)
             if options and name == DEFAULT_PROVIDER:  # ONNX Runtime's takes any, and uses none
-                warnings.warn(f"{name} takes no options; {dict(options)} has no effect", UserWarning, stacklevel=6)
+                warnings.warn(f"{name} takes no options; {options} has no effect", UserWarning, stacklevel=6)
                 options = {}
-            kept.append((name, dict(options)))
+            kept.append((name, options))
         elif name in ORT_PROVIDERS or name in get_all_providers():
             there = ", ".join(available)
             text = f"Specified provider '{name}' is not in available provider names.Available providers: '{there}'"
