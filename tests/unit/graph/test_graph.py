@@ -20,9 +20,9 @@ def chain(length):
 def test_long_chains_need_no_recursion():
     graph = chain(20_000)
     for step in (graph.validate, graph.copy, graph.topological_sort, graph.fingerprint, lambda: str(graph)):
-        start = time.perf_counter()
+        start = time.process_time()
         step()
-        assert time.perf_counter() - start < 3
+        assert time.process_time() - start < 3
     assert len(parse_graph(str(graph)).nodes) == 20_000
 
 

@@ -136,6 +136,14 @@ def test_reductions(kind, dtype, n):
     )
 
 
+@pytest.mark.parametrize("n", [8191, 8192, 8193, 20_000, 1 << 22])
+def test_long_sums_are_rounded_block_by_block(n):
+    a, total = np.random.default_rng(n).random((1, n), dtype=np.float32), np.zeros(1, np.float32)
+    stages = [Reduce((Reduction("s", "sum", x()),)), Scalar("out", scalar("s", "float32"), 1)]
+    run_rows(stages, [a], [total.reshape(1, 1)], (1, n))
+    np.testing.assert_allclose(total, a.sum(dtype=np.float64), rtol=3e-7)
+
+
 def test_max_meets_nan_anywhere():
     for place in range(40):
         data = np.arange(40, dtype="f")[None]

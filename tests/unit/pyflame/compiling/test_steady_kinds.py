@@ -453,7 +453,7 @@ def test_what_is_dropped_is_freed():
         assert steady(step)
         del model, step
         gc.collect()
-        counts.append(sum(isinstance(o, compiled.Steady) for o in gc.get_objects()))
+        counts.append(sum(type(o) is compiled.Steady for o in gc.get_objects()))
     assert counts[0] == counts[-1]
 
 

@@ -26,6 +26,7 @@ __all__ = ["SIGNATURE", "RowSpace", "emit_rows"]
 SIGNATURE = "void @{name}(ptr %bufs, ptr %params, i64 %begin, i64 %end)"
 _LIGHT = 24  # nodes of a body that is worth repeating
 _UNROLL = 4
+_BLOCK = 256  # turns whose sum is rounded by itself
 
 
 def emit_rows(kernel: RowKernel, name: str, host: Host | None = None) -> str:
@@ -230,7 +231,9 @@ class _Pass:
         self.high = high
         accumulators = [[self._identity(fold) for fold in self.folds] for _ in range(self.unroll)]
         middle = self.rows.bound(low, high, self.unroll)
-        accumulators = self._loop(low, middle, accumulators)
+        accumulators = (
+            self._blocks(low, middle, accumulators) if self._rounds() else self._loop(low, middle, accumulators)
+        )
         accumulators = self._rest(middle, accumulators)
         for position, fold in enumerate(self.folds):
             total = self._total(fold, [chunk[position] for chunk in accumulators])
@@ -257,6 +260,33 @@ class _Pass:
             literal = self.rows.constant(node, self.at) if node.op == "const" else None
             self.fixed[id(node)] = literal or self.at.splat(value.elem, value.name)
         self.varying = [node for node in self.nodes if id(node) in varying]
+
+    def _rounds(self) -> bool:
+        """Whether a long row's fold gathers rounding errors: a sum of floats does."""
+        return any(fold.kind == "sum" and ops.element(fold.value.dtype) in ("float", "double") for fold in self.folds)
+
+    def _blocks(self, low: str, high: str, totals: list[list[V]]) -> list[list[V]]:
+        """The loop in blocks that are folded from nothing: a running sum of millions loses what is added last."""
+        b = self.b
+        block, done, origin = b.label("block"), b.label("done"), b.block
+        b.branch(b.op(f"icmp slt i64 {low}, {high}"), block, done)
+        b.place(block)
+        start = b.phi("i64", (low, origin))
+        phis = [[self._phi(v, origin) for v in chunk] for chunk in totals]
+        following = b.integer(f"add {start}, {_BLOCK * len(totals) * self.at.lanes}")
+        stop = b.call("i64", "llvm.smin.i64", [("i64", following), ("i64", high)])
+        parts = self._loop(start, stop, [[self._identity(fold) for fold in self.folds] for _ in totals])
+        news = [
+            [self._fold(fold, old, part, None) for fold, old, part in zip(self.folds, x, y, strict=True)]
+            for x, y in zip(phis, parts, strict=True)
+        ]
+        b.add_incoming(start, following, b.block)
+        for phi, value in _pairs(phis, news):
+            b.add_incoming(phi.name, value.name, b.block)
+        last = b.block
+        b.branch(b.op(f"icmp slt i64 {following}, {high}"), block, done)
+        b.place(done)
+        return self._join(totals, news, origin, last)
 
     def _loop(self, low: str, high: str, accumulators: list[list[V]], *, masked: bool = False) -> list[list[V]]:
         """Turns of as many vectors as there are accumulators."""

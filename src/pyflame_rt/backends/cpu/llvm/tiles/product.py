@@ -52,8 +52,8 @@ class ProductKernel:
     The source "panels" is packed too, as RowPackKernel does: panels of ``rows_together`` rows, in which neighbours are
     rows of one step of the depth. It takes ROW_PARAMS, without use for ``source_stride``.
 
-    With ``pairs``, source and weights hold two 16-bit integers where others hold a float; depth and strides count such
-    pairs. Sums are exact integers of 32 bits, and floats to the finish.
+    With ``pairs``, for rows, source and weights hold two 16-bit integers where others hold a float; depth and strides
+    count such pairs. Sums are exact integers of 32 bits, and floats to the finish.
     """
 
     source: Literal["rows", "pixels", "panels"]
@@ -180,11 +180,10 @@ class _Product:
         return pointers
 
     def _taps(self, pointers: list[str], weights: str, sums: list[str]) -> list[str]:
-        b, vector = self.b, self.at.type("i32" if self.kernel.pairs else "float")
+        b, vector = self.b, self.at.type("float")
         loop = Loop(b, "0", self.p["taps"], 1, [("ptr", weights), *((vector, s) for s in sums)])
         tap, (panel, *values) = loop.open()
         offset = b.op(f"load i64, ptr {b.element('i64', self.taps, tap)}")
         moved = [floats(b, pointer, offset) for pointer in pointers]
-        pairs = self.kernel.pairs
-        values, panel = accumulate(self.at, self.tile, moved, panel, self.p["depth"], values, pairs=pairs)
+        values, panel = accumulate(self.at, self.tile, moved, panel, self.p["depth"], values)
         return loop.close([panel, *values])[1:]
