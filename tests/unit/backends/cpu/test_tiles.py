@@ -160,7 +160,7 @@ def test_winograd_stays_in_bounds(images, height, width, vectors, columns, pad, 
     params = [
         depth, columns, height, width, out_height, out_width, down, across, tiles, block, len(packed), 1, len(packed),
         pad, pad, height * width * depth, width * depth, depth, slot, items,
-        out_height * out_width * columns, out_width * columns, columns,
+        out_height * out_width * columns, out_width * columns, columns, 0, 0, 0,
     ]  # fmt: skip
     buffers = [source.address, zeros.address, packed.ctypes.data, scratch.address, shift.address, out.address]
     call(kernel, buffers, params, 0, items)

@@ -45,6 +45,7 @@ __all__ = [
     "index",
     "itemsize",
     "load",
+    "ordered",
     "roots_of",
     "row_params",
     "scalar",
@@ -424,6 +425,27 @@ def _check_store(where: str, kernel: RowKernel, operand: int, value: Expr, *, ze
     target = kernel.operands[operand]
     if compute_type(target.dtype) != value.dtype or (target.inner == "zero") != zero:
         raise ValueError(f"{where}: cannot store {value.dtype} into operand {operand} ({target})")
+
+
+def ordered(root: Expr) -> Expr:
+    """The same expression with the arguments of sums and products in one order, in whichever it was written.
+
+    Example:
+        >>> x, y = load(0, "float32"), load(1, "float32")
+        >>> structure_of(ordered(apply("add", y, x))) == structure_of(apply("add", x, y))
+        True
+    """
+    made: dict[int, Expr] = {}
+    keys: dict[int, tuple[int, str]] = {}  # of what was made: the deepest first, then by structure
+    for node in walk([root]):
+        args = tuple(made[id(a)] for a in node.args)
+        depth = min((keys[id(a)][0] for a in args), default=0) - 1
+        if node.op in ("add", "mul"):
+            args = tuple(sorted(args, key=lambda a: keys[id(a)]))
+        same = all(a is b for a, b in zip(args, node.args, strict=True))
+        new = made[id(node)] = node if same else Expr(node.op, node.dtype, args, node.value)
+        keys[id(new)] = depth, structure_of(new)
+    return made[id(root)]
 
 
 def structure_of(root: Expr) -> str:

@@ -233,10 +233,12 @@ def _winograd(low: Lowering, task: _Task, edge: int) -> None:
     items = -(-tiles // block) * count
     slot, apart = kernel.slot(lanes, block, depth), apart_of(low, items)
     scratch = low.new((-(-items // apart) * slot,), DType.Float32)
+    reaches = zip(task.operands, task.finish.operands, strict=True)
+    operand_steps = [step for view, reach in reaches for step in (steps_of(view) if reach == "full" else [0, 0, 0])]
     params = [
         depth, columns, *task.x.shape[2:], height, width, down, across, tiles, block,
         count, 1, count, padding[0][0], padding[1][0], *steps_of(task.x), slot, apart, *steps_of(task.out),
-        *_operand_steps(task),
+        *operand_steps,
     ]  # fmt: skip
     zeros = low.constant(np.zeros(depth, np.float32))
     grain = GRAIN // max(kernel.products * block * depth * tile.vectors * lanes, 1)

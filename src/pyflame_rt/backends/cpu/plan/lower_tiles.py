@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.backends.cpu.llvm.host import host
-from pyflame_rt.backends.cpu.llvm.program import Expr, Map, RowKernel, Store, apply, cast, load, walk
+from pyflame_rt.backends.cpu.llvm.program import Expr, Map, RowKernel, Store, apply, cast, load, ordered, walk
 from pyflame_rt.backends.cpu.llvm.tiles.micro import Finish, Reach, Tile, multiplies_pairs, tile_for
 from pyflame_rt.backends.cpu.llvm.tiles.product import ProductKernel
 from pyflame_rt.backends.cpu.plan.loops import nest_of
@@ -91,7 +91,7 @@ def ending_of(low: Lowering, step: Step, group: Group | None, bias: str, axis: i
         value = group_expression(low, group, loads)
         if any(node.dtype not in ("float32", "bool") for node in walk([value])):
             raise NotNative("the loop computes in another type than float32")
-    finish = Finish(value if names or group is not None else None, tuple(reaches))
+    finish = Finish(ordered(value) if names or group is not None else None, tuple(reaches))
     return Ending(tuple(names), finish)
 
 

@@ -83,7 +83,8 @@ class WinogradKernel:
     """A 3x3 convolution of stride 1, channels last.
 
     bufs: source, zeros (one per channel), packed filters, scratch, operands of the finish, result. params:
-    WINOGRAD_PARAMS, then the strides (image, line, pixel) of "full" operands. Filters are packed by panels of columns,
+    WINOGRAD_PARAMS, then the strides (image, line, pixel) of every operand of the finish, zeros for one with an element
+    for each column: operands of both kinds have the same code. Filters are packed by panels of columns,
     in each panel the products one after the other. rows: items, that is blocks of tiles times groups of panels,
     groups fastest. An item transforms its tiles (once for all its neighbours in the same call) into a scratch slot of
     ``slot`` floats, the one numbered begin / ``apart``: calls under way at the same time begin so many items apart.
@@ -106,7 +107,7 @@ class WinogradKernel:
     @cached_property
     def _key(self) -> str:
         t, f = self.tile, self.finish
-        return f"winograd{self.out} {t.rows}x{t.vectors} {','.join(f.operands)} {f.structure}"
+        return f"winograd{self.out} {t.rows}x{t.vectors} {len(f.operands)} {f.structure}"
 
     def emit(self, name: str) -> str:
         """The module, as text."""
@@ -129,12 +130,11 @@ class _Winograd:
         self.at = Lanes(b, b.host.lanes(4))
         self.width = self.tile.vectors * self.at.lanes
         self.p = {name: b.load_i64("%params", k) for k, name in enumerate(WINOGRAD_PARAMS)}
-        cursor = len(WINOGRAD_PARAMS)
-        self.strides: list[tuple[str, ...]] = []
-        for reach in kernel.finish.operands:
-            full = reach == "full"
-            self.strides.append(tuple(b.load_i64("%params", cursor + k) for k in range(3)) if full else ("0",) * 3)
-            cursor += 3 * full
+        after = len(WINOGRAD_PARAMS)
+        self.strides = [
+            tuple(b.load_i64("%params", after + 3 * operand + k) for k in range(3))
+            for operand in range(len(kernel.finish.operands))
+        ]
 
     def emit(self) -> None:
         b, p = self.b, self.p
@@ -247,21 +247,18 @@ class _Winograd:
         b, p, lanes = self.b, self.p, self.at.lanes
         image, y, x = self._position(tile)
         source = floats(b, self.sums, mul(b, slot, self.width))
-        for v in range(self.tile.vectors):
-            here = b.integer(f"sub {left}, {v * lanes}")
-            with when(b, b.op(f"icmp sgt i64 {here}, 0")):
-                self._gather_lanes(floats(b, source, v * lanes))
-                at_column = add(b, column, v * lanes)
-                starts = [self._start(self.result, image, y, x, ("result_image", "result_y", "result_x"))]
-                starts[0] = floats(b, starts[0], at_column)
-                for o, reach, s in zip(self.operands, self.kernel.finish.operands, self.strides, strict=True):
-                    moved = at_column if reach == "column" else add(b, self._offset(image, y, x, s), at_column)
-                    starts.append(floats(b, o, moved))
-                bounds = (
-                    least(b, b.integer(f"sub {p['out_height']}, {y}"), self.out),
-                    least(b, b.integer(f"sub {p['out_width']}, {x}"), self.out),
-                )
-                self._store_lanes(starts, bounds, here)
+        bounds = (
+            least(b, b.integer(f"sub {p['out_height']}, {y}"), self.out),
+            least(b, b.integer(f"sub {p['out_width']}, {x}"), self.out),
+        )
+        here = self._start(self.result, image, y, x, ("result_image", "result_y", "result_x"))
+        theirs = [floats(b, o, self._offset(image, y, x, s)) for o, s in zip(self.operands, self.strides, strict=True)]
+        # A loop, not so many copies of its body: they would be most of the module.
+        with Loop(b, "0", least(b, left, self.width), lanes) as v:
+            self._gather_lanes(floats(b, source, v))
+            at_column = add(b, column, v)
+            starts = [floats(b, place, at_column) for place in (here, *theirs)]
+            self._store_lanes(starts, bounds, b.integer(f"sub {left}, {v}"))
 
     def _offset(self, image: str, y: str, x: str, strides: Sequence[str]) -> str:
         b = self.b
