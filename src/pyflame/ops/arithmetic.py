@@ -369,9 +369,16 @@ def bitwise_left_shift(input: Any, other: Any) -> Tensor:
 
 
 def bitwise_right_shift(input: Any, other: Any) -> Tensor:
-    """Bits moved down; the sign stays."""
+    """Bits moved down; the sign stays, and is all that is left where there are fewer bits than steps."""
     a, b = _shifted(input, other)
-    return floor_divide(a, pow(scalar(2, a.dtype), b))
+    two = scalar(2, a.dtype)
+    if a.dtype is DType.uint8:
+        return floor_divide(a, pow(two, b))
+    # The highest power of two is a negative number: there in two steps.
+    last = 8 * a.dtype.itemsize - 1
+    steps = where((b < 0) | (b > last), scalar(last, b.dtype), b)
+    half = call("Div", steps, scalar(2, b.dtype))
+    return floor_divide(floor_divide(a, pow(two, half)), pow(two, steps - half))
 
 
 def _shifted(input: Any, other: Any) -> tuple[Tensor, Tensor]:

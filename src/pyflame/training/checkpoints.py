@@ -13,6 +13,7 @@ from pyflame.serialization import load, save
 __all__ = ["latest_checkpoint", "prune_checkpoints", "read_checkpoint", "write_whole"]
 
 NAME = re.compile(r"checkpoint-(\d+)\.pf$")
+PARTS = ("model", "optimizer", "callbacks", "scaler", "pending", "metrics", "position", "history", "steps")
 
 
 def write_whole(obj: Any, path: str | Path) -> None:
@@ -36,6 +37,9 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     found = load(path)
     if not isinstance(found, dict) or "model" not in found or "position" not in found:
         raise ValueError(f"{path} holds no checkpoint of a Trainer")
+    missing = [part for part in PARTS if part not in found]
+    if missing:
+        raise ValueError(f"{path} is a checkpoint without {', '.join(missing)}: another version wrote it")
     return found
 
 

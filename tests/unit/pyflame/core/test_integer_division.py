@@ -16,6 +16,19 @@ def test_whole_range(dtype):
     np.testing.assert_array_equal((pf.from_numpy(b) << 1).numpy(), b << 1)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8"])
+def test_shifts_by_any_number_are_torchs(dtype):
+    torch = pytest.importorskip("torch")
+    ends = np.iinfo(dtype)
+    a = np.array([ends.min, ends.min + 1, 0, 1, 5, 77, ends.max - 1, ends.max], dtype)
+    fewer = [-1] if ends.min else []
+    for steps in (0, 1, ends.bits // 2, ends.bits - 2, ends.bits - 1, ends.bits, ends.bits + 3, *fewer):
+        b = np.full_like(a, steps)
+        ours, theirs = (pf.from_numpy(a), pf.from_numpy(b)), (torch.from_numpy(a), torch.from_numpy(b))
+        np.testing.assert_array_equal((ours[0] >> ours[1]).numpy(), (theirs[0] >> theirs[1]).numpy())
+        np.testing.assert_array_equal((ours[0] << ours[1]).numpy(), (theirs[0] << theirs[1]).numpy())
+
+
 def test_division_by_zero_is_infinite():
     a = np.array([1.0, -1.0, 0.0, np.nan, 7.5])
     b = np.array([0.0, 0.0, 0.0, 0.0, -2.0])

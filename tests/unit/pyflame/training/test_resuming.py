@@ -13,6 +13,7 @@ from pyflame.training import (
     TrainerConfig,
     latest_checkpoint,
 )
+from pyflame.training.checkpoints import read_checkpoint
 
 RNG = np.random.default_rng(1)
 X = RNG.normal(size=(50, 4)).astype(np.float32)
@@ -105,3 +106,9 @@ def test_a_state_that_nobody_takes_is_told_of(tmp_path):
     bare = Trainer(trainer().model, trainer().optimizer, pf.nn.CrossEntropyLoss(), TrainerConfig(progress=False))
     with pytest.warns(UserWarning, match=r"ModelCheckpoint|LearningRateScheduler"):
         bare.load_checkpoint(tmp_path / "a.pf")
+
+
+def test_a_checkpoint_without_all_parts_says_so(tmp_path):
+    pf.save({"model": {}, "position": {}}, tmp_path / "old.pf")
+    with pytest.raises(ValueError, match="without optimizer, .*another version"):
+        read_checkpoint(tmp_path / "old.pf")

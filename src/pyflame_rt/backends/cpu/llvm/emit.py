@@ -7,11 +7,13 @@ nothing in time and doubled that of compilation.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.llvm import ops
 from pyflame_rt.backends.cpu.llvm.host import host as this_host
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
+from pyflame_rt.backends.cpu.llvm.loops import least, loop
 from pyflame_rt.backends.cpu.llvm.program import Map, Reduce, Scalar, itemsize, roots_of, walk
 from pyflame_rt.graph.records import dataclass
 
@@ -267,26 +269,17 @@ class _Pass:
 
     def _blocks(self, low: str, high: str, totals: list[list[V]]) -> list[list[V]]:
         """The loop in blocks that are folded from nothing: a running sum of millions loses what is added last."""
-        b = self.b
-        block, done, origin = b.label("block"), b.label("done"), b.block
-        b.branch(b.op(f"icmp slt i64 {low}, {high}"), block, done)
-        b.place(block)
-        start = b.phi("i64", (low, origin))
-        phis = [[self._phi(v, origin) for v in chunk] for chunk in totals]
-        following = b.integer(f"add {start}, {_BLOCK * len(totals) * self.at.lanes}")
-        stop = b.call("i64", "llvm.smin.i64", [("i64", following), ("i64", high)])
-        parts = self._loop(start, stop, [[self._identity(fold) for fold in self.folds] for _ in totals])
-        news = [
-            [self._fold(fold, old, part, None) for fold, old, part in zip(self.folds, x, y, strict=True)]
-            for x, y in zip(phis, parts, strict=True)
-        ]
-        b.add_incoming(start, following, b.block)
-        for phi, value in _pairs(phis, news):
-            b.add_incoming(phi.name, value.name, b.block)
-        last = b.block
-        b.branch(b.op(f"icmp slt i64 {following}, {high}"), block, done)
-        b.place(done)
-        return self._join(totals, news, origin, last)
+        b, folds = self.b, self.folds
+        size = _BLOCK * len(totals) * self.at.lanes
+
+        def block(start: str, before: list[V]) -> list[V]:
+            stop = least(b, b.integer(f"add {start}, {size}"), high)
+            parts = self._loop(start, stop, [[self._identity(fold) for fold in folds] for _ in totals])
+            each = zip(list(folds) * len(totals), before, chain.from_iterable(parts), strict=True)
+            return [self._fold(fold, old, part, None) for fold, old, part in each]
+
+        flat = loop(b, low, high, size, list(chain.from_iterable(totals)), block)
+        return [flat[i : i + len(folds)] for i in range(0, len(flat), len(folds))]
 
     def _loop(self, low: str, high: str, accumulators: list[list[V]], *, masked: bool = False) -> list[list[V]]:
         """Turns of as many vectors as there are accumulators."""
