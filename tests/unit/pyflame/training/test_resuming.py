@@ -110,5 +110,5 @@ def test_a_state_that_nobody_takes_is_told_of(tmp_path):
 
 def test_a_checkpoint_without_all_parts_says_so(tmp_path):
     pf.save({"model": {}, "position": {}}, tmp_path / "old.pf")
-    with pytest.raises(ValueError, match="without optimizer, .*another version"):
+    with pytest.raises(ValueError, match=r"without optimizer, .*another version"):
         read_checkpoint(tmp_path / "old.pf")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -80,29 +81,6 @@ def _runner(plan: Plan, pick: Callable[[Any], tuple[Any, ...]], expected: Sequen
             if plan.retired:
                 plan.settle()
 
-    def replaying(way: Replay) -> Callable[[tuple[Any, ...], list[Any]], int]:
-        """A function of arguments and a list of arrays for outputs, for runs that are like the one before."""
-        native = replay(way)
-
-        def again(arguments: tuple[Any, ...], given: list[Any], _: Replay = way) -> int:
-            active.append(1)
-            try:
-                if plan.retired:
-                    return MISSED
-                arena = take()
-                try:
-                    return native(arena.entry or _entry(plan, arena, expected), arguments, given)
-                finally:
-                    give(arena)
-            except IndexError:  # all arenas are in use
-                return MISSED
-            finally:
-                active.pop()
-                if plan.retired:
-                    plan.settle()
-
-        return again
-
     def short(
         feed: Mapping[str, Any],
         into: list[np.ndarray[Any, Any]] | None = None,
@@ -125,9 +103,35 @@ def _runner(plan: Plan, pick: Callable[[Any], tuple[Any, ...]], expected: Sequen
         return outputs if direct(id(inputs), id(outputs)) else None  # the long way says what is wrong
 
     way: Any = short
-    way.replay, way.replaying = Replay, replaying
+    way.replay, way.replaying = Replay, partial(_replaying, plan, expected)
     way.makers, way.order = results, list(plan.lowered.inputs)
     return short
+
+
+def _replaying(
+    plan: Plan, expected: Sequence[tuple[Any, tuple[int, ...]]], way: Replay
+) -> Callable[[tuple[Any, ...], list[Any]], int]:
+    """A function of arguments and a list of arrays for outputs, for runs that are like the one before."""
+    active, take, give, native = plan.active, plan.free.pop, plan.free.append, replay(way)
+
+    def again(arguments: tuple[Any, ...], given: list[Any], _: Replay = way) -> int:
+        active.append(1)
+        try:
+            if plan.retired:
+                return MISSED
+            arena = take()
+            try:
+                return native(arena.entry or _entry(plan, arena, expected), arguments, given)
+            finally:
+                give(arena)
+        except IndexError:  # all arenas are in use
+            return MISSED
+        finally:
+            active.pop()
+            if plan.retired:
+                plan.settle()
+
+    return again
 
 
 def _takes(arrays: Sequence[Any], types: Sequence[tuple[Any, Any]], inputs: Sequence[Any]) -> bool:
