@@ -59,12 +59,15 @@ class Generator:
 
     def __init__(self, seed: int | None = None) -> None:
         self._lock = threading.Lock()
-        self.manual_seed(secrets.randbits(63) if seed is None else seed)
+        self._seed, self._count = secrets.randbits(63), 0
+        if seed is not None:
+            self.manual_seed(seed)
 
     def manual_seed(self, seed: int) -> Generator:
         """Start again from a seed."""
         if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool):
             raise TypeError(f"a seed is an int, got {type(seed).__name__}")
+        _refuse_in_trace()
         with self._lock:
             self._seed, self._count = int(seed), 0
         return self
@@ -80,11 +83,13 @@ class Generator:
 
     def get_state(self) -> tuple[int, int]:
         """What to give to :meth:`set_state` to go on from here."""
-        return self._seed, self._count
+        with self._lock:
+            return self._seed, self._count
 
     def set_state(self, state: tuple[int, int]) -> Generator:
         """Go on from a state."""
         seed, count = (int(v) for v in state)
+        _refuse_in_trace()
         with self._lock:
             self._seed, self._count = seed, count
         return self
@@ -105,9 +110,20 @@ class Generator:
     def next_key(self) -> np.ndarray[Any, Any]:
         """The key of the next random tensor."""
         with self._lock:
-            count = self._count
+            seed, count = self._seed, self._count
             self._count += 1
-        return _key(self._seed, count)
+        return _key(seed, count)
+
+
+def _refuse_in_trace() -> None:
+    """A seed set while a function is compiled would be set once, not at each of its calls."""
+    if modes.tracer is not None:
+        from pyflame.compiling.tracer import TraceError
+
+        raise TraceError(
+            "a compiled function sets the state of a random generator, which its later calls would not do; "
+            "set it before the call"
+        )
 
 
 @lru_cache(maxsize=64)
@@ -172,9 +188,10 @@ def key_value(generator: Generator | None = None, seed: int | None = None) -> Va
     if seed is not None:
         return leaf(_key(int(seed), -1 & 0xFFFF), DType.int64)
     source = default_generator if generator is None else generator
-    made = leaf(source.next_key(), DType.int64)
-    if modes.tracer is not None:
-        modes.tracer.note_key(made, source)
+    if modes.tracer is None:
+        return leaf(source.next_key(), DType.int64)
+    made = leaf(np.zeros(2, np.int64), DType.int64)  # stands for the key that each call draws: a trace draws none
+    modes.tracer.note_key(made, source)
     return made
 
 

@@ -348,7 +348,6 @@ def _record(function: Any, structure: Any, tensors: list[Any], arrays: list[Any]
     """Run the function on placeholders; everything it changed is put back as it was."""
     tracer = Tracer()
     inputs = _placeholders(tracer, tensors, arrays)
-    states = {id(g): (g, g.get_state()) for g in _generators()}
     modes.tracer = tracer
     _tracing.append(1)
     try:
@@ -356,7 +355,7 @@ def _record(function: Any, structure: Any, tensors: list[Any], arrays: list[Any]
             result = _call(function, structure, inputs, named)
     except BaseException:
         modes.tracer = None
-        _restore(tracer, states)
+        _restore(tracer)
         raise
     finally:
         modes.tracer = None
@@ -371,7 +370,7 @@ def _record(function: Any, structure: Any, tensors: list[Any], arrays: list[Any]
     grads = [lf.grad._value for lf, _ in tracer.grads.values() if lf.grad is not None]
     roots = [v for v in (*values, *written, *grads) if v.array is None]
     trace = _Trace(tracer, inputs, out_structure, values, Work(roots, exact=True))
-    _restore(tracer, states)
+    _restore(tracer)
     return trace
 
 
@@ -381,13 +380,7 @@ def _call(function: Any, structure: Any, inputs: list[Val], named: bool) -> Any:
     return function(*args, **kwargs)
 
 
-def _generators() -> list[Any]:
-    from pyflame.random import default_generator
-
-    return [default_generator]
-
-
-def _restore(tracer: Tracer, states: dict[int, Any]) -> None:
+def _restore(tracer: Tracer) -> None:
     """Undo what the trace wrote: the replay that follows does it for real."""
     for handle, old, _ in tracer.rebound.values():
         new = handle._value
@@ -396,8 +389,6 @@ def _restore(tracer: Tracer, states: dict[int, Any]) -> None:
         new.handles -= 1
     for lf, old in tracer.grads.values():
         lf.grad = old
-    for generator, state in states.values():
-        generator.set_state(state)
 
 
 def _outputs(trace: _Trace, feeds: list[Any], given: dict[int, Any] | None) -> list[Any]:

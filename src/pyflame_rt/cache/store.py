@@ -198,10 +198,26 @@ class Store:
         with contextlib.suppress(OSError):
             os.unlink(name)
 
-    def later(self, kind: str, key: str, data: bytes) -> None:
-        """Keep contents under a key, in the background."""
+    def later(self, kind: str, key: str, data: bytes, *, unless: str | None = None) -> None:
+        """Keep contents under a key, in the background.
+
+        Args:
+            kind: of the entry.
+            key: of the entry.
+            data: its contents.
+            unless: an entry of this kind under the same key makes this one worthless. Whoever puts that one discards
+                this one; here it is seen to that it does not come back after that.
+        """
         if self.writable:
-            self.writer.submit(lambda: self.put(kind, key, data))
+            self.writer.submit(lambda: self._put_unless(kind, key, data, unless))
+
+    def _put_unless(self, kind: str, key: str, data: bytes, unless: str | None) -> None:
+        better = None if unless is None else self.path(unless, key)
+        if better is not None and better.exists():
+            return
+        self.put(kind, key, data)
+        if better is not None and better.exists():  # it came meanwhile
+            self.discard(kind, key)
 
     def flush(self) -> None:
         """Wait for what is being written."""

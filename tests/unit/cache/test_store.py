@@ -241,3 +241,30 @@ def test_two_processes_write_and_evict_at_once(tmp_path):
     store = Store(tmp_path / "cache", 200_000)
     store.put("object", "end", b"")
     assert store.total_size() <= 220_000
+
+
+@pytest.mark.parametrize("moment", ["before", "meanwhile", "after"])
+def test_an_entry_does_not_come_back_after_a_better_one(store, monkeypatch, moment):
+    """What is written in the background may be out of date by then, or become so while it is written."""
+    original = Store.put
+
+    def better() -> None:
+        original(store, "object", "a", b"full")
+        store.discard("draft", "a")
+
+    def slow(self, kind, key, data):
+        done = original(self, kind, key, data)
+        if moment == "meanwhile":
+            better()
+        return done
+
+    monkeypatch.setattr(Store, "put", slow)
+    if moment == "before":
+        better()
+    store.later("draft", "a", b"quick", unless="object")
+    store.flush()
+    if moment == "after":
+        assert store.get("draft", "a") == b"quick"
+        better()
+    assert store.get("draft", "a") is None
+    assert store.get("object", "a") == b"full"

@@ -177,7 +177,7 @@ def _compile(ir: str, level: int, store: Store, entry: str) -> bytes:
         store.later("object", entry, code)
         return code
     code = object_code(ir, QUICK)
-    store.later("draft", entry, _draft(code, ir))
+    store.later("draft", entry, _draft(code, ir), unless="object")
     return code
 
 
