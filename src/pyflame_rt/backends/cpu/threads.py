@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import time
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["available_threads", "openmp_threads", "set_threads", "threads_for", "use_threads"]
 
 
-def available_threads(cgroup: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
+_CGROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def available_threads(cgroup: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> int:
     """Processors this process may run on, and no more than its cgroup pays for.
 
     Args:
@@ -29,8 +33,23 @@ def available_threads(cgroup: Path = Path("/sys/fs/cgroup"), membership: Path = 
         membership: the file that says which cgroups this process is in.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = min(_quotas(cgroup, membership), default=math.inf)
+    asked = _quota_lately if (cgroup, membership) == (_CGROUPS, _MEMBERSHIP) else _quota
+    quota = asked(cgroup, membership)
     return max(1, min(cores, math.ceil(quota) if quota != math.inf else cores))
+
+
+def _quota_lately(cgroup: Path, membership: Path) -> float:
+    """The quota as it was at most a second ago: a first answer asks for it several times, and it is in many files."""
+    return _remembered(cgroup, membership, int(time.monotonic()))
+
+
+@lru_cache(maxsize=1)
+def _remembered(cgroup: Path, membership: Path, second: int) -> float:  # noqa: ARG001 - a new second, a new answer
+    return _quota(cgroup, membership)
+
+
+def _quota(cgroup: Path, membership: Path) -> float:
+    return min(_quotas(cgroup, membership), default=math.inf)
 
 
 def _quotas(cgroup: Path, membership: Path) -> Iterator[float]:

@@ -2,6 +2,7 @@ import os
 
 import pytest
 
+from pyflame_rt.backends.cpu import threads
 from pyflame_rt.backends.cpu.threads import available_threads, use_threads
 
 CORES = len(os.sched_getaffinity(0))
@@ -46,3 +47,17 @@ def test_the_setting_comes_back():
     with use_threads(before + 1):
         assert gomp.omp_get_max_threads() == before + 1
     assert gomp.omp_get_max_threads() == before
+
+
+def test_the_quota_is_read_once_in_a_while_and_the_affinity_each_time(monkeypatch):
+    read, cores = [], [{0, 1, 2}, {0}]
+    monkeypatch.setattr(threads, "_quota", lambda *_: read.append(1) or 2.5)
+    monkeypatch.setattr(threads.time, "monotonic", lambda: 1e9)
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: cores.pop(0), raising=False)
+    assert [available_threads(), available_threads()] == [3, 1]
+    assert read == [1]
+    monkeypatch.setattr(threads.time, "monotonic", lambda: 1e9 + 1)
+    cores.append({0, 1, 2, 3})
+    assert available_threads() == 3
+    assert read == [1, 1]
+    threads._remembered.cache_clear()
