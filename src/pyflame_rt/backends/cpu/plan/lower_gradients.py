@@ -118,6 +118,8 @@ def _summed(low: Lowering, plan: _Sum, x: View, g: View, shape: tuple[int, ...])
     sums = low.new((panels * plan.points * sheet,), DType.Float32)
     zeros = low.constant(np.zeros(max(rows, columns) + lanes, np.float32))
     kernel = OuterKernel(tile)
+    # As many runs as products in a run, or so: the sum of both is what is rounded one after the other.
+    run = max(32, 1 << math.isqrt(plan.count - 1).bit_length())
     for first in range(0, plan.count, portion):
         count = min(portion, plan.count - first)
         # A shorter last portion is packed as densely as the others are.
@@ -133,6 +135,7 @@ def _summed(low: Lowering, plan: _Sum, x: View, g: View, shape: tuple[int, ...])
             sheet,
             plan.points * sheet,
             int(first > 0),
+            run,
         ]
         grain = GRAIN // max(count * rows * width, 1)
         low.kernel("ConvWeightGrad", kernel, [left, right, sums], params, plan.points * panels, grain)

@@ -40,6 +40,8 @@ __all__ = ["channels_last", "convolution", "steps_of", "turned_convolution"]
 # From so many weights per tap on, filters for tiles of 4x4 would not fit any cache.
 DEEP = 200_000
 SMALL_IMAGE = 64
+# Channels summed at a time where weights are trained: errors of one step are what the next begins with.
+TRAINED_RUN = 16
 
 
 @dataclass(frozen=True)
@@ -223,7 +225,7 @@ def _winograd(low: Lowering, task: _Task, edge: int) -> None:
     lanes, padding = host().lanes(4), task.at.padding
     columns, depth = task.weights.shape[:2]
     tile = tile_for(host(), columns)
-    kernel = WinogradKernel(tile, edge, task.finish)
+    kernel = WinogradKernel(tile, edge, task.finish, 0 if isinstance(task.weights, np.ndarray) else TRAINED_RUN)
     images, _, height, width = task.out.shape
     down, across = -(-height // edge), -(-width // edge)
     tiles = images * down * across

@@ -34,6 +34,7 @@ __all__ = [
     "row_panel",
     "row_pointers",
     "rows_together",
+    "store_sums",
     "tile_for",
 ]
 
@@ -159,6 +160,24 @@ def accumulate_packed(
         ended = loop.close([floats(b, rows, mul(b, str(step), turns)), floats(b, place, turns * width), *values])
         carried = [("ptr", ended[0]), ("ptr", ended[1]), *((vector, v) for v in ended[2:])]
     return [value for _, value in carried[2:]]
+
+
+def store_sums(at: Lanes, sums: Sequence[V], target: str, more: str) -> None:
+    """Store a tile's sums one after the other; if ``more``, an i1, holds, add them to what is there."""
+    b = at.builder
+    places = [floats(b, target, position * at.lanes) for position in range(len(sums))]
+    if more == "false":
+        for total, place in zip(sums, places, strict=True):
+            store_vector(at, total, place)
+        return
+    again, fresh, done = b.label("more"), b.label("fresh"), b.label("stored")
+    b.branch(more, again, fresh)
+    for label in (again, fresh):
+        b.place(label)
+        for total, place in zip(sums, places, strict=True):
+            store_vector(at, load_vector(at, place) + total if label == again else total, place)
+        b.jump(done)
+    b.place(done)
 
 
 def _turn(at: Lanes, tile: Tile, rows: Sequence[str], panel: str, sums: Sequence[str], turn: int) -> list[str]:

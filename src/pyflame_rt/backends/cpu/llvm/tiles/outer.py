@@ -19,7 +19,7 @@ from pyflame_rt.backends.cpu.llvm.tiles.control import (
     store_vector,
     when,
 )
-from pyflame_rt.backends.cpu.llvm.tiles.micro import row_panel
+from pyflame_rt.backends.cpu.llvm.tiles.micro import row_panel, store_sums
 from pyflame_rt.backends.cpu.llvm.tiles.winograd import combined, filter_lines
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COLLECT_PARAMS", "OUTER_PARAMS", "CollectKernel", "OuterKernel"]
 
-OUTER_PARAMS = ("depth", "rows", "panels", "left_point", "right_point", "result_point", "result_panel", "keep")
+OUTER_PARAMS = ("depth", "rows", "panels", "left_point", "right_point", "result_point", "result_panel", "keep", "run")
 COLLECT_PARAMS = ("rows", "columns", "points", "source_point", "source_panel", "result_column", "result_row")
 _UNROLL = 2
 
@@ -40,6 +40,8 @@ class OuterKernel:
 
     Both operands are packed as SpreadKernel does, the left one in panels of ``row_panel``, the right one, like the
     result, in panels of a tile's columns. The result has room for rows up to the end of the last tile.
+
+    Products are summed over ``run`` of the depth at a time, and those sums added: that loses less than one long sum.
 
     bufs: left, right, result. params: OUTER_PARAMS. rows: items, that is points times panels of the right operand.
     """
@@ -84,8 +86,15 @@ class _Outer:
                 self._tile(floats(b, rows, start), columns, floats(b, target, mul(b, row, self.width)))
 
     def _tile(self, rows: str, columns: str, target: str) -> None:
+        b, depth, run = self.b, self.p["depth"], self.p["run"]
+        keep = b.op(f"icmp ne i64 {self.p['keep']}, 0")
+        with Loop(b, "0", depth, run) as k:
+            more = b.op(f"or i1 {keep}, {b.op(f'icmp ne i64 {k}, 0')}")
+            left, right = floats(b, rows, mul(b, k, self.panel)), floats(b, columns, mul(b, k, self.width))
+            self._run(left, right, least(b, b.integer(f"sub {depth}, {k}"), run), target, more)
+
+    def _run(self, rows: str, columns: str, depth: str, target: str, more: str) -> None:
         b, at, vector = self.b, self.at, self.at.type("float")
-        depth = self.p["depth"]
         carried = [
             ("ptr", rows),
             ("ptr", columns),
@@ -100,7 +109,7 @@ class _Outer:
                 left, right = floats(b, left, self.panel), floats(b, right, self.width)
             ended = loop.close([left, right, *sums])
             carried = [("ptr", ended[0]), ("ptr", ended[1]), *((vector, s) for s in ended[2:])]
-        self._store([V(at, "float", s) for _, s in carried[2:]], target)
+        store_sums(at, [V(at, "float", s) for _, s in carried[2:]], target, more)
 
     def _turn(self, left: str, right: str, sums: Sequence[str]) -> list[str]:
         b, at, vectors = self.b, self.at, self.tile.vectors
@@ -112,20 +121,6 @@ class _Outer:
                 here = r * vectors + v
                 result[here] = at.fma(value, column, V(at, "float", result[here])).name
         return result
-
-    def _store(self, sums: Sequence[V], target: str) -> None:
-        b, at = self.b, self.at
-        more, fresh, done = b.label("more"), b.label("fresh"), b.label("stored")
-        b.branch(b.op(f"icmp ne i64 {self.p['keep']}, 0"), more, fresh)
-        for label in (more, fresh):
-            b.place(label)
-            for r in range(self.tile.rows):
-                for v in range(self.tile.vectors):
-                    here = r * self.tile.vectors + v
-                    place, total = floats(b, target, here * at.lanes), sums[here]
-                    store_vector(at, load_vector(at, place) + total if label == more else total, place)
-            b.jump(done)
-        b.place(done)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,15 @@ from pyflame_rt.backends.cpu.llvm.tiles.control import (
     store_vector,
     when,
 )
-from pyflame_rt.backends.cpu.llvm.tiles.micro import PLAIN, Finish, Tile, accumulate, each_tile, row_pointers
+from pyflame_rt.backends.cpu.llvm.tiles.micro import (
+    PLAIN,
+    Finish,
+    Tile,
+    accumulate,
+    each_tile,
+    row_pointers,
+    store_sums,
+)
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
@@ -88,11 +96,15 @@ class WinogradKernel:
     in each panel the products one after the other. rows: items, that is blocks of tiles times groups of panels,
     groups fastest. An item transforms its tiles (once for all its neighbours in the same call) into a scratch slot of
     ``slot`` floats, the one numbered begin / ``apart``: calls under way at the same time begin so many items apart.
+
+    With ``run``, products are summed over so many channels at a time, and those sums added: the error of sums over all
+    channels one after the other is most of what the method loses.
     """
 
     tile: Tile
     out: int = 4
     finish: Finish = PLAIN
+    run: int = 0
 
     @property
     def products(self) -> int:
@@ -107,7 +119,7 @@ class WinogradKernel:
     @cached_property
     def _key(self) -> str:
         t, f = self.tile, self.finish
-        return f"winograd{self.out} {t.rows}x{t.vectors} {len(f.operands)} {f.structure}"
+        return f"winograd{self.out} {t.rows}x{t.vectors} run{self.run} {len(f.operands)} {f.structure}"
 
     def emit(self, name: str) -> str:
         """The module, as text."""
@@ -233,13 +245,23 @@ class _Winograd:
             )
 
     def _product(self, size: int, row: str, rest: str, source: str, weights: str, target: str) -> None:
-        b, at = self.b, self.at
-        pointers = row_pointers(b, size, least(b, rest, size), source, row, self.p["depth"])
-        sums = ["zeroinitializer"] * (size * self.tile.vectors)
-        sums, _ = accumulate(at, self.tile, pointers, weights, self.p["depth"], sums)
+        b, depth, run = self.b, self.p["depth"], self.kernel.run
+        pointers = row_pointers(b, size, least(b, rest, size), source, row, depth)
         start = floats(b, target, mul(b, row, self.width))
-        for position, total in enumerate(sums):
-            store_vector(at, V(at, "float", total), floats(b, start, position * at.lanes))
+        if not run:
+            self._sum(pointers, weights, depth, start, "false")
+            return
+        with Loop(b, "0", depth, run) as k:
+            some = [floats(b, pointer, k) for pointer in pointers]
+            count = least(b, b.integer(f"sub {depth}, {k}"), run)
+            self._sum(some, floats(b, weights, mul(b, k, self.width)), count, start, b.op(f"icmp ne i64 {k}, 0"))
+
+    def _sum(self, pointers: Sequence[str], weights: str, depth: str, target: str, more: str) -> None:
+        """Products of so many channels, stored, or if ``more`` added to those that are there."""
+        at = self.at
+        sums = ["zeroinitializer"] * (len(pointers) * self.tile.vectors)
+        sums, _ = accumulate(at, self.tile, pointers, weights, depth, sums)
+        store_sums(at, [V(at, "float", total) for total in sums], target, more)
 
     # ------------------------------------------------------------------ results
 
