@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pyflame_rt.backends.base import Placement, RunHooks
-from pyflame_rt.backends.cpu.forks import call_native, forget_after_fork, forked, in_child
+from pyflame_rt.backends.cpu.forks import call_native, forget_after_fork, forked, handing_over
 from pyflame_rt.backends.cpu.limits import limit_plan, needed, watching
 from pyflame_rt.backends.cpu.llvm.driver import prepare_driver
 from pyflame_rt.backends.cpu.llvm.entry import prepare_entry
@@ -180,7 +180,7 @@ class CpuExecutable:
         if plan is not None:
             self._recent = _Recent(output_names, shapes, plan)
             with use_store(self.cache), compiling(quick=self.quick):
-                self.short = None if plan.parallel and in_child() else short_way(plan, shapes)
+                self.short = None if plan.parallel and handing_over() else short_way(plan, shapes)
 
     def _run_stored(self, feeds: Mapping[str, Any], names: tuple[str, ...], hooks: RunHooks) -> list[Any] | None:
         with use_store(self.cache), choosing(strict=self.strict), compiling(quick=self.quick, ahead=not self.checked):

@@ -9,15 +9,15 @@ import time
 
 import numpy as np
 import pytest
-from onnx import helper
 
 import pyflame_rt
 from pyflame_rt import InferenceSession, SessionOptions
 from pyflame_rt.backends.cpu import threads
 from pyflame_rt.backends.cpu.llvm.driver import Plan, Step, StepKind, openmp, run
-from pyflame_rt.backends.cpu.onednn import library, live_handles
+from pyflame_rt.backends.cpu.onednn import library
 from pyflame_rt.graph.locks import hold_while_forking, new_lock, new_rlock
-from tests.unit.backends.cpu.models import RNG, convnet, feed, mlp, model, weight
+from tests.unit.backends.cpu.children import in_child
+from tests.unit.backends.cpu.models import convnet, feed
 
 pytestmark = [
     pytest.mark.skipif(not library.available(), reason="oneDNN is not installed"),
@@ -75,120 +75,6 @@ def test_the_count_of_runs_ends_at_zero():
         session.run(None, {"x": x}, pyflame_rt.RunOptions(timeout_ms=0))
     assert not wrong
     assert threads.runs_under_way() == 0
-
-
-def in_child(work, seconds=60.0):
-    """Run something in a forked child; its exit status, and None when it hangs."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            status = 0 if work() else 2
-        finally:
-            os._exit(status)
-    limit = time.monotonic() + seconds
-    while time.monotonic() < limit:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    os.kill(pid, 9)
-    os.waitpid(pid, 0)
-    return None
-
-
-def large():
-    nodes = [
-        helper.make_node("Softmax", ["x"], ["s"], "soft"),
-        helper.make_node("MatMul", ["s", "w"], ["y"], "product"),
-    ]
-    return model(nodes, [weight("w", 256, 256)], ["N", 256], 2)
-
-
-@pytest.mark.parametrize("data", [mlp, large], ids=["one thread", "two threads"])
-def test_a_child_computes_again_and_again_on_any_thread(data):
-    session = InferenceSession(data(), SessionOptions(num_threads=2))
-    width = session.get_inputs()[0].shape[1]
-    inputs = [RNG.standard_normal((n, width)).astype(np.float32) for n in (300, 7)]
-    wanted = [session.run(None, {"x": x})[0] for x in inputs]
-
-    def right(rounds=5):
-        pairs = zip(inputs * rounds, wanted * rounds, strict=True)
-        return all(np.allclose(session.run(None, {"x": x})[0], y, rtol=1e-4, atol=1e-5) for x, y in pairs)
-
-    def work():
-        results = []
-        workers = [threading.Thread(target=lambda: results.append(right())) for _ in range(2)]
-        for worker in workers:
-            worker.start()
-        mine = right()
-        for worker in workers:
-            worker.join()
-        grandchild = in_child(right)
-        session.close()
-        return mine and results == [True, True] and grandchild == 0 and live_handles() == 0
-
-    assert in_child(work) == 0
-    assert right()
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_the_thread_that_forked_runs_a_short_plan_itself():
-    """Handing over a few microseconds of work to another thread would take many times as long as the work."""
-    session = InferenceSession(vectors(), SessionOptions(num_threads=2))
-    x = RNG.standard_normal((1, 784)).astype(np.float32)
-    wanted = session.run(None, {"x": x})[0]
-    engine = session._plain
-    if engine.short is None:
-        pytest.skip("arrays are not read in place here")
-    assert next(iter(engine._plans.values())).parallel
-
-    def work():
-        right = np.allclose(session.run(None, {"x": x})[0], wanted, rtol=1e-4, atol=1e-5)
-        return right and not next(iter(engine._plans.values())).parallel and engine.short is not None
-
-    assert in_child(work) == 0
-
-
-def vectors():
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], "product")]
-    return model(nodes, [weight("w", 784, 256)], [1, 784], 2)
-
-
-def test_forks_while_other_threads_compile_and_run():
-    """A fork in the middle of code generation and planning: the child must neither hang nor crash."""
-    stop = threading.Event()
-    faults = []
-
-    def busy(seed):
-        rng = np.random.default_rng(seed)
-        while not stop.is_set():
-            count = int(rng.integers(1, 6))
-            names = rng.choice(["Exp", "Neg", "Abs", "Tanh", "Sqrt", "Relu", "Sigmoid"], count)
-            values = ["x", *(f"v{i}" for i in range(count - 1)), "y"]
-            nodes = [helper.make_node(str(op), [values[i]], [values[i + 1]]) for i, op in enumerate(names)]
-            try:
-                with InferenceSession(model(nodes, [], ["N", 8], 2)) as session:
-                    session.run(None, {"x": np.ones((int(rng.integers(1, 9)), 8), np.float32)})
-            except Exception as error:  # noqa: BLE001 - told below
-                faults.append(error)
-                return
-
-    def work():
-        with InferenceSession(convnet(), SessionOptions(num_threads=2)) as session:
-            return np.isfinite(session.run(None, {"x": feed(1, 16)})[0]).all()
-
-    workers = [threading.Thread(target=busy, args=(k,)) for k in range(3)]
-    for worker in workers:
-        worker.start()
-    try:
-        codes = [in_child(work) for _ in range(6)]
-    finally:
-        stop.set()
-        for worker in workers:
-            worker.join()
-    assert codes == [0] * 6
-    assert not faults
 
 
 def test_locks_of_the_parent_are_open_in_the_child():

@@ -15,7 +15,7 @@ from pyflame_rt.graph.locks import new_rlock
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["OneDnnUnavailable", "available", "load", "load_gomp"]
+__all__ = ["OneDnnUnavailable", "available", "load", "load_gomp", "loaded_gomp"]
 
 DISTRIBUTION = "onednn-cpu-gomp"
 SPIN_COUNT = "2000"  # 20 to 50 us of spinning before a waiting thread sleeps
@@ -68,6 +68,15 @@ def load_gomp() -> ctypes.CDLL | None:
             with _bounded_spinning():
                 _gomp = _open_gomp()
         return _gomp
+
+
+def loaded_gomp() -> ctypes.CDLL | None:
+    """GNU OpenMP if this process has it already, whoever loaded it."""
+    if _gomp is not None or not hasattr(os, "RTLD_NOLOAD"):
+        return _gomp
+    with contextlib.suppress(OSError):
+        return ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+    return None
 
 
 def _open_gomp() -> ctypes.CDLL | None:

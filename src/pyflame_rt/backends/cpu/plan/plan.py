@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.backends.cpu.forks import in_child
+from pyflame_rt.backends.cpu.forks import handing_over
 from pyflame_rt.backends.cpu.plan import (
     lower_channels,
     lower_dnn,
@@ -280,7 +280,7 @@ def make_plan(
 def plan_of(lowered: Lowered, threads: int, size: int = -1) -> Plan:
     """The plan of what was lowered; without its size, places in the arena are given out."""
     size = assign_offsets(lowered.buffers) if size < 0 else size
-    if threads > 1 and in_child() and brief(lowered.steps, HANDED_OVER):
+    if threads > 1 and handing_over() and brief(lowered.steps, HANDED_OVER):
         threads = 1  # the thread that forked may then run it itself
     outputs = [(view.shape, view.dtype.numpy) for view in lowered.outputs]
     return Plan(lowered, size, threads, outputs, parallel=threads > 1 and any(map(_splits, lowered.steps)))
