@@ -192,6 +192,42 @@ def test_layer_equals_torch(one):
         compare(b, c, f"buffer {name}")
 
 
+def second_order(library, grad, outputs, leaves, seeds, directions):
+    """Gradients of the gradient along directions; zeros where nothing depends on a leaf."""
+    make = pf.from_numpy if library is pf else torch.from_numpy
+    loss = sum((y * y * make(s)).sum() for y, s in zip(outputs, seeds, strict=True))
+    first = grad(loss, leaves, create_graph=True, allow_unused=True)
+    along = sum((g * make(d)).sum() for g, d in zip(first, directions, strict=True) if g is not None)
+    second = grad(along, leaves, allow_unused=True)
+    return [np.zeros(tuple(x.shape)) if g is None else g.numpy() for g, x in zip(second, leaves, strict=True)]
+
+
+def marked(one):
+    """Two directions or layers of steps make graphs of thousands of operators."""
+    many = one in RECURRENT and (one.kwargs.get("bidirectional") or "num_layers" in one.kwargs)
+    return pytest.param(one, marks=pytest.mark.slow if many else ())
+
+
+# torch has no second derivative of hardsigmoid.
+@pytest.mark.parametrize("one", [marked(one) for one in CASES if one.name != "Hardsigmoid"], ids=str)
+def test_second_derivatives_equal_torch(one):
+    ours, theirs = twins(one)
+    rng = np.random.default_rng(3)
+    arrays = [rng.normal(size=shape) for shape in one.shapes]
+    mine = [pf.from_numpy(a).requires_grad_() for a in arrays]
+    others = [torch.from_numpy(a).requires_grad_() for a in arrays]
+    # The fused forms of torch's attention have no second derivatives.
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        got, want = flat(ours(*mine, **one.call)), flat(theirs(*others, **one.call))
+        seeds = [rng.normal(size=tuple(w.shape)) for w in want]
+        mine, others = [*mine, *ours.parameters()], [*others, *theirs.parameters()]
+        directions = [rng.normal(size=tuple(x.shape)) for x in others]
+        theirs_second = second_order(torch, torch.autograd.grad, want, others, seeds, directions)
+    ours_second = second_order(pf, pf.autograd.grad, got, mine, seeds, directions)
+    for g, w in zip(ours_second, theirs_second, strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-8, atol=1e-8 * max(1.0, np.abs(w).max()))
+
+
 @pytest.mark.parametrize("one", NORM, ids=str)
 def test_norms_in_evaluation(one):
     ours, theirs = twins(one)
