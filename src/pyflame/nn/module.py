@@ -376,6 +376,11 @@ class Module:
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"Expected state_dict to be dict-like. Received: {type(state_dict).__name__}")
+        for path, module in list(self.named_modules()):
+            if type(module)._sees_state is not Module._sees_state:
+                start = f"{path}." if path else ""
+                own = {n.removeprefix(start): v for n, v in state_dict.items() if n.startswith(start)}
+                module._sees_state({name: tuple(value.shape) for name, value in own.items()})
         mine = {
             (f"{path}.{name}" if path else name): member
             for path, module in self.named_modules(remove_duplicate=False)
@@ -399,6 +404,9 @@ class Module:
             value = adopt(np.array(array))
             mine[name].data = value if assign or value.dtype is mine[name].dtype else value.to(mine[name].dtype)
         return IncompatibleKeys(missing, unexpected)
+
+    def _sees_state(self, state: Mapping[str, tuple[int, ...]]) -> None:
+        """Values of these shapes are going to be loaded; layers that wait for a size find it here."""
 
     def _members(self) -> Iterator[tuple[str, Tensor]]:
         for name, parameter in self._parameters.items():

@@ -47,13 +47,14 @@ class _Tracked(Module):
         track_running_stats: bool = True,
         *,
         dtype: DType | None = None,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
         shape = [num_features]
         self.register_parameter("weight", empty_parameter(shape, dtype) if affine else None)
-        self.register_parameter("bias", empty_parameter(shape, dtype) if affine else None)
+        self.register_parameter("bias", empty_parameter(shape, dtype) if affine and bias else None)
         self.register_buffer("running_mean", filled(shape, 0.0, dtype) if track_running_stats else None)
         self.register_buffer("running_var", filled(shape, 1.0, dtype) if track_running_stats else None)
         counter = adopt(np.array(0, np.int64))
@@ -72,6 +73,7 @@ class _Tracked(Module):
         self.reset_running_stats()
         if self.affine:
             init.ones_(self.weight)
+        if self.bias is not None:
             init.zeros_(self.bias)
 
     def _check(self, input: Any, axis: int = 1) -> None:
@@ -157,8 +159,9 @@ class _InstanceNorm(_Tracked):
         track_running_stats: bool = False,
         *,
         dtype: DType | None = None,
+        bias: bool = True,
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, dtype=dtype)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, dtype=dtype, bias=bias)
 
     def forward(self, input: Any) -> Tensor:
         """The normalised input."""
@@ -299,13 +302,14 @@ class GroupNorm(Module):
         affine: bool = True,
         *,
         dtype: DType | None = None,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         if num_groups <= 0 or num_channels % num_groups:
             raise ValueError(f"num_groups must divide {num_channels} channels. Received: {num_groups}")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
         self.register_parameter("weight", empty_parameter([num_channels], dtype) if affine else None)
-        self.register_parameter("bias", empty_parameter([num_channels], dtype) if affine else None)
+        self.register_parameter("bias", empty_parameter([num_channels], dtype) if affine and bias else None)
         if affine:
             init.ones_(self.weight)
 

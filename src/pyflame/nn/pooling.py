@@ -24,6 +24,7 @@ __all__ = [
     "GlobalAvgPool2d",
     "LPPool1d",
     "LPPool2d",
+    "LPPool3d",
     "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
@@ -127,6 +128,18 @@ class LPPool2d(FunctionLayer):
     """
 
     function = F.lp_pool2d
+
+
+class LPPool3d(FunctionLayer):
+    """The p-norms of windows of an input with 3 spatial dimensions.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.LPPool3d(2, 2)(pf.ones([1, 1, 4, 4, 4])).shape
+        [1, 1, 2, 2, 2]
+    """
+
+    function = F.lp_pool3d
 
 
 class AdaptiveAvgPool1d(FunctionLayer):

@@ -14,7 +14,7 @@ from pyflame.ops.arithmetic import abs as absolute
 from pyflame.ops.arithmetic import clamp_min, minimum, where
 from pyflame.ops.core import call, call_many, cast, rounded_once
 from pyflame.ops.creation import zeros_like
-from pyflame.ops.pointwise import exp, log, sqrt
+from pyflame.ops.pointwise import exp, log, sqrt, xlogy
 from pyflame.ops.reduction import norm
 from pyflame_rt.graph.errors import ShapeMismatchError
 
@@ -321,11 +321,9 @@ def kl_div(input: Any, target: Any, reduction: Reduction | str = "mean", log_tar
     if log_target:
         terms = exp(target) * (target - input)
     else:
-        positive = target > 0
-        safe = where(positive, target, target * 0 + 1)
-        terms = where(positive, target * log(safe), zeros_like(target)) - target * input
+        terms = xlogy(target, target) - target * input
     if reduction == "batchmean":
-        return terms.sum() / input.shape[0]
+        return terms.sum() / input.shape[0] if input.shape else terms.sum()
     return reduced(terms, reduction)
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "avg_pool3d",
     "lp_pool1d",
     "lp_pool2d",
+    "lp_pool3d",
     "max_pool1d",
     "max_pool2d",
     "max_pool3d",
@@ -272,6 +273,19 @@ def lp_pool2d(
         2.0
     """
     return _lp_pool(2, input, norm_type, kernel_size, stride, ceil_mode)
+
+
+def lp_pool3d(
+    input: Any, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
+) -> Tensor:
+    """The p-norm of each window of [N, C, D, H, W].
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.lp_pool3d(pf.ones([1, 1, 2, 2, 2]), 3, 2).numpy().item()
+        2.0
+    """
+    return _lp_pool(3, input, norm_type, kernel_size, stride, ceil_mode)
 
 
 def _bins(size: int, count: int) -> list[tuple[int, int]]:
