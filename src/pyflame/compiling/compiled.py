@@ -11,7 +11,9 @@ import numpy as np
 from pyflame import watching
 from pyflame.autograd.function import with_gradient
 from pyflame.compiling.conditions import Conditions
-from pyflame.compiling.steady import MISS, Steady, running, steady_of
+from pyflame.compiling.standing import Fronted, fronted
+from pyflame.compiling.standing import tracing as _tracing
+from pyflame.compiling.steady import MISS, Steady, is_running, steady_of
 from pyflame.compiling.tracer import Tracer
 from pyflame.compiling.trees import flat_positions, flatten, unflatten
 from pyflame.compiling.watched import extra
@@ -22,6 +24,7 @@ from pyflame.lazy import Val, leaf, modes, spec_of
 from pyflame.ops.core import Handle, wrap
 from pyflame.spans import recording
 from pyflame.watching import labels_of
+from pyflame_rt.backends.cpu.llvm.calls import front
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +41,6 @@ MAX_READY = 4
 SETTLED, MOST_SETTLED, MANY_DROPS, MANY_RUNS = 2, 1024, 4, 16
 # References to a value that only its tensor has: the tensor's, the local name's and that of the count itself.
 _SOLE_OWNER = 3
-# One item for each trace that is being made, in whatever thread.
-_tracing: list[int] = []
 
 
 class _Trace:
@@ -125,7 +126,7 @@ class _Trace:
         allowed = getattr(self.plan.executable, "donated", {})
         given: dict[int, Any] = {}
         wanted = 0
-        if running:
+        if is_running():
             return given, False  # another thread may be writing into them
         for place, handle, out in self.donors:
             if out in allowed:
@@ -246,7 +247,7 @@ def _contents(handle: Any) -> Any:
     return handle._value.array
 
 
-class CompiledFunction:
+class CompiledFunction(Fronted):
     """A function that is traced at its first call and replayed after that.
 
     A further trace is made for tensors of other shapes or element types, other values of arguments that are not
@@ -277,8 +278,16 @@ class CompiledFunction:
 
         return evaluation_graph(self.function, arguments)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy has no traces yet."""
+        return CompiledFunction, (self.function,)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
+        return self._long(*args, **kwargs)
+
+    def _long(self, *args: Any, **kwargs: Any) -> Any:
+        """The call, where it takes Python: the class of an object whose replays are begun by machine code comes first."""
         if self._ready and not kwargs and not _tracing:
             grad = modes.grad
             for steady in self._ready:
@@ -328,6 +337,10 @@ class CompiledFunction:
         """Note the traces whose replays can be tried at once."""
         found = [trace.steady for traces in list(self._traces.values()) for trace in traces]
         self._ready = tuple([steady for steady in found if steady is not None and steady.flat][-MAX_READY:])
+        ready, calls = self._ready, [steady.standing.call for steady in self._ready if steady.standing is not None]
+        if calls or type(self) is not CompiledFunction:
+            self._front = front(calls, ready)
+            self.__class__ = fronted(CompiledFunction)
 
 
 def _placeholders(tracer: Tracer, tensors: list[Any], arrays: list[Any]) -> list[Val]:
@@ -409,7 +422,7 @@ def _replay(trace: _Trace, arrays: list[Any], tensors: list[Any], args: tuple[An
         result = steady.run(args if steady.flat else tuple(tensors))
         if result is not MISS:
             return result
-        if not running:
+        if not is_running():
             trace.unsettle()
     feeds = trace.feeds(arrays)
     current = _current(trace, feeds, tensors) if trace.differentiable and modes.grad else []

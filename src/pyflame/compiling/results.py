@@ -32,9 +32,10 @@ class Results:
 
     Attributes:
         ready: results that were made ahead, each with the arrays its contents are to be written into.
+        size: bytes of one.
     """
 
-    __slots__ = ("_ahead", "_makers", "_number", "_positions", "_sources", "_structure", "ready")
+    __slots__ = ("_ahead", "_makers", "_number", "_positions", "_sources", "_structure", "ready", "size")
 
     def __init__(self, trace: Any, makers: Sequence[Callable[[], Any]], fresh: list[int], positions: list[int]) -> None:
         self._makers = [makers[i] for i in fresh]
@@ -44,23 +45,24 @@ class Results:
             for (kind, i), needs, spent in zip(trace.results, trace.needs_grad, trace.spent, strict=True)
         ]
         self._structure, self._positions = trace.structure, positions
-        size = sum(trace.specs[i].numel * trace.specs[i].dtype.itemsize for i in fresh)
+        self.size = sum(trace.specs[i].numel * trace.specs[i].dtype.itemsize for i in fresh)
         handed_on = any(kind == "argument" for kind, _ in trace.results)
-        self._ahead = 1 if handed_on or size > SMALL else AHEAD
+        self._ahead = 1 if handed_on or self.size > SMALL else AHEAD
         self.ready: list[tuple[Any, list[Any]]] = []
 
     def make(self, arguments: tuple[Any, ...]) -> tuple[Any, list[Any]]:
         """A result with its arrays; some more for the next calls."""
         for _ in range(self._ahead - 1):
-            self.ready.append(self._one(arguments))
-        return self._one(arguments)
+            self.ready.append(self.one(arguments))
+        return self.one(arguments)
 
     def unused(self, result: Any, arrays: list[Any]) -> None:
         """A result was not needed after all."""
         if self._ahead > 1:
             self.ready.append((result, arrays))
 
-    def _one(self, arguments: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+    def one(self, arguments: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+        """A single result with its arrays."""
         arrays = [make() for make in self._makers]
         parts: list[Any] = []
         for kind, i, spec, needs, spent in self._sources:

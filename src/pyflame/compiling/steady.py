@@ -18,6 +18,7 @@ import numpy as np
 
 from pyflame.autograd.leaf import Leaf
 from pyflame.compiling.results import Results
+from pyflame.compiling.standing import Standing, can_stand, under_way
 from pyflame.compiling.watched import Watched, slot_of
 from pyflame.dtypes import DType
 from pyflame.lazy import Val, mode_changes, spec_of
@@ -26,7 +27,7 @@ from pyflame.ops.core import Handle
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MISS", "Steady", "running", "steady_of"]
+__all__ = ["MISS", "Steady", "is_running", "steady_of"]
 
 # What a replay gives that has to go the long way.
 MISS = object()
@@ -36,8 +37,13 @@ _TRACE_ONLY = 4
 MAX_COPIED = 8 << 20
 
 # One item for each replay under way: tensors may be written to that nobody seems to refer to.
-running: list[int] = []
+_running: list[int] = []
 _all: WeakSet[Steady] = WeakSet()
+
+
+def is_running() -> bool:
+    """Whether a replay is under way in some thread."""
+    return bool(_running) or bool(under_way[0])
 
 
 class Steady:
@@ -46,11 +52,12 @@ class Steady:
     Attributes:
         flat: its arguments are those of the call; else they are the tensors found in them.
         grad: the gradient mode it is for.
+        standing: what it takes to begin it without Python; None where it takes Python.
     """
 
     __slots__ = (
         "__weakref__", "_kept", "_keys", "_lock", "_now", "_ready", "_results", "_run", "_scalars", "_way", "flat",
-        "grad", "trace",
+        "grad", "standing", "trace",
     )  # fmt: skip
 
     def __init__(self, trace: Any, short: Any, tables: _Tables) -> None:
@@ -63,6 +70,9 @@ class Steady:
         self._keys = [(generator, self._way.row("drawn", i), n) for i, (generator, n) in enumerate(tables.drawn)]
         self._lock = threading.Lock()
         self._run: Callable[..., int] = short.replaying(self._way)
+        self.standing: Standing | None = None
+        if self.flat and not self._keys and can_stand(short, trace, self._results):
+            self.standing = Standing(self, short, self._way, self._results, self.grad)
         _all.add(self)
 
     @property
@@ -82,24 +92,34 @@ class Steady:
     def give_up(self) -> None:
         """Replay no more."""
         self._run = lambda *_: 1
+        if self.standing is not None:
+            self.standing.close()
 
     def run(self, arguments: tuple[Any, ...]) -> Any:
         """The result of a replay; MISS, with nothing done, when it has to go the long way."""
         if self._scalars:
             arguments = (*arguments, *[np.array(read(), dtype) for read, dtype in self._scalars])
-        try:
-            result, fresh = self._ready.pop()
-        except IndexError:
-            result, fresh = self._results.make(arguments)
-        running.append(1)
+        result, fresh = self._result(arguments)
+        _running.append(1)
         try:
             status = self._run(arguments, fresh) if not self._keys else self._run_with_keys(arguments, fresh)
         finally:
-            running.pop()
+            _running.pop()
         if status:
             self._results.unused(result, fresh)
             return MISS
+        if self.standing is not None:
+            self.standing.allow()
         return result
+
+    def _result(self, arguments: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+        """A result that nobody has yet, with the arrays that it is to be written into."""
+        if self.standing is not None:
+            return self.standing.refill() if self.standing.is_dry else self._results.one(arguments)
+        try:
+            return self._ready.pop()
+        except IndexError:
+            return self._results.make(arguments)
 
     def _run_with_keys(self, arguments: tuple[Any, ...], fresh: list[Any]) -> int:
         """The same with random numbers: what is drawn and not used goes back."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ARRAY_DATA",
+    "ARRAY_SIZES",
+    "ARRAY_WORDS",
     "FLAGGED",
     "LIST_ITEMS",
     "MISMATCH",
@@ -49,6 +51,8 @@ OBJECT_TYPE = _HEADER - 8
 TUPLE_ITEMS = tuple.__basicsize__  # the first item
 LIST_ITEMS = _HEADER + 8  # the address of the items
 ARRAY_DATA, _NDIM, _DIMS, _DESCR, _FLAGS = (_HEADER + offset for offset in (0, 8, 16, 40, 48))
+ARRAY_SIZES = (_DIMS, _DIMS + 8)  # where the addresses of sizes and of strides are
+ARRAY_WORDS = (_FLAGS + 16) // 8  # all that is the array's: from its references to the flags, and who refers to it weakly
 _USABLE = 0x101  # flags of an array: C-contiguous and aligned
 
 

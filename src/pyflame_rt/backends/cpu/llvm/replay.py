@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
     from pyflame_rt.backends.cpu.llvm.ir import V
 
-__all__ = ["MISSED", "Copied", "Drawn", "Found", "Given", "Put", "Replay", "replay"]
+__all__ = [
+    "MISSED", "Copied", "Drawn", "Emitter", "Found", "Given", "Put", "Replay", "api", "check", "let_go", "replay",
+    "run",
+]  # fmt: skip
 
 MISSED = 1  # something is not as it was, and nothing was done
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -159,6 +162,11 @@ class Replay:
         """How many runs there were."""
         return self._way.runs
 
+    @property
+    def address(self) -> int:
+        """Where the structure is."""
+        return ctypes.addressof(self._way)
+
     def row(self, table: str, number: int) -> Any:
         """A row of a table, to be changed."""
         return self._rows[table][number]
@@ -174,6 +182,12 @@ class Replay:
 
 
 @cache
+def api(names: frozenset[tuple[str, str]]) -> dict[str, int]:
+    """Addresses of functions of Python's, by the names they get here."""
+    return {name: _address(getattr(ctypes.pythonapi, text)) for name, text in names}
+
+
+@cache
 def _api() -> dict[str, int]:
     names = {
         "save": "PyEval_SaveThread",
@@ -183,8 +197,7 @@ def _api() -> dict[str, int]:
         "integer": "PyLong_AsVoidPtr",
         "number": "PyLong_FromLongLong",
     }
-    functions = {name: getattr(ctypes.pythonapi, text) for name, text in names.items()}
-    return {name: _address(function) for name, function in {**functions, "copy": ctypes.memmove}.items()}
+    return {**api(frozenset(names.items())), "copy": _address(ctypes.memmove)}
 
 
 def _address(function: Any) -> int:
@@ -219,14 +232,27 @@ def replay(way: Replay) -> Callable[[int, tuple[Any, ...], list[Any]], int]:
     return new(ctypes.addressof(_method()), way.memory, None)
 
 
-class _Emitter:
-    """Writes the function."""
+class Emitter:
+    """Writes runs by a table.
 
-    def __init__(self) -> None:
-        self.b = Builder(host())
-        self.b.begin()
-        self.way = Fields(self.b, _Way, self.at("%self", str(ARRAY_DATA)))
-        self.arguments = self.arrays = ""
+    Args:
+        b: takes the instructions.
+        arguments: the caller's tuple.
+
+    Attributes:
+        way: the structure (`aim`).
+        missed: where to go when something is not as it was.
+    """
+
+    way: Fields
+    missed: str
+
+    def __init__(self, b: Builder, arguments: str) -> None:
+        self.b, self.arguments = b, arguments
+
+    def aim(self, way: str) -> None:
+        """The structure that is read from here on."""
+        self.way = Fields(self.b, _Way, way)
         self.missed = self.b.label("missed")
 
     def at(self, pointer: str, offset: str, kind: str = "ptr") -> str:
@@ -290,42 +316,61 @@ class _Emitter:
         return array
 
 
-def _ir() -> str:
-    e = _Emitter()
-    b, way = e.b, e.way
-    plan = e.call("integer", "ptr", f"ptr {b.op('load ptr, ptr %given')}")
-    e.arguments, e.arrays = (b.op(f"load ptr, ptr {b.element('ptr', '%given', n)}") for n in "12")
-    busy = b.label("busy")
-    free = b.label("free")
-    b.branch(b.op(f"icmp eq i64 {way.load('busy')}, 0"), free, busy)
-    b.place(free)
-    way.store("busy", "1")
-    way.store("nheld", "0")
+def check(e: Emitter) -> None:
+    """Begin with a table that nobody else runs by; all must be as it was."""
+    e.way.store("busy", "1")
+    e.way.store("nheld", "0")
     number = e.at(e.arguments, str(object.__basicsize__), "i64")
-    e.require(b.op(f"icmp eq i64 {number}, {way.load('narguments')}"))
+    e.require(e.b.op(f"icmp eq i64 {number}, {e.way.load('narguments')}"))
     _read(e)
     e.each("words", lambda row: _compare(e, row))
-    _prepare(e)
+
+
+def run(e: Emitter, entry: str, arrays: str) -> str:
+    """Run without the GIL, outputs into those arrays (a pointer to pointers); what `enter` returned."""
+    b, way = e.b, e.way
+    _prepare(e, arrays)
     state = e.call("save", "ptr")
-    status = b.op(f"call i64 {way.load('enter')}(ptr {plan}, ptr {way.load('inputs')}, ptr {way.load('outputs')})")
+    status = b.op(f"call i64 {way.load('enter')}(ptr {entry}, ptr {way.load('inputs')}, ptr {way.load('outputs')})")
     ran = b.op(f"icmp eq i64 {status}, 0")
     when(b, ran, [], lambda _: _copy(e))
     e.call("restore", arguments=f"ptr {state}")
     when(b, ran, [], lambda _: _put(e))
+    return status
+
+
+def let_go(e: Emitter) -> None:
+    """After a run, or when one was missed: the inputs are no longer needed, and somebody else may run."""
+
+    def drop(i: str, _: list[V]) -> list[V]:
+        held = e.b.op(f"load ptr, ptr {e.b.element('ptr', e.way.load('held'), i)}")
+        e.call("decref", arguments=f"ptr {held}")
+        return []
+
+    loop(e.b, "0", e.way.load("nheld"), 1, [], drop)
+    e.way.store("busy", "0")
+
+
+def _ir() -> str:
+    b = Builder(host())
+    b.begin()
+    number, arguments, arrays = (b.op(f"load ptr, ptr {b.element('ptr', '%given', n)}") for n in "012")
+    e = Emitter(b, arguments)
+    e.aim(e.at("%self", str(ARRAY_DATA)))
+    plan = e.call("integer", "ptr", f"ptr {number}")
+    busy = b.label("busy")
+    free = b.label("free")
+    b.branch(b.op(f"icmp eq i64 {e.way.load('busy')}, 0"), free, busy)
+    b.place(free)
+    check(e)
+    status = run(e, plan, e.at(arrays, str(LIST_ITEMS)))
     done, ready = b.label("done"), b.block
     b.jump(done)
     b.place(e.missed)
     b.jump(done)
     b.place(done)
     result = b.phi("i64", (status, ready), (str(MISSED), e.missed))
-
-    def drop(i: str, _: list[V]) -> list[V]:
-        held = b.op(f"load ptr, ptr {b.element('ptr', way.load('held'), i)}")
-        e.call("decref", arguments=f"ptr {held}")
-        return []
-
-    loop(b, "0", way.load("nheld"), 1, [], drop)
-    way.store("busy", "0")
+    let_go(e)
     b.do(f"ret ptr {e.call('number', 'ptr', f'i64 {result}')}")
     b.place(busy)
     b.do(f"ret ptr {e.call('number', 'ptr', f'i64 {MISSED}')}")
@@ -333,12 +378,12 @@ def _ir() -> str:
     return b.text()
 
 
-def _compare(e: _Emitter, row: str) -> None:
+def _compare(e: Emitter, row: str) -> None:
     address = e.b.op(f"load ptr, ptr {row}")
     e.require(e.b.op(f"icmp eq i64 {e.b.load_i64(address, 0)}, {e.b.load_i64(row, 1)}"))
 
 
-def _read(e: _Emitter) -> None:
+def _read(e: Emitter) -> None:
     """Compare arguments with what is expected; find the arrays of those that are tensors, and of other inputs."""
     b, way = e.b, e.way
 
@@ -374,10 +419,9 @@ def _read(e: _Emitter) -> None:
     e.each("found", found)
 
 
-def _prepare(e: _Emitter) -> None:
+def _prepare(e: Emitter, arrays: str) -> None:
     """Put the caller's arrays for outputs in their places, and make keys."""
     b, way = e.b, e.way
-    arrays = e.at(e.arrays, str(LIST_ITEMS))
 
     def output(i: str, _: list[V]) -> list[V]:
         place = b.op(f"load i64, ptr {b.element('i64', way.load('fresh'), i)}")
@@ -410,7 +454,7 @@ def _prepare(e: _Emitter) -> None:
     e.each("drawn", draw)
 
 
-def _copy(e: _Emitter) -> list[V]:
+def _copy(e: Emitter) -> list[V]:
     """Bytes of outputs that could not be written where they belong."""
 
     def one(row: Fields) -> None:
@@ -421,7 +465,7 @@ def _copy(e: _Emitter) -> list[V]:
     return []
 
 
-def _put(e: _Emitter) -> list[V]:
+def _put(e: Emitter) -> list[V]:
     """Slots get what they hold from now on."""
 
     def one(row: Fields) -> None:

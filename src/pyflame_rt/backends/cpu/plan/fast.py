@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.backends.cpu.llvm.calls import Call
 from pyflame_rt.backends.cpu.llvm.driver import Plan as Segment
 from pyflame_rt.backends.cpu.llvm.driver import driver_address
 from pyflame_rt.backends.cpu.llvm.entry import Entry, Expected, enter, expect, readable
@@ -104,6 +105,7 @@ def _runner(plan: Plan, pick: Callable[[Any], tuple[Any, ...]], expected: Sequen
 
     way: Any = short
     way.replay, way.replaying = Replay, partial(_replaying, plan, expected)
+    way.standing = partial(_standing, plan, expected)
     way.makers, way.order = results, list(plan.lowered.inputs)
     return short
 
@@ -132,6 +134,20 @@ def _replaying(
                 plan.settle()
 
     return again
+
+
+def _standing(plan: Plan, expected: Sequence[tuple[Any, tuple[int, ...]]], call: Call, *, first: bool) -> None:
+    """Tell a call which arena to take; at first, also where the plan keeps them."""
+    if first:
+        settle = plan.settle
+        call.kept = (plan, settle)
+        call.gate, call.free, call.settle = plan.gate.ctypes.data, id(plan.free), id(settle)
+    try:
+        arena = plan.free[-1]
+    except IndexError:
+        return  # the next time will do
+    entry = arena.entry or _entry(plan, arena, expected)
+    call.arena, call.entry = id(arena), entry
 
 
 def _takes(arrays: Sequence[Any], types: Sequence[tuple[Any, Any]], inputs: Sequence[Any]) -> bool:

@@ -87,6 +87,8 @@ class Plan:
     free: list[Arena] = field(default_factory=list)
     busy: list[Arena] = field(default_factory=list)
     active: list[int] = field(default_factory=list)  # one item for each run on the short way
+    # For machine code: how many runs it began by itself, and whether the plan was given up.
+    gate: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(2, np.int64))
     made: list[Arena] = field(default_factory=list)
     retired: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -195,7 +197,7 @@ class Plan:
     def retire(self, *, cancel: bool = False) -> None:
         """Give the plan up: free it now, or when the last run under way ends (``cancel`` stops those)."""
         with self.lock:
-            self.retired = True
+            self.retired, self.gate[1] = True, 1
             if cancel:
                 for arena in self.made:
                     arena.cancel[0] = 1
@@ -204,7 +206,7 @@ class Plan:
     def settle(self) -> None:
         """Free what a plan that was given up holds, unless a run is still under way."""
         with self.lock:
-            if self.retired and not self.busy and not self.active:
+            if self.retired and not self.busy and not self.active and not self.gate[0]:
                 self._release()
 
     def _release(self) -> None:

@@ -1,0 +1,165 @@
+"""Replays without a frame of Python: the call of a compiled function is machine code, and so is handing out its result.
+
+Results are made ahead, with all that belongs to them: tensor, value, array. As long as the caller keeps one, a word of
+it in memory differs from what it was (references, above all); once all words are as they were, nobody can tell that the
+result was handed out before, and it is handed out again. So nothing is made and nothing is freed in a replay.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyflame.compiling.watched import slot_of
+from pyflame.lazy import modes
+from pyflame.ops.core import Handle
+from pyflame_rt.backends.cpu.llvm.calls import Call, Shell, callable_type, thread_number
+from pyflame_rt.backends.cpu.llvm.entry import ARRAY_SIZES, ARRAY_WORDS, LIST_ITEMS
+
+if TYPE_CHECKING:
+    from pyflame.compiling.results import Results
+
+__all__ = ["Fronted", "Standing", "can_stand", "fronted", "tracing", "under_way"]
+
+# Results made at once: small ones in advance, of larger ones as many as are in use in turn.
+SMALL, MANY, FEW = 1 << 14, 16, 2
+# Results of more bytes are not kept.
+MAX_BYTES = 64 << 20
+_WORD = 8
+
+# One item for each trace that is being made, in whatever thread.
+tracing: list[int] = []
+# How many replays machine code began by itself.
+under_way = np.zeros(1, np.int64)
+
+
+class Fronted:
+    """An object with a slot for what its call looks at (`front`)."""
+
+    __slots__ = ("_front",)
+
+
+@cache
+def fronted(base: type) -> Any:
+    """The class to give an object of a subclass of `Fronted`, to have it called by its slot."""
+    sample, mark = Fronted(), object()
+    sample._front = mark
+    native = callable_type(slot_of(sample, mark) - id(sample))
+    names = {"__slots__": (), "__module__": base.__module__, "__doc__": base.__doc__, "__qualname__": base.__qualname__}
+    return type(base.__name__, (native, base), names)
+
+
+class Standing:
+    """One replay that machine code may begin by itself.
+
+    Args:
+        steady: the replay.
+        short: the short way through its plan.
+        way: its tables.
+        results: makes its results.
+        grad: the gradient mode it is for.
+
+    Attributes:
+        call: what machine code reads.
+    """
+
+    __slots__ = ("_made", "_memory", "_mode", "_results", "_short", "_words", "call")
+
+    def __init__(self, steady: Any, short: Any, way: Any, results: Results, grad: bool) -> None:
+        self._results, self._short = results, short
+        self._made: list[tuple[Any, list[Any]]] = []
+        self._words: list[Any] = []
+        self._memory: Any = None
+        call = self.call = Call()
+        call.connect()
+        call.way, call.owner, call.wanted, call.dry = way.address, id(steady), int(grad), 1
+        call.running, call.tracing = under_way.ctypes.data, id(tracing) + object.__basicsize__
+        short.standing(call, first=True)
+        call.closed = 1  # until it is known which thread calls
+        self._mode: Any = None
+
+    def allow(self) -> None:
+        """It is for the thread that calls this, from now on."""
+        call, word = self.call, modes.word
+        call.thread, call.mode = thread_number(), word.ctypes.data
+        self._mode = word
+        self._short.standing(call, first=False)
+        call.closed = int(not call.arena)
+
+    def close(self) -> None:
+        """Begin no more."""
+        self.call.closed = 1
+
+    @property
+    def is_dry(self) -> bool:
+        """Whether machine code found no result that it could hand out."""
+        return bool(self.call.dry)
+
+    def refill(self) -> tuple[Any, list[Any]]:
+        """Make results; the first of them with its arrays, for the caller to use at once."""
+        many = MANY if self._results.size <= SMALL else 1
+        before = 0 if many > 1 else FEW - 1
+        made, words = self._made[len(self._made) - before :], self._words[len(self._words) - before :]
+        first = len(made)
+        made += [self._results.one(()) for _ in range(many)]
+        words += [_words(_places(made[i][0])) for i in range(first, len(made))]
+        shells = (Shell * len(made))()
+        arrays = [(ctypes.c_void_p * max(len(into), 1))(*map(id, into)) for _, into in made]
+        for i, (row, into) in enumerate(zip(words, arrays, strict=True)):
+            shells[i] = Shell(id(made[i][0]), ctypes.addressof(into), row.ctypes.data, len(row))
+        self._made, self._words, self._memory = made, words, (shells, arrays)
+        self.call.shells, self.call.nshells, self.call.dry = ctypes.addressof(shells), len(shells), 0
+        return made[first]
+
+
+def can_stand(short: Any, trace: Any, results: Results) -> bool:
+    """Whether machine code can begin the replays of a trace by itself."""
+    if not hasattr(short, "standing") or trace.scalars or results.size > MAX_BYTES:
+        return False
+    return all(kind == "output" for kind, _ in trace.results) and _is_known(results.one(())[0])
+
+
+def _is_known(result: Any) -> bool:
+    """Whether all that a caller could change of a result is among the words."""
+    if type(result) in (tuple, list):
+        return all(map(_is_known, result))
+    if isinstance(result, Handle):
+        return not hasattr(result, "__dict__") and type(result._value.array) is np.ndarray
+    return type(result) in (int, float, bool, str, type(None))
+
+
+def _places(result: Any) -> list[int]:
+    """The addresses of all that a result consists of, and that changes as soon as somebody holds or changes a part."""
+    if type(result) is tuple:
+        found = _range(id(result), tuple.__basicsize__ // _WORD + len(result))
+        return found + [place for item in result for place in _places(item)]
+    if type(result) is list:
+        items = ctypes.c_int64.from_address(id(result) + LIST_ITEMS).value
+        found = _range(id(result), list.__basicsize__ // _WORD) + _range(items, len(result))
+        return found + [place for item in result for place in _places(item)]
+    if not isinstance(result, Handle):
+        return []
+    value = result._value
+    array: Any = value.array
+    found = [place for held in (result, value) for place in _range(id(held), type(held).__basicsize__ // _WORD)]
+    found += _range(id(array), ARRAY_WORDS)
+    for sizes in ARRAY_SIZES:
+        found += _range(ctypes.c_int64.from_address(id(array) + sizes).value, array.ndim)
+    below = array.base
+    while below is not None:
+        found.append(id(below))
+        below = getattr(below, "base", None)
+    return found
+
+
+def _range(start: int, number: int) -> list[int]:
+    return list(range(start, start + _WORD * number, _WORD))
+
+
+def _words(places: list[int]) -> Any:
+    """Pairs of an address and what is there."""
+    found = [(place, ctypes.c_int64.from_address(place).value) for place in places]
+    return np.array(found, np.int64).reshape(-1, 2)
