@@ -56,7 +56,14 @@ def _fits(lowered: Lowered, source: Buffer, view: View) -> bool:
     if not isinstance(step, KernelStep) or not _elementwise(step):
         return False
     reads, writes = ([v for v in step.views if v.buffer is b] for b in (source, target))
-    return all(v.strides == w.strides and v.offset == w.offset for v in reads for w in writes)
+    return all(_same_elements(v, w) for v in reads for w in writes)
+
+
+def _same_elements(one: View, other: View) -> bool:
+    """Whether both have each element at the same place; a stride along an axis of one element says nothing."""
+    if one.shape != other.shape or one.offset != other.offset:
+        return False
+    return all(a == b or n == 1 for n, a, b in zip(one.shape, one.strides, other.strides, strict=True))
 
 
 def _elementwise(step: KernelStep) -> bool:
