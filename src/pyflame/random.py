@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import secrets
 import threading
 from functools import lru_cache
@@ -59,7 +60,8 @@ class Generator:
 
     def __init__(self, seed: int | None = None) -> None:
         self._lock = threading.Lock()
-        self._seed, self._count = secrets.randbits(63), 0
+        self._state = _State()
+        self._start(secrets.randbits(63), 0)
         if seed is not None:
             self.manual_seed(seed)
 
@@ -68,8 +70,7 @@ class Generator:
         if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool):
             raise TypeError(f"a seed is an int, got {type(seed).__name__}")
         _refuse_in_trace()
-        with self._lock:
-            self._seed, self._count = int(seed), 0
+        self._start(int(seed), 0)
         return self
 
     def seed(self) -> int:
@@ -84,35 +85,44 @@ class Generator:
     def get_state(self) -> tuple[int, int]:
         """What to give to :meth:`set_state` to go on from here."""
         with self._lock:
-            return self._seed, self._count
+            return self._seed, self._state.count
 
     def set_state(self, state: tuple[int, int]) -> Generator:
         """Go on from a state."""
         seed, count = (int(v) for v in state)
         _refuse_in_trace()
-        with self._lock:
-            self._seed, self._count = seed, count
+        self._start(seed, count)
         return self
-
-    def take(self, number: int) -> tuple[int, int]:
-        """The mixed seed and the count from which the next keys are made, so many: they count as drawn."""
-        with self._lock:
-            count = self._count
-            self._count = count + number
-            return _mixed(self._seed), count
-
-    def give_back(self, count: int, number: int) -> None:
-        """Keys that were taken are not used after all; nothing to be done if others were drawn meanwhile."""
-        with self._lock:
-            if self._count == count + number:
-                self._count = count
 
     def next_key(self) -> np.ndarray[Any, Any]:
         """The key of the next random tensor."""
         with self._lock:
-            seed, count = self._seed, self._count
-            self._count += 1
+            self._state.busy = 1
+            seed, count = self._seed, self._state.count
+            self._state.count = (count + 1) & _MASK
+            self._state.busy = 0
         return _key(seed, count)
+
+    @property
+    def state_address(self) -> int:
+        """Where machine code draws keys by itself: three words, as long as the generator lives.
+
+        They say whether somebody is just changing the others, the mixed seed, and how many keys were drawn.
+        """
+        return ctypes.addressof(self._state)
+
+    def _start(self, seed: int, count: int) -> None:
+        mixed = _mixed(seed)
+        with self._lock:
+            self._state.busy = 1
+            self._seed, self._state.mixed, self._state.count = seed, mixed, count & _MASK
+            self._state.busy = 0
+
+
+class _State(ctypes.Structure):
+    """What a generator shares with machine code, which looks at it and changes it while it holds the GIL."""
+
+    _fields_ = (("busy", ctypes.c_int64), ("mixed", ctypes.c_int64), ("count", ctypes.c_uint64))
 
 
 def _refuse_in_trace() -> None:

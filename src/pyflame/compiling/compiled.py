@@ -287,7 +287,7 @@ class CompiledFunction(Fronted):
         return self._long(*args, **kwargs)
 
     def _long(self, *args: Any, **kwargs: Any) -> Any:
-        """The call, where it takes Python: the class of an object whose replays are begun by machine code comes first."""
+        """The call, where it takes Python: machine code calls this for what it cannot replay."""
         if self._ready and not kwargs and not _tracing:
             grad = modes.grad
             for steady in self._ready:

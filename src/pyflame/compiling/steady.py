@@ -8,7 +8,6 @@ Both can be seen in memory: a slot still holds the same object, and an object ha
 from __future__ import annotations
 
 import os
-import threading
 from functools import cache
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
@@ -56,8 +55,8 @@ class Steady:
     """
 
     __slots__ = (
-        "__weakref__", "_kept", "_keys", "_lock", "_now", "_ready", "_results", "_run", "_scalars", "_way", "flat",
-        "grad", "standing", "trace",
+        "__weakref__", "_kept", "_now", "_ready", "_results", "_run", "_scalars", "_way", "flat", "grad", "standing",
+        "trace",
     )  # fmt: skip
 
     def __init__(self, trace: Any, short: Any, tables: _Tables) -> None:
@@ -67,11 +66,9 @@ class Steady:
         self._ready = self._results.ready
         self._scalars = [(read, dtype) for _, read, dtype in trace.scalars]
         self._way, self._kept = tables.replay(short), tables.kept
-        self._keys = [(generator, self._way.row("drawn", i), n) for i, (generator, n) in enumerate(tables.drawn)]
-        self._lock = threading.Lock()
         self._run: Callable[..., int] = short.replaying(self._way)
         self.standing: Standing | None = None
-        if self.flat and not self._keys and can_stand(short, trace, self._results):
+        if self.flat and can_stand(short, trace, self._results):
             self.standing = Standing(self, short, self._way, self._results, self.grad)
         _all.add(self)
 
@@ -102,7 +99,7 @@ class Steady:
         result, fresh = self._result(arguments)
         _running.append(1)
         try:
-            status = self._run(arguments, fresh) if not self._keys else self._run_with_keys(arguments, fresh)
+            status = self._run(arguments, fresh)
         finally:
             _running.pop()
         if status:
@@ -120,21 +117,6 @@ class Steady:
             return self._ready.pop()
         except IndexError:
             return self._results.make(arguments)
-
-    def _run_with_keys(self, arguments: tuple[Any, ...], fresh: list[Any]) -> int:
-        """The same with random numbers: what is drawn and not used goes back."""
-        if not self._lock.acquire(blocking=False):
-            return 1
-        try:
-            for generator, row, number in self._keys:
-                row.seed, row.count = generator.take(number)
-            status = self._run(arguments, fresh)
-            if status:
-                for generator, row, number in self._keys:
-                    generator.give_back(row.count, number)
-            return status
-        finally:
-            self._lock.release()
 
 
 def steady_of(trace: Any, tensors: list[Any]) -> Steady | None:
@@ -196,7 +178,7 @@ class _Tables:
             "found": self.found,
             "words": self.watched.in_order(),
             "fresh": [(i,) for i in self.fresh],
-            "drawn": self._drawn_rows(),
+            "drawn": self.drawn,
             "copied": self.copied,
             "put": self.put,
         }
@@ -301,15 +283,13 @@ class _Tables:
         groups: dict[int, tuple[Any, list[int]]] = {}
         for place, generator in self.trace.keys:
             groups.setdefault(id(generator), (generator, []))[1].append(place)
-        self.drawn = [(generator, len(places)) for generator, places in groups.values()]
-        self._buffers = [np.zeros((number, 2), np.int64) for _, number in self.drawn]
-        for buffer, (_, places) in zip(self._buffers, groups.values(), strict=True):
-            for row, place in zip(buffer, places, strict=True):
+        self.drawn: list[tuple[int, int, int, int]] = []
+        for generator, places in groups.values():
+            buffer = np.zeros((len(places), 2), np.int64)
+            self.drawn.append((buffer.ctypes.data, len(buffer), generator.state_address, 0))
+            self.kept += [generator, *buffer]
+            for row, place in zip(self.kept[-len(buffer) :], places, strict=True):
                 self.inputs[self.places[place]] = row
-                self.kept.append(row)
-
-    def _drawn_rows(self) -> list[tuple[int, int, int, int]]:
-        return [(buffer.ctypes.data, len(buffer), 0, 0) for buffer in self._buffers]
 
 
 @cache

@@ -131,3 +131,23 @@ def test_dropping_gradients_first_needs_one_trace_and_reading_them_two():
     model.zero_grad()
     added(x)
     assert added.trace_count == 2
+
+
+def test_kernels_of_one_element_stay_where_they_are_too():
+    pf.manual_seed(0)
+    model = pf.nn.Sequential(pf.nn.Conv2d(3, 4, 3), pf.nn.Conv2d(4, 6, 1, bias=False))
+    chosen = pf.optim.Adam(model.parameters(), lr=1e-2)
+
+    @pf.compile
+    def step(x):
+        loss = (model(x) ** 2).mean()
+        chosen.zero_grad()
+        loss.backward()
+        chosen.step()
+        return loss
+
+    x = pf.from_numpy(np.random.default_rng(0).normal(size=(2, 3, 8, 8)).astype(np.float32))
+    for _ in range(8):
+        step(x)
+    (trace,) = (trace for traces in step._traces.values() for trace in traces if trace.steady is not None)
+    assert {out for _, _, out in trace.donors} <= trace.plan.executable.donated.keys()

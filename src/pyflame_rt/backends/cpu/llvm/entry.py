@@ -52,7 +52,9 @@ TUPLE_ITEMS = tuple.__basicsize__  # the first item
 LIST_ITEMS = _HEADER + 8  # the address of the items
 ARRAY_DATA, _NDIM, _DIMS, _DESCR, _FLAGS = (_HEADER + offset for offset in (0, 8, 16, 40, 48))
 ARRAY_SIZES = (_DIMS, _DIMS + 8)  # where the addresses of sizes and of strides are
-ARRAY_WORDS = (_FLAGS + 16) // 8  # all that is the array's: from its references to the flags, and who refers to it weakly
+ARRAY_WORDS = (
+    _FLAGS + 16
+) // 8  # all that is the array's: from its references to the flags, and who refers to it weakly
 _USABLE = 0x101  # flags of an array: C-contiguous and aligned
 
 

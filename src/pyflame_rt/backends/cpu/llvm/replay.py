@@ -49,9 +49,12 @@ class Found(ctypes.Structure):
 
 
 class Drawn(ctypes.Structure):
-    """Random keys to make: where to write them, how many, the mixed seed and how many were made before."""
+    """Random keys to make: where to write them, how many, the state of their source and how many it had made then.
 
-    _fields_ = (("target", c_void_p), ("number", c_int64), ("seed", c_int64), ("count", c_int64))
+    The state is three words: whether it is just being changed, the mixed seed, and how many keys were made before.
+    """
+
+    _fields_ = (("target", c_void_p), ("number", c_int64), ("state", c_void_p), ("drawn", c_int64))
 
 
 class Copied(ctypes.Structure):
@@ -166,10 +169,6 @@ class Replay:
     def address(self) -> int:
         """Where the structure is."""
         return ctypes.addressof(self._way)
-
-    def row(self, table: str, number: int) -> Any:
-        """A row of a table, to be changed."""
-        return self._rows[table][number]
 
     def compare(self, number: int) -> bool:
         """Whether the first so many words are what they must be."""
@@ -324,6 +323,7 @@ def check(e: Emitter) -> None:
     e.require(e.b.op(f"icmp eq i64 {number}, {e.way.load('narguments')}"))
     _read(e)
     e.each("words", lambda row: _compare(e, row))
+    e.each("drawn", lambda row: e.require(e.b.op(f"icmp eq i64 {e.b.load_i64(row.load('state'), 0)}, 0")))
 
 
 def run(e: Emitter, entry: str, arrays: str) -> str:
@@ -336,6 +336,7 @@ def run(e: Emitter, entry: str, arrays: str) -> str:
     when(b, ran, [], lambda _: _copy(e))
     e.call("restore", arguments=f"ptr {state}")
     when(b, ran, [], lambda _: _put(e))
+    when(b, b.op(f"icmp ne i64 {status}, 0"), [], lambda _: _undraw(e))
     return status
 
 
@@ -432,7 +433,11 @@ def _prepare(e: Emitter, arrays: str) -> None:
     loop(b, "0", way.load("nfresh"), 1, [], output)
 
     def draw(row: Fields) -> None:
-        target, seed, count = (row.load(name) for name in ("target", "seed", "count"))
+        target, state = row.load("target"), row.load("state")
+        seed, count = b.load_i64(state, 1), b.load_i64(state, 2)
+        after = b.integer(f"add {count}, {row.load('number')}")
+        b.do(f"store i64 {after}, ptr {b.element('i64', state, '2')}")
+        row.store("drawn", after)
 
         def key(i: str, _: list[V]) -> list[V]:
             before = b.integer(f"add {count}, {i}")
@@ -452,6 +457,26 @@ def _prepare(e: Emitter, arrays: str) -> None:
         loop(b, "0", row.load("number"), 1, [], key)
 
     e.each("drawn", draw)
+
+
+def _undraw(e: Emitter) -> list[V]:
+    """The run failed: its keys go back, unless others were drawn, or the source was changed, meanwhile."""
+    b = e.b
+
+    def one(row: Fields) -> None:
+        state, drawn = row.load("state"), row.load("drawn")
+        last = b.op(f"icmp eq i64 {b.load_i64(state, 2)}, {drawn}")
+        free = b.op(f"icmp eq i64 {b.load_i64(state, 0)}, 0")
+
+        def back(_: list[V]) -> list[V]:
+            before = b.integer(f"sub {drawn}, {row.load('number')}")
+            b.do(f"store i64 {before}, ptr {b.element('i64', state, '2')}")
+            return []
+
+        when(b, b.op(f"and i1 {last}, {free}"), [], back)
+
+    e.each("drawn", one)
+    return []
 
 
 def _copy(e: Emitter) -> list[V]:

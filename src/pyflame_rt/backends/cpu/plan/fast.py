@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.backends.cpu.llvm.calls import Call
 from pyflame_rt.backends.cpu.llvm.driver import Plan as Segment
 from pyflame_rt.backends.cpu.llvm.driver import driver_address
 from pyflame_rt.backends.cpu.llvm.entry import Entry, Expected, enter, expect, readable
@@ -22,6 +21,7 @@ from pyflame_rt.backends.cpu.threads import openmp_threads
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pyflame_rt.backends.cpu.llvm.calls import Call
     from pyflame_rt.backends.cpu.plan.arena import Arena
     from pyflame_rt.backends.cpu.plan.plan import Plan
 
