@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from pyflame_rt.backends.base import RunHooks
 from pyflame_rt.compiler import compile as rt_compile
 from pyflame_rt.graph import Graph, Node, Tensor, TensorInfo
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.locks import new_lock, new_rlock
 from pyflame_rt.options import SessionOptions
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ class Plan:
 
 
 _plans: OrderedDict[tuple[Any, ...], Plan] = OrderedDict()
-_lock = threading.Lock()
+_lock = new_lock()
+# Contents that another thread gives to a value while a graph is looked through would change its structure meanwhile.
+_graphs = new_rlock()
 _counts = {"hits": 0, "misses": 0}
 
 
@@ -79,7 +81,13 @@ def clear_cache() -> None:
         dropped = list(_plans.values())
         _plans.clear()
     for plan in dropped:
-        plan.executable.close()
+        _let_go(plan)
+
+
+def _let_go(plan: Plan) -> None:
+    """Give back what an executable holds; another thread may be running it, and goes on."""
+    executable: Any = plan.executable
+    getattr(executable, "let_go", executable.close)()
 
 
 class Work:
@@ -208,7 +216,7 @@ def plan_for(work: Work, *, native: bool | None = None) -> Plan:
         _plans[key] = plan
         dropped = _plans.popitem(last=False)[1] if len(_plans) > MAX_PLANS else None
     if dropped is not None:
-        dropped.executable.close()
+        _let_go(dropped)
     return plan
 
 
@@ -224,23 +232,33 @@ def evaluate(roots: Sequence[Val]) -> None:
     """Give every root its contents, and with them the values on the way that tensors refer to."""
     if modes.tracer is not None:
         modes.tracer.refuse_evaluation(roots)
-    pending = [v for v in roots if v.array is None]
-    if not pending:
+    if all(v.array is not None for v in roots):
         return
-    mates = [m for v in pending for ref in v.mates if (m := ref()) is not None and m.handles and m.array is None]
-    work = Work([*pending, *mates])
-    if modes.anomaly:
-        from pyflame.autograd.anomaly import run_watching
+    with _graphs:
+        pending = [v for v in roots if v.array is None]
+        if not pending:
+            return
+        mates = [m for v in pending for ref in v.mates if (m := ref()) is not None and m.handles and m.array is None]
+        work = Work([*pending, *mates])
+        if modes.anomaly:
+            from pyflame.autograd.anomaly import run_watching
 
-        results = run_watching(work)
-    else:
+            _settle_all(work, run_watching(work))
+            return
         plan, arrays = plan_for(work), [v.array for v in work.leaves]
-        if watching.active is None:
-            results = plan.run(arrays)  # type: ignore[arg-type]
-        else:
-            results = watching.active.run(plan, arrays, labels_of(work, modes.spans, scoped=False), "evaluation")
-    for v, result in zip(work.outputs, results, strict=True):
-        settle(v, result)
+        labels = None if watching.active is None else labels_of(work, modes.spans, scoped=False)
+    active = watching.active
+    if active is None or labels is None:
+        _settle_all(work, plan.run(arrays))  # type: ignore[arg-type]
+    else:
+        _settle_all(work, active.run(plan, arrays, labels, "evaluation"))
+
+
+def _settle_all(work: Work, results: Sequence[Any]) -> None:
+    with _graphs:
+        for v, result in zip(work.outputs, results, strict=True):
+            if v.array is None:  # else another thread was quicker
+                settle(v, result)
 
 
 def settle(v: Val, result: Any) -> None:

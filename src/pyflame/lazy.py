@@ -19,6 +19,7 @@ import numpy as np
 from pyflame.dtypes import DType
 from pyflame_rt.graph import Shape, TensorType
 from pyflame_rt.graph.errors import InputError, UndeterminedError
+from pyflame_rt.graph.locks import new_lock
 from pyflame_rt.ops.registry import Op, get_op, plain_attribute
 from pyflame_rt.ops.trace import infer_outputs
 from pyflame_rt.ops.value import Value
@@ -104,7 +105,7 @@ def spec_of(dtype: DType, shape: tuple[int, ...]) -> Spec:
     if found is None:
         if len(_specs) > MAX_MEMORY:
             _specs.clear()
-        found = _specs[dtype, tuple(shape)] = Spec(dtype, tuple(shape))
+        found = _specs.setdefault((dtype, tuple(shape)), Spec(dtype, tuple(shape)))  # one object in all threads
     return found
 
 
@@ -224,7 +225,7 @@ def _output_specs(op: Op, ins: tuple[Spec | None, ...], bound: dict[str, Any]) -
 
 _DTYPES: dict[RtDType, DType] = {member.rt: member for member in DType}
 _rules: dict[Any, Rule] = {}
-_lock = threading.Lock()
+_lock = new_lock()
 
 
 def rule_for(op: Op, attributes: tuple[tuple[str, Any], ...], ins: tuple[Spec | None, ...]) -> Rule:

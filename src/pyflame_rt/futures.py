@@ -7,8 +7,10 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from pyflame_rt.graph.errors import RunCancelledError
+
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
 __all__ = ["RunFuture", "RunThreads"]
 
@@ -50,6 +52,15 @@ class RunThreads(ThreadPoolExecutor):
     def __init__(self) -> None:
         super().__init__(_THREADS, thread_name_prefix="pyflame-rt-run")
         self._process = os.getpid()
+
+    def begin(self, future: RunFuture, work: Callable[[], None]) -> None:
+        """Have ``work`` fill a future; when the threads end before it was begun, whoever waits is told."""
+
+        def told(order: Future[None]) -> None:
+            if order.cancelled() and future.set_running_or_notify_cancel():
+                future.set_exception(RunCancelledError("the session was closed before the run began"))
+
+        self.submit(work).add_done_callback(told)
 
     @classmethod
     def alive(cls, threads: RunThreads | None) -> RunThreads:

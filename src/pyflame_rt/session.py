@@ -337,8 +337,9 @@ class InferenceSession:
 
         future = RunFuture()
         with self._lock:
+            self._open()  # still, now that nobody can close it
             self._pool = RunThreads.alive(self._pool)
-        self._pool.submit(self._fill, future, names, feed, run_options)
+            self._pool.begin(future, partial(self._fill, future, names, feed, run_options))
         if callback is None:
             return future
         future.add_done_callback(lambda done: _call_back(done, callback, user_data))

@@ -35,7 +35,8 @@ class Writer:
         self._lock = threading.Lock()
         self._jobs: deque[Callable[[], object]] = deque()
         self._thread: threading.Thread | None = None
-        self._hurry = threading.Event()
+        self._waiting = 0
+        self._hurry = threading.Event()  # as long as somebody waits
 
     def submit(self, job: Callable[[], object]) -> None:
         """Do this when it is its turn; what fails is logged, never raised."""
@@ -44,11 +45,13 @@ class Writer:
             if self._thread is not None:
                 return
             # Whoever submits may be a thread the interpreter does not wait for; this one it must.
-            self._thread = threading.Thread(target=self._work, name="pyflame-cache", daemon=False)
-        try:
-            self._thread.start()
-        except RuntimeError:  # the interpreter is ending: no more threads
-            self._reset()
+            thread = threading.Thread(target=self._work, name="pyflame-cache", daemon=False)
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter is ending: no more threads
+                self._jobs.clear()
+            else:
+                self._thread = thread  # not before: nobody can wait for a thread that was not started
 
     def _work(self) -> None:
         self._hurry.wait(_DELAY)
@@ -57,7 +60,6 @@ class Writer:
             with self._lock:
                 if not self._jobs:
                     self._thread = None
-                    self._hurry.clear()
                     return
                 job = self._jobs.popleft()
             try:
@@ -67,10 +69,19 @@ class Writer:
 
     def wait(self) -> None:
         """Until every job is done."""
-        self._hurry.set()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        with self._lock:
+            thread = self._thread
+            if thread is None or thread is threading.current_thread():
+                return
+            self._waiting += 1
+            self._hurry.set()
+        try:
             thread.join()
+        finally:
+            with self._lock:
+                self._waiting -= 1
+                if not self._waiting:
+                    self._hurry.clear()
 
 
 def _after_fork() -> None:

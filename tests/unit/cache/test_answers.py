@@ -25,18 +25,18 @@ def test_waiting_ends_with_the_answers():
     def answer():
         with answering():
             inside.set()
-            assert gate.wait(30)
+            assert gate.wait(120)
 
     thread = threading.Thread(target=answer)
     thread.start()
-    assert inside.wait(30)
+    assert inside.wait(120)
     waiter = threading.Thread(target=lambda: waited.append(wait_for_answers(threading.Event())))
     waiter.start()
     waiter.join(0.12)
     assert not waited
     gate.set()
-    waiter.join(30)
-    thread.join(30)
+    waiter.join(120)
+    thread.join(120)
     assert waited == [None]
 
 
@@ -80,10 +80,54 @@ def test_a_writer_rests_meanwhile_and_is_done_when_waited_for():
         writer.wait()
         assert done == [1]
     writer.submit(lambda: done.append(2))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while len(done) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert done == [1, 2]
+
+
+def test_a_writer_is_in_a_hurry_only_while_somebody_waits():
+    writer, done = Writer(), []
+    writer.wait()  # there is nothing to wait for
+    with answering():
+        writer.submit(lambda: done.append(1))
+        time.sleep(0.3)
+        assert not done
+        writer.wait()
+        writer.submit(lambda: done.append(2))
+        time.sleep(0.3)
+        assert done == [1]
+        writer.wait()
+    assert done == [1, 2]
+
+
+def test_a_job_may_wait_for_the_writer_itself():
+    writer, done = Writer(), []
+    writer.submit(lambda: done.append(writer.wait()))
+    writer.wait()
+    assert done == [None]
+
+
+def test_waiting_for_a_writer_that_others_give_jobs_to():
+    """Whoever waits must never meet a thread that was not started yet."""
+    writer, done, faults = Writer(), [], []
+
+    def work():
+        try:
+            for _ in range(100):
+                writer.submit(lambda: done.append(1))
+                writer.wait()
+        except BaseException as error:
+            faults.append(error)
+            raise
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
+    assert len(done) == 400
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

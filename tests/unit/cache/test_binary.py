@@ -165,9 +165,9 @@ def test_locks_are_taken_where_threads_share_the_cache(tmp_path):
         with held._lock:
             worker = threading.Thread(target=held.put, args=("k", model()), daemon=True)
             worker.start()
-            worker.join(0.5 if shared else 20)
+            worker.join(0.5 if shared else 120)
             waited.append(worker.is_alive())
-        worker.join(20)
+        worker.join(120)
         assert held.has("k")
     assert waited == [True, False]
 

@@ -236,7 +236,7 @@ def test_two_processes_write_and_evict_at_once(tmp_path):
     env = os.environ | {"PYFLAME_LAZY_IMPORT": "1"}
     command = [sys.executable, "-c", WRITER, str(tmp_path / "cache")]
     running = [subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, text=True, env=env) for i in range(2)]
-    assert [p.communicate(timeout=60)[0].strip() for p in running] == ["0", "0"]
+    assert [p.communicate(timeout=250)[0].strip() for p in running] == ["0", "0"]
     assert all(p.returncode == 0 for p in running)
     store = Store(tmp_path / "cache", 200_000)
     store.put("object", "end", b"")

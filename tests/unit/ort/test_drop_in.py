@@ -159,7 +159,7 @@ def asynchronous(ort):
     for feed in (ONE, ONE.astype(np.float64)):
         done.clear()
         session.run_async(["y"], {"x": feed}, callback, "data")
-        assert done.wait(10)
+        assert done.wait(120)
     return results
 
 

@@ -54,10 +54,10 @@ class ControlContext(Context):
             found = self.bodies.setdefault(id(graph), _Body(graph, self.make(graph)))
         return found
 
-    def close(self) -> None:
-        """Free the bodies' plans."""
-        for body in self.bodies.values():
-            body.executable.close()
+    def close(self, *, cancel: bool = True) -> None:
+        """Free the bodies' plans; ``cancel`` stops runs under way."""
+        for body in list(self.bodies.values()):
+            body.executable.close(cancel=cancel)
         self.bodies.clear()
 
 

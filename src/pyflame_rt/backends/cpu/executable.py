@@ -97,6 +97,7 @@ class CpuExecutable:
         self._required = [info.name for info in graph.required_inputs]
         self._plans: OrderedDict[Any, Plan | None] = OrderedDict()
         self._lock = threading.Lock()
+        self._turns: dict[Any, threading.RLock] = {}  # of those who want a plan that is being made
         self._last: Plan | None = None
         self._why = ""
         self.cache: Any = None  # folder for what is compiled, where not the usual one
@@ -139,7 +140,7 @@ class CpuExecutable:
 
     def forget(self) -> None:
         """Drop what belongs to the parent process, without touching it."""
-        self._plans, self._last, self._lock = OrderedDict(), None, threading.Lock()
+        self._plans, self._last, self._lock, self._turns = OrderedDict(), None, threading.Lock(), {}
         self._recent, self._stages = None, self._staging()
         self.short, self._templates = None, {}
 
@@ -225,11 +226,30 @@ class CpuExecutable:
     ) -> Plan | None:
         """The plan for these inputs; where it must be made, an answer is under way as long as ``first`` is open."""
         key = (names, *((name, array.dtype, array.shape) for name, array in feeds.items()))
-        with self._lock:
-            if key in self._plans:
-                self._plans.move_to_end(key)
-                return self._plans[key]
+        found = self._found(key)
+        if found is not None:
+            return found[0]
         first.enter_context(answering())
+        with self._lock:
+            turn = self._turns.setdefault(key, threading.RLock())
+        with turn:
+            try:
+                found = self._found(key)  # others may have come at the same time: one of them makes it
+                return self._planned(key, feeds, names, hooks) if found is None else found[0]
+            finally:
+                self._turns.pop(key, None)
+
+    def _found(self, key: Any) -> tuple[Plan | None] | None:
+        """What is known of a key: its plan, or that there can be none."""
+        with self._lock:
+            if key not in self._plans:
+                return None
+            self._plans.move_to_end(key)
+            return (self._plans[key],)
+
+    def _planned(
+        self, key: Any, feeds: Mapping[str, np.ndarray[Any, Any]], names: tuple[str, ...], hooks: RunHooks
+    ) -> Plan | None:
         types = {name: (DType.of(array.dtype), array.shape) for name, array in feeds.items()}
         try:
             graph = self.graph if set(self.outputs) <= set(names) else self.graph.needed_for(names)
@@ -332,12 +352,16 @@ class CpuExecutable:
         plans += self._stages.plans
         return {"arenas": sum(p.held_bytes for p in plans), "plans": len(plans)}
 
-    def close(self) -> None:
-        """Free every plan."""
+    def let_go(self) -> None:
+        """Free every plan as soon as no run is under way; others may go on using the executable, which plans anew."""
+        self.close(cancel=False)
+
+    def close(self, *, cancel: bool = True) -> None:
+        """Free every plan; ``cancel`` stops runs under way, else they are waited for by nobody and end as they would."""
         with self._lock:
             plans, self._plans, self._last = list(self._plans.values()), OrderedDict(), None
             self._recent, self.short, self._templates = None, None, {}
-        self._stages.close()
+        self._stages.close(cancel=cancel)
         for plan in plans:
             if plan is not None:
-                plan.retire(cancel=True)
+                plan.retire(cancel=cancel)

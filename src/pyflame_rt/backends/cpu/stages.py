@@ -73,13 +73,13 @@ class Stage:
     hits: int = 0
     misses: int = 0
 
-    def close(self) -> None:
-        """Give up the plan and what control flow holds."""
+    def close(self, *, cancel: bool) -> None:
+        """Give up the plan and what control flow holds; ``cancel`` stops runs under way."""
         if self.plan is not None:
-            self.plan.retire(cancel=True)
+            self.plan.retire(cancel=cancel)
         for host in self.hosts:
             if host.control is not None:
-                host.control.close()
+                host.control.close(cancel=cancel)
 
 
 class Stages:
@@ -259,7 +259,7 @@ class Stages:
             self._roots = {key: root for key, root in self._roots.items() if root is not stage}
         for one in list(_tree(stage)):
             self._used.pop(one, None)
-            one.close()
+            one.close(cancel=False)  # another thread may be running it
 
     # ------------------------------------------------------------------ accounts
 
@@ -269,12 +269,12 @@ class Stages:
         with self._lock:
             return [stage.plan for stage in self._used if stage.plan is not None]
 
-    def close(self) -> None:
-        """Free everything."""
+    def close(self, *, cancel: bool = True) -> None:
+        """Free everything; ``cancel`` stops runs under way."""
         with self._lock:
             stages, self._used, self._roots, self.last = list(self._used), OrderedDict(), {}, []
         for stage in stages:
-            stage.close()
+            stage.close(cancel=cancel)
 
 
 def _tree(stage: Stage) -> Iterator[Stage]:

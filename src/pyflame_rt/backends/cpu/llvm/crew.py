@@ -11,6 +11,7 @@ import time
 import weakref
 from collections import deque
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pyflame_rt.backends.cpu.threads import available_threads
@@ -27,8 +28,12 @@ log = logging.getLogger("pyflame_rt")
 _crews: weakref.WeakSet[Crew] = weakref.WeakSet()
 
 
+class _GivenUp(Exception):
+    """Whoever had begun a task was interrupted."""
+
+
 class Task(Generic[T]):
-    """Work that is done once, by whoever takes it first."""
+    """Work that is done once, by whoever takes it first; by another, when that one is interrupted."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work: Callable[[], T] | None = work
@@ -36,33 +41,49 @@ class Task(Generic[T]):
         self._future: Future[T] = Future()
 
     def run(self) -> bool:
-        """Do the work here unless somebody has begun it; False then. What it raises is kept for `result`."""
+        """Do the work here unless somebody has begun it; False then. What fails is kept for `result`."""
         with self._lock:
             work, self._work = self._work, None
         if work is None:
             return False
         try:
             result = work()
-        except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
+        except Exception as error:  # noqa: BLE001 - handed to whoever asks for the result
             self._future.set_exception(error)
+        except BaseException:  # Ctrl-C is for this thread alone
+            with self._lock:
+                given_up, self._future, self._work = self._future, Future(), work
+            given_up.set_exception(_GivenUp())
+            raise
         else:
             self._future.set_result(result)
         return True
 
     def result(self) -> T:
         """What the work gave; it is done here if nobody has begun it."""
-        self.run()
-        return self._future.result()
+        while True:
+            with self._lock:
+                future = self._future
+            self.run()
+            try:
+                return future.result()
+            except _GivenUp:
+                continue
 
     def wait(self) -> None:
         """Until the work has ended, however it did; it is done here if nobody has begun it."""
-        self.run()
-        self._future.exception()
+        with suppress(Exception):
+            self.result()
 
     @property
     def done(self) -> bool:
         """Whether the work has ended."""
         return self._future.done()
+
+    @property
+    def failed(self) -> bool:
+        """Whether the work has ended with an error."""
+        return self._future.done() and self._future.exception() is not None
 
 
 def do_all(tasks: Sequence[Task[T]]) -> list[T]:
@@ -94,7 +115,8 @@ class Crew:
         self._threads: set[threading.Thread] = set()
         self._latest = 0.0
         self._limit, self._asked = 0, -math.inf
-        self._hurry = threading.Event()
+        self._waiting = 0
+        self._hurry = threading.Event()  # as long as somebody waits
         self._stopped = False
 
     def submit(self, task: Task[Any], *, last: bool = False) -> None:
@@ -129,7 +151,12 @@ class Crew:
                 if task is None:
                     self._threads.discard(threading.current_thread())
                     return
-            task.run()
+            try:
+                task.run()
+            except BaseException:
+                with self._lock:  # nobody must count on a thread that ends
+                    self._threads.discard(threading.current_thread())
+                raise
 
     def _next(self) -> Task[Any] | None:
         tasks = self._tasks or self._last
@@ -148,18 +175,28 @@ class Crew:
 
     def wait(self) -> None:
         """Until every task is done; begins at once."""
-        self._hurry.set()
-        while True:
+        with self._lock:
+            self._waiting += 1
+            self._hurry.set()
+        try:
+            while self._help():
+                pass
+        finally:
             with self._lock:
-                threads = [t for t in self._threads if t is not threading.current_thread()]
-                task = None if threads else self._next()
-            if task is not None:
-                task.run()
-            elif threads:
-                threads[0].join()
-            else:
-                break
-        self._hurry.clear()
+                self._waiting -= 1
+                if not self._waiting and not self._stopped:
+                    self._hurry.clear()
+
+    def _help(self) -> bool:
+        """Wait for one of the threads, else do a task here; False when there is neither."""
+        with self._lock:
+            threads = [t for t in self._threads if t is not threading.current_thread()]
+            task = None if threads else self._next()
+        if threads:
+            threads[0].join()
+        elif task is not None:
+            task.run()
+        return bool(threads) or task is not None
 
     def stop(self) -> None:
         """Give up what was not begun, and wait for what was."""

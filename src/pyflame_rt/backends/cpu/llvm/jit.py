@@ -196,7 +196,11 @@ def _read_draft(data: bytes | None) -> tuple[bytes, Callable[[], str]] | None:
 def _loaded(wanted: dict[str, tuple[str, Callable[[], str]]]) -> None:
     """Load functions, given as key -> name and what emits the IR; returns when all of them have addresses."""
     making = {key: made for key, (name, emit) in wanted.items() if (made := _make(key, name, emit)) is not None}
-    codes = dict(zip(making, do_all([made.task for made in making.values()]), strict=True))
+    try:
+        codes = dict(zip(making, do_all([made.task for made in making.values()]), strict=True))
+    except Exception:
+        _forget_failed(making)
+        raise
     with _lock:
         for level in (FULL, QUICK):
             fresh = {k: m for k, m in making.items() if m.level == level and k not in _addresses}
@@ -209,8 +213,17 @@ def _loaded(wanted: dict[str, tuple[str, Callable[[], str]]]) -> None:
         for key in making:
             _making.pop(key, None)
     if not _quick():
+        _resume()
         for left in [left for key in wanted if (left := _unfinished.get(key)) is not None]:
             left.task.result()
+
+
+def _forget_failed(making: dict[str, _Making]) -> None:
+    """Whoever asks next tries again: memory may have been short."""
+    with _lock:
+        for key, made in making.items():
+            if made.task.failed and _making.get(key) is made:
+                del _making[key]
 
 
 def symbol(key: str) -> str:
@@ -366,6 +379,7 @@ def unfinished(key: str) -> bool:
 
 def settle() -> None:
     """Wait until every function has its full form."""
+    _resume()
     _finishers.wait()
 
 

@@ -16,7 +16,7 @@ __all__ = ["Handle", "Stream", "engine", "generation", "live_handles", "on_fork"
 
 PRIMITIVE_CACHE_CAPACITY = 256  # compiled primitives the library itself keeps for reuse
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # the collector may free handles on the thread that holds it
 _live = 0
 _generation = 0
 _engine: int | None = None
@@ -119,7 +119,7 @@ def _count(change: int) -> None:
 
 def _after_fork() -> None:
     global _lock, _live, _generation, _engine
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _live, _engine = 0, None
     _generation += 1
     for hook in _fork_hooks:

@@ -287,7 +287,7 @@ def resident(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
             found = weights_empty(array.nbytes).view(array.dtype).reshape(array.shape).view(Resident)
             found.source = array
             _residents[key] = found
-            task = _filling[found.ctypes.data] = Task(lambda: _copy(array, found))
+            task = _filling[found.ctypes.data] = Task(lambda: _copy(array, found, key))
         else:
             task = _filling.get(found.ctypes.data)
     if task is not None:
@@ -302,12 +302,15 @@ def _marked(array: np.ndarray[Any, Any]) -> Resident:
     return found
 
 
-def _copy(array: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> None:
+def _copy(array: np.ndarray[Any, Any], out: np.ndarray[Any, Any], key: tuple[Any, ...]) -> None:
     try:
         if (task := _filling.get(array.ctypes.data)) is not None:
             task.result()
         np.copyto(out, array)
         forget_pages(array)
+    except BaseException:
+        _residents.pop(key, None)
+        raise
     finally:
         _filling.pop(out.ctypes.data, None)
 
