@@ -182,6 +182,9 @@ def _soak_model() -> bytes:
     return b.model().SerializeToString()
 
 
+LEAST = 3  # runs of each caller, however slow the machine
+
+
 def soak(seconds: float, callers: int = 8, largest: int = 24) -> dict[str, float]:
     """Callers on one session with random batch sizes: wrong answers, growth of memory in percent, handles left."""
     from pyflame_rt.backends.cpu.onednn import live_handles
@@ -199,7 +202,7 @@ def soak(seconds: float, callers: int = 8, largest: int = 24) -> dict[str, float
     def work(k: int) -> None:
         choose = np.random.default_rng(k)
         try:
-            while time.perf_counter() < stop:
+            while runs[k] < LEAST or time.perf_counter() < stop:
                 i = int(choose.integers(len(inputs)))
                 got = session.run(None, {"x": inputs[i]})[0]
                 wrong[k] += not np.allclose(got, wanted[i], rtol=1e-4, atol=1e-5)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import socket
 import ssl
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ModelServer", "ServerConfig"]
 
+# What a client that was refused may still send: so much of it, for so long, is read and thrown away.
+LINGER_BYTES = 16 << 20
+LINGER_SECONDS = 5.0
 log = logging.getLogger("pyflame.serving")
 
 
@@ -241,7 +246,11 @@ class _Listener(ThreadingHTTPServer):
         if not self._slots.acquire(blocking=False):
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread: nobody else gives the place back
+            self._slots.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer all requests of one connection."""
@@ -263,6 +272,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "PyFlame"
     sys_version = ""
     server: Any
+    _refused = False
 
     def setup(self) -> None:
         """Slow clients are not waited for longer than the timeout."""
@@ -330,8 +340,23 @@ class _Handler(BaseHTTPRequestHandler):
         return False
 
     def _refuse(self, status: int, message: str) -> None:
-        self.close_connection = True  # what is left of the request is not read
+        self.close_connection = self._refused = True  # what is left of the request is not read
         self._send(status, {"error": message})
+
+    def finish(self) -> None:
+        """Whoever was refused may still be sending: a connection closed meanwhile would take the answer with it."""
+        super().finish()
+        if not self._refused:
+            return
+        end, left = time.monotonic() + LINGER_SECONDS, LINGER_BYTES
+        with suppress(OSError):
+            self.request.shutdown(socket.SHUT_WR)
+            while left > 0 and (seconds := end - time.monotonic()) > 0:
+                self.request.settimeout(seconds)
+                got = len(self.request.recv(1 << 16))
+                if not got:
+                    return
+                left -= got
 
     def _send(self, status: int, answer: Any) -> None:
         body = b"" if answer is None else json.dumps(answer).encode()

@@ -357,7 +357,7 @@ class CpuExecutable:
         self.close(cancel=False)
 
     def close(self, *, cancel: bool = True) -> None:
-        """Free every plan; ``cancel`` stops runs under way, else they are waited for by nobody and end as they would."""
+        """Free every plan; ``cancel`` stops runs under way, which else end as they would."""
         with self._lock:
             plans, self._plans, self._last = list(self._plans.values()), OrderedDict(), None
             self._recent, self.short, self._templates = None, None, {}

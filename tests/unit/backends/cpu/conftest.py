@@ -5,11 +5,12 @@ import gc
 import pytest
 
 from pyflame_rt.backends.cpu.onednn import live_handles
+from tests.unit.resting import at_rest
 
 
 @pytest.fixture(scope="module")
 def collected():
-    gc.collect()  # what other tests left behind
+    at_rest()  # what other tests left behind
     gc.freeze()  # and need not be looked through after each test
     yield
     gc.unfreeze()

@@ -15,6 +15,7 @@ from pyflame_rt.backends.cpu.onednn import library, live_handles
 from pyflame_rt.backends.cpu.plan.branches import find_windows
 from pyflame_rt.backends.cpu.plan.checked import check_offsets
 from tests.unit.backends.cpu.models import RNG, convnet, feed, model, weight
+from tests.unit.resting import at_rest
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 
@@ -47,7 +48,7 @@ def plan_of(session):
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("count", [2, 3])
 def test_towers_run_side_by_side_with_the_same_answers(count):
-    gc.collect()  # what other tests left behind is not counted
+    at_rest()  # what other tests left behind is not counted
     before = live_handles()
     data, x = towers(count), RNG.standard_normal((1, 192)).astype(np.float32)
     with parallel(data) as session, InferenceSession(data, SessionOptions(num_threads=2)) as plain:

@@ -2,7 +2,6 @@
 
 import ctypes
 import faulthandler
-import gc
 import os
 import signal
 
@@ -22,6 +21,7 @@ from pyflame_rt.backends.cpu.plan.views import Buffer
 from pyflame_rt.graph.errors import BackendError
 from tests.conformance.suite import case_names, expected_failures, load_cases, run_case
 from tests.unit.backends.cpu.models import RNG, convnet, feed, mlp, model
+from tests.unit.resting import at_rest
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 CPU = "CPUExecutionProvider"
@@ -46,8 +46,7 @@ def test_a_sample_of_the_suite(name, monkeypatch):
 
 @pytest.mark.parametrize("shape", [(1, 3, 16, 16), (3, 3, 17, 23)])
 def test_the_same_answers_and_no_handles_left(shape):
-    gc.collect()  # sessions of other tests
-    gc.collect()  # what other tests left behind is not counted
+    at_rest()  # what other tests left behind is not counted
     before = live_handles()
     x = RNG.standard_normal(shape).astype(np.float32)
     with checked(convnet()) as session, InferenceSession(convnet()) as plain:

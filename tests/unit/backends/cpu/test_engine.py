@@ -1,6 +1,5 @@
 """Whole graphs on the native engine: right answers under threads, forks, new shapes, taps and limits."""
 
-import gc
 import multiprocessing
 import threading
 
@@ -10,7 +9,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import pyflame_rt
+from pyflame_rt.backends.base import RunHooks
 from pyflame_rt.backends.cpu.onednn import library, live_handles
+from pyflame_rt.backends.cpu.plan import plan as plans
+from pyflame_rt.backends.cpu.plan.arena import Arena
+from tests.unit.resting import at_rest
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 RNG = np.random.default_rng(0)
@@ -178,14 +181,14 @@ def test_a_forked_child_computes_too():
     queue = context.Queue()
     child = context.Process(target=_in_child, args=(session, x, queue))
     child.start()
-    got = queue.get(timeout=60)
-    child.join(timeout=60)
+    got = queue.get(timeout=120)
+    child.join(timeout=120)
     np.testing.assert_allclose(got, wanted, rtol=1e-5)
     assert child.exitcode == 0
 
 
 def test_closing_frees_every_native_handle():
-    gc.collect()  # sessions of other tests, else freed in the middle of this one
+    at_rest()  # sessions of other tests, else freed in the middle of this one
     before = live_handles()
     session = pyflame_rt.InferenceSession(convnet())
     session.run(None, {"x": np.zeros((1, 3, 16, 16), np.float32)})
@@ -224,3 +227,61 @@ def test_a_time_limit_stops_native_code():
     with pytest.raises(TimeoutError):
         session.run(None, {"x": x}, options)
     session.run(None, {"x": x})
+
+
+def test_an_executable_that_is_let_go_ends_its_runs_as_ever(monkeypatch):
+    inside, gate, original, results = threading.Event(), threading.Event(), Arena._run_segments, []
+
+    def held(self, check, clock):
+        inside.set()
+        assert gate.wait(120)
+        original(self, check, clock)
+
+    monkeypatch.setattr(Arena, "_run_segments", held)
+    executable = pyflame_rt.InferenceSession(convnet())._compile(overrides=False).executable
+    x, names = np.ones((1, 3, 16, 16), np.float32), executable.outputs
+    runner = threading.Thread(target=lambda: results.extend(executable.run({"x": x}, names, RunHooks())))
+    runner.start()
+    assert inside.wait(120)
+    executable.let_go()
+    gate.set()
+    runner.join()
+    assert executable.memory()["plans"] == 0
+    np.testing.assert_array_equal(executable.run({"x": x}, names, RunHooks())[0], results[0])
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_plan_that_many_want_at_once_is_made_once(monkeypatch):
+    made, original, start = [], plans.specialise, threading.Barrier(6)
+    monkeypatch.setattr(plans, "specialise", lambda *a, **k: made.append(1) or original(*a, **k))
+    session, x, results = pyflame_rt.InferenceSession(convnet()), np.ones((1, 3, 16, 16), np.float32), []
+
+    def work():
+        start.wait(120)
+        results.append(session.run(None, {"x": x})[0])
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+    assert len({result.tobytes() for result in results}) == 1
+    assert len(results) == 6
+
+
+def test_planning_that_fails_is_tried_again_by_who_waited(monkeypatch):
+    original, failed = plans.specialise, []
+
+    def fail(*args, **kwargs):
+        if not failed:
+            failed.append(1)
+            raise KeyboardInterrupt
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(plans, "specialise", fail)
+    session, x = pyflame_rt.InferenceSession(convnet()), np.ones((1, 3, 16, 16), np.float32)
+    with pytest.raises(KeyboardInterrupt):
+        session.run(None, {"x": x})
+    assert session.run(None, {"x": x})[0].shape[0] == 1
+    assert not session._compile(overrides=False).executable._turns

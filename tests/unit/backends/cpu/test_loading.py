@@ -70,7 +70,7 @@ print("loaded")
 @pytest.mark.skipif(sys.platform != "linux", reason="the addresses that Linux chooses")
 def test_sections_of_an_object_lie_near_each_other(tmp_path, monkeypatch):
     monkeypatch.setenv("PYFLAME_CACHE_DIR", str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", CROWDED], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", CROWDED], capture_output=True, text=True, timeout=250)
     assert done.stdout == "loaded\n", done.stderr[-2000:]
 
 

@@ -181,7 +181,7 @@ def test_a_limit_drops_old_plans_and_lets_runs_take_turns():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join()
     assert not wrong
     assert session.memory_stats()["arenas"] <= 90_000
 

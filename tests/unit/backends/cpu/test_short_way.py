@@ -136,7 +136,7 @@ def test_closing_under_many_runs():
     timer = threading.Timer(0.3, s.close)
     timer.start()
     for thread in (*threads, timer):
-        thread.join(10)
+        thread.join(120)
         assert not thread.is_alive()
     assert not faults
 
@@ -153,8 +153,8 @@ def test_a_forked_child_does_not_take_the_parents():
     queue = context.Queue()
     child = context.Process(target=_child, args=(s, x, queue))
     child.start()
-    assert np.array_equal(queue.get(timeout=30), -x)
-    child.join(30)
+    assert np.array_equal(queue.get(timeout=120), -x)
+    child.join(120)
     assert child.exitcode == 0
 
 

@@ -1,13 +1,12 @@
 """Graphs whose sizes depend on data run as native plans around host steps, and give the reference's numbers."""
 
-import gc
-
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
 import pyflame_rt
+from tests.unit.resting import at_rest
 
 CPU, REFERENCE = "CPUExecutionProvider", "ReferenceExecutionProvider"
 F, I64, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -172,7 +171,7 @@ def test_every_native_object_goes_with_the_session():
             helper.make_node("Tanh", ["s2"], ["out"]),
         ]
     )
-    gc.collect()  # what other tests left behind is not counted
+    at_rest()  # what other tests left behind is not counted
     before = live_handles()
     session = both(data, [{"x": np.ones(4, np.float32), "n": np.array(n)} for n in (2, 3)])
     session.close()

@@ -15,6 +15,7 @@ from pyflame_rt.backends.cpu.plan import stored
 from pyflame_rt.cache.answers import answering
 from pyflame_rt.cache.store import HEADER, Store, current_store
 from pyflame_rt.exporters import export_onnx
+from tests.unit.resting import at_rest
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 RNG = np.random.default_rng(11)
@@ -136,7 +137,7 @@ def test_two_processes_at_once_agree(path):
     )
     command = [sys.executable, "-c", code, str(path)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    lines = [p.communicate(timeout=120)[0].split() for p in running]
+    lines = [p.communicate(timeout=250)[0].split() for p in running]
     assert all(p.returncode == 0 for p in running)
     assert len({*lines[0], *lines[1]}) == 1
     assert [len(found) for found in lines] == [5, 5]
@@ -268,10 +269,10 @@ def test_stored_plans_are_explained_and_profiled(path, planned, tmp_path):
 
 def test_stored_plans_free_what_they_hold(path):
     run(path)
-    gc.collect()  # what other tests left behind is not counted
+    at_rest()  # what other tests left behind is not counted
     before = live_handles()
     run(path)
-    gc.collect()
+    at_rest()
     assert live_handles() == before
 
 

@@ -171,7 +171,7 @@ def test_packing_beside_is_complete_at_the_end():
 
     def fill(out):
         began.set()
-        assert gate.wait(30)
+        assert gate.wait(120)
         out.view(np.float32)[:] = source * 2
 
     with weights.sharing(scope):

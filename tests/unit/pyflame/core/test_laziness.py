@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
 import weakref
 
@@ -14,6 +15,8 @@ import pytest
 
 import pyflame as pf
 from pyflame import evaluation
+from pyflame_rt.graph import Graph
+from tests.unit.resting import at_rest
 
 
 def test_nothing_is_computed_before_it_is_asked_for():
@@ -81,6 +84,13 @@ GROWTH = """
 import gc, os
 import numpy as np
 import pyflame as pf
+from pyflame_rt.backends.cpu.llvm import jit
+from pyflame_rt.cache.store import current_store
+
+def at_rest():
+    jit.settle()
+    current_store().flush()
+    gc.collect()
 
 def resident():
     with open("/proc/self/statm", encoding="ascii") as file:
@@ -96,11 +106,11 @@ def iterate(i):
 
 for i in range(50):
     iterate(i)
-gc.collect()
+at_rest()
 before, count = resident(), len(gc.get_objects())
 for i in range(400):
     iterate(i)
-gc.collect()
+at_rest()
 assert len(gc.get_objects()) - count < 200, len(gc.get_objects()) - count
 assert resident() - before < 8 << 20, resident() - before
 """
@@ -108,7 +118,7 @@ assert resident() - before < 8 << 20, resident() - before
 
 def test_no_growth_over_many_iterations():
     # A process of its own: what other tests hold and give back is not counted.
-    done = subprocess.run([sys.executable, "-c", GROWTH], capture_output=True, text=True, timeout=200)
+    done = subprocess.run([sys.executable, "-c", GROWTH], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
 
 
@@ -118,8 +128,9 @@ def test_no_growth_over_ten_thousand_iterations():
         y = pf.relu(pf.randn([16, 16]) * float(i)).sum()
         pf.eval(y)
         if i == 1000:
+            at_rest()
             before = _resident()
-    gc.collect()
+    at_rest()
     assert _resident() - before < 4 << 20
 
 
@@ -141,18 +152,34 @@ def test_deep_graphs_do_not_recurse():
 
 
 def test_building_is_cheap():
+    """An operator costs so many times what this machine takes to make a small object; `benchmarks` has the figure."""
     x = pf.ones([4])
     pf.eval(x)
-    best = min(_build_cost(x) for _ in range(5))
-    assert best < 60e-6, f"{best * 1e6:.1f} us an operator"  # 12 us on a quiet machine: benchmarks measure that
+    costs = [(_build_cost(x), _object_cost()) for _ in range(7)]  # by turns: a neighbour slows both down
+    built, made = (min(column) for column in zip(*costs, strict=True))
+    assert built < 80 * made, f"{built * 1e6:.1f} us an operator, {made * 1e6:.2f} us an object"  # 16 as a rule
 
 
 def _build_cost(x):
-    start = time.perf_counter()
+    start = time.thread_time()
     y = x
     for _ in range(500):
         y = pf.relu(y + x) * 0.5
-    return (time.perf_counter() - start) / 1500
+    return (time.thread_time() - start) / 1500
+
+
+class _Small:
+    def __init__(self, a, b):
+        self.parts = (a, b)
+        self.known = {"a": a}
+
+
+def _object_cost():
+    start = time.thread_time()
+    made = None
+    for i in range(5000):
+        made = _Small(i, made and made.parts[0])
+    return (time.thread_time() - start) / 5000
 
 
 def test_values_that_were_used_stay_when_parameters_move_on():
@@ -269,3 +296,83 @@ def test_random_numbers_are_distributed_as_they_should():
     kept = pf.dropout(pf.ones([10_000]), p=0.25).numpy()
     np.testing.assert_allclose(np.unique(kept), [0, 4 / 3], rtol=1e-6)
     assert abs((kept == 0).mean() - 0.25) < 0.03
+
+
+def test_a_graph_that_two_threads_evaluate_at_once(monkeypatch):
+    """Contents that come while another thread looks through the graph must not change what it finds."""
+    x = pf.tensor([1.0, 2.0])
+    middle = x * 3.0
+    last = middle + x
+    find, others = evaluation.ancestors, []
+
+    def interrupted(roots):
+        found = find(roots)
+        if not others:
+            others.append(threading.Thread(target=lambda: others.append(last.numpy())))
+            others[0].start()
+            others[0].join(0.5)  # all the time it needs, were it let in
+        return found
+
+    monkeypatch.setattr(evaluation, "ancestors", interrupted)
+    assert last.tolist() == [4.0, 8.0]
+    others[0].join()
+    assert others[1].tolist() == [4.0, 8.0]
+    assert middle.tolist() == [3.0, 6.0]
+
+
+def test_many_threads_evaluate_parts_of_one_graph():
+    for turn in range(20):
+        parts = [pf.tensor(np.arange(6, dtype=np.float32))]
+        for _ in range(20):
+            parts.append(pf.relu(parts[-1] * 1.5 + float(turn)) - parts[0])
+        wanted = [np.arange(6, dtype=np.float32)]
+        for _ in range(20):
+            wanted.append(np.maximum(wanted[-1] * np.float32(1.5) + np.float32(turn), 0) - wanted[0])
+        start, wrong = threading.Barrier(5), []
+
+        def ask(first, parts=parts, wanted=wanted, start=start, wrong=wrong):
+            start.wait(120)
+            try:
+                for part, want in list(zip(parts, wanted, strict=True))[first::5]:
+                    np.testing.assert_allclose((part + parts[first]).numpy(), want + wanted[first], rtol=1e-5)
+            except BaseException as error:
+                wrong.append(error)
+                raise
+
+        threads = [threading.Thread(target=ask, args=(k,)) for k in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+
+
+def test_forgetting_executables_does_not_stop_runs_of_other_threads():
+    inside, gate, results = threading.Event(), threading.Event(), []
+    plan = evaluation.Plan(_Held(inside, gate), Graph("held"), native=True)
+    evaluation._plans["held"] = plan
+    runner = threading.Thread(target=lambda: results.append(plan.run([])))
+    runner.start()
+    assert inside.wait(120)
+    evaluation.clear_cache()
+    gate.set()
+    runner.join()
+    assert results == [["whole"]]
+
+
+class _Held:
+    """An executable that is under way; closing it would stop the run."""
+
+    def __init__(self, inside, gate):
+        self.inside, self.gate, self.closed = inside, gate, False
+
+    def run(self, feeds, names, hooks):
+        self.inside.set()
+        assert self.gate.wait(120)
+        return ["stopped" if self.closed else "whole"]
+
+    def let_go(self):
+        pass
+
+    def close(self):
+        self.closed = True

@@ -1,6 +1,7 @@
 """Servers and clients over real sockets."""
 
 import asyncio
+import dataclasses
 import http.client
 import json
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from http.server import ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ import pyflame as pf
 from pyflame.serving import ClientConfig, ModelClient, ModelServer, ServerConfig
 from pyflame_rt.graph.errors import UnsupportedOperatorError
 
-QUICK = ClientConfig(max_retries=0, timeout=20)
+QUICK = ClientConfig(max_retries=0, timeout=120)
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def linear():
 
 
 def raw(server, method, path, body=None, headers=None):
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     connection.request(method, path, body, headers or {})
     response = connection.getresponse()
     text = response.read()
@@ -149,43 +151,106 @@ def test_pages_of_other_origins():
         assert other.getheader("Access-Control-Allow-Origin") is None
 
 
-def test_slow_models_time_out_and_full_queues_refuse():
-    gate = threading.Event()
+def blocked(config):
+    """A server whose answers wait for a gate; with it, what counts those that wait there."""
+    gate, inside = threading.Event(), threading.Semaphore(0)
+    server = ModelServer(lambda x: x, config)
 
-    class Slow:
-        def __call__(self, x):
-            return x
+    def infer(inputs, batch_size=None):
+        inside.release()
+        assert gate.wait(240)
+        return inputs
 
-    server = ModelServer(Slow(), ServerConfig(port=0, timeout=0.5, max_queue=1))
-    server.engine.infer = lambda inputs, batch_size=None: (gate.wait(20), inputs)[1]
+    server.engine.infer = infer
+    return server, gate, inside
+
+
+def test_slow_models_time_out(monkeypatch):
+    server, gate, _ = blocked(ServerConfig(port=0, timeout=240))
+    predict, late = server.predict, dataclasses.replace(server.config, timeout=0.2)
+
+    def ask(body):  # the connection stands, so that no slow client is meant
+        server.config = late
+        return predict(body)
+
+    monkeypatch.setattr(server, "predict", ask)
     with server:
-        client = ModelClient(server.url, QUICK)
-
-        def ask(n):
-            with pytest.raises(pf.serving.ServingError) as caught:
-                client.predict([[float(n)]])
-            return caught.value
-
-        with ThreadPoolExecutor(3) as pool:  # one is computed, one waits
-            errors = list(pool.map(ask, range(3)))
-        assert sorted(e.status for e in errors) == [503, 504, 504]
-        assert any(isinstance(e, TimeoutError) and "timeout=0.5" in str(e) for e in errors)
-        assert any(isinstance(e, ConnectionError) and "waiting" in str(e) for e in errors)
+        with pytest.raises(pf.serving.ServingError, match=r"timeout=0\.2") as caught:
+            ModelClient(server.url, QUICK).predict([[1.0]])
+        assert caught.value.status == 504
+        assert isinstance(caught.value, TimeoutError)
         gate.set()
-        time.sleep(0.1)
-        assert ModelClient(server.url, ClientConfig(retry_delay=0.05)).predict([[4.0]]).tolist() == [[4.0]]
-        assert client.get_stats()["refused_requests"] >= 1
 
 
-def test_clients_that_send_nothing_do_not_block_others():
-    with ModelServer(pf.nn.ReLU(), ServerConfig(port=0, timeout=0.4, max_connections=2)) as server:
-        idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
-        time.sleep(0.1)
-        assert not ModelClient(server.url, QUICK).health_check()  # both places are taken
-        time.sleep(0.8)
-        assert ModelClient(server.url, QUICK).health_check()  # and free again
+def test_full_queues_refuse():
+    server, gate, inside = blocked(ServerConfig(port=0, timeout=240, workers=1, max_queue=1))
+    with server, ThreadPoolExecutor(2) as pool:
+        client = ModelClient(server.url, ClientConfig(max_retries=0, timeout=240))
+        first = pool.submit(client.predict, [[1.0]])
+        assert inside.acquire(timeout=120)  # it is computed
+        second = pool.submit(client.predict, [[2.0]])
+        while server._waiting._value:  # until the second waits for its turn
+            time.sleep(0.001)
+        with pytest.raises(pf.serving.ServingError, match="waiting") as caught:
+            client.predict([[3.0]])
+        assert caught.value.status == 503
+        assert isinstance(caught.value, ConnectionError)
+        gate.set()
+        assert [first.result().tolist(), second.result().tolist()] == [[[1.0]], [[2.0]]]
+        patient = ClientConfig(retry_delay=0.05, max_retries=50)
+        assert ModelClient(server.url, patient).predict([[4.0]]).tolist() == [[4.0]]
+        assert client.get_stats()["refused_requests"] == 1
+
+
+def connections(server, count):
+    found = [socket.create_connection(("127.0.0.1", server.port), timeout=240) for _ in range(count)]
+    while server._http._slots._value:  # until each has its place
+        time.sleep(0.001)
+    return found
+
+
+def test_there_are_so_many_places_for_connections():
+    with ModelServer(pf.nn.ReLU(), ServerConfig(port=0, timeout=240, max_connections=2)) as server:
+        idle = connections(server, 2)
+        assert not ModelClient(server.url, QUICK).health_check()
         for connection in idle:
             connection.close()
+        while not server._http._slots._value:
+            time.sleep(0.001)
+        assert ModelClient(server.url, QUICK).health_check()
+
+
+def test_clients_that_send_nothing_lose_their_places():
+    with ModelServer(pf.nn.ReLU(), ServerConfig(port=0, timeout=0.4, max_connections=1)) as server:
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=240) as idle:
+                assert idle.recv(1) == b""  # the server ends it
+        while not server._http._slots._value:
+            time.sleep(0.001)
+        assert ModelClient(server.url, QUICK).health_check()
+
+
+def test_a_refusal_reaches_who_is_still_sending(linear, monkeypatch):
+    """The rest of the request comes after the answer: it must not break the connection the answer is on."""
+    _, server = linear
+    monkeypatch.setattr("pyflame.serving.server.LINGER_SECONDS", 240.0)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=240) as connection:
+        connection.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n")
+        first = connection.recv(1)  # it was refused
+        for _ in range(3):
+            connection.sendall(bytes(100_000))
+        rest = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    assert (first + rest).startswith(b"HTTP/1.1 413 ")
+    assert b"max_body_bytes" in rest
+
+
+def test_a_connection_that_gets_no_thread_keeps_no_place(monkeypatch):
+    with ModelServer(pf.nn.ReLU(), ServerConfig(port=0, max_connections=1)) as server:
+        refuse = lambda *_: (_ for _ in ()).throw(RuntimeError("can't start new thread"))  # noqa: E731
+        monkeypatch.setattr(ThreadingHTTPServer, "process_request", refuse)
+        assert not ModelClient(server.url, QUICK).health_check()
+        monkeypatch.undo()
+        assert ModelClient(server.url, QUICK).health_check()
 
 
 def test_several_inputs_and_outputs_and_numbers_json_lacks():
@@ -213,7 +278,7 @@ def test_life_of_a_server():
     with pytest.raises(RuntimeError, match="already running"):
         server.start_background()
     server.stop()
-    thread.join(10)
+    thread.join(120)
     assert not thread.is_alive()
     with server:  # once more
         assert ModelClient(server.url).health_check()
@@ -227,7 +292,7 @@ def test_encrypted(tmp_path):
     cert, key = tmp_path / "c.pem", tmp_path / "k.pem"
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-keyout", key, "-out", cert]
-    subprocess.run([*command, *subject], check=True, capture_output=True, timeout=60)
+    subprocess.run([*command, *subject], check=True, capture_output=True, timeout=250)
     config = ServerConfig(port=0, ssl_cert=str(cert), ssl_key=str(key))
     with ModelServer(pf.nn.ReLU(), config) as server:
         assert server.url.startswith("https://")
