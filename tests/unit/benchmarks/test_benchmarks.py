@@ -142,7 +142,7 @@ def test_the_whole_command(tmp_path):
         str(tmp_path / "out"),
     ]
     done = subprocess.run(
-        [sys.executable, str(HERE / "run.py"), str(tmp_path), *options], capture_output=True, text=True, timeout=120
+        [sys.executable, str(HERE / "run.py"), str(tmp_path), *options], capture_output=True, text=True, timeout=250
     )
     assert done.returncode == 0, done.stderr
     assert "mlp" in done.stdout

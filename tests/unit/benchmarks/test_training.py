@@ -24,7 +24,7 @@ def runner():
 def test_a_quick_run_writes_its_reports(tmp_path):
     pytest.importorskip("torch")
     command = [sys.executable, str(HERE / "run.py"), "--quick", "--filter", "mlp", "--ways", "pyflame,torch"]
-    done = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True, check=True, timeout=200)
+    done = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True, check=True, timeout=280)
     assert "geometric mean" in done.stdout
     rows = json.loads((tmp_path / "results.json").read_text())["results"]["mlp"]
     assert rows["pyflame"]["median"] > 0

@@ -16,7 +16,7 @@ PAGES = [
     *sorted((ROOT / "docs" / "guide").glob("*.md")),
 ]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-TIMEOUT = 120
+TIMEOUT = 280
 
 
 def program(text):

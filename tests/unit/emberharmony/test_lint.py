@@ -490,7 +490,7 @@ def test_a_table_in_the_way(project):
 
 
 def run(*command, cwd):
-    return subprocess.run([sys.executable, *command], cwd=cwd, capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, *command], cwd=cwd, capture_output=True, text=True, timeout=250)
 
 
 def test_detector_runs_from_a_checkout(project):

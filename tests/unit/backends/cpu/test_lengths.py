@@ -1,10 +1,9 @@
 """Models whose lengths change from run to run, and graphs of thousands of nodes."""
 
-import gc
+import json
 import os
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ import pyflame_rt
 from pyflame_rt.backends.cpu.llvm import jit
 from pyflame_rt.backends.cpu.plan import weights
 from pyflame_rt.exporters import export_onnx
+from tests.unit.resting import at_rest
 
 RNG = np.random.default_rng(17)
 WIDTH, HEADS = 64, 4
@@ -100,7 +100,7 @@ def test_a_new_length_compiles_and_packs_nothing(tmp_path, monkeypatch):
     reference = pyflame_rt.InferenceSession(tmp_path / "m.onnx", providers=["ReferenceExecutionProvider"])
     for length in (16, 40):
         session.run(None, {"x": RNG.standard_normal((1, length, WIDTH)).astype(np.float32)})
-    jit.settle()
+    at_rest()
     made, compiled = len(weights._made), []
     original = jit.object_code
     monkeypatch.setattr(jit, "object_code", lambda ir, *level: compiled.append(ir) or original(ir, *level))
@@ -121,20 +121,28 @@ def test_random_lengths_do_not_grow_memory(tmp_path, runs):
     for i, length in enumerate(lengths):
         session.run(None, {"x": np.ones((1, int(length), WIDTH), np.float32)})
         if i == 49:
-            gc.collect()
+            at_rest()
             early = resident()
-    gc.collect()
+    at_rest()
     assert resident() <= 1.1 * early
     assert session.memory_stats()["plans"] <= pyflame_rt.SessionOptions().plan_cache_size
 
 
 LOAD = """
-import sys, time
+import json, sys, time
 import numpy as np, pyflame_rt
-begin = time.perf_counter()
+from pyflame_rt.backends.cpu.llvm import jit
+from pyflame_rt.backends.cpu.plan import plan
+made = []
+for module, name in ((jit, "object_code"), (plan, "specialise")):
+    def count(*a, _f=getattr(module, name), _n=name, **k):
+        made.append(_n)
+        return _f(*a, **k)
+    setattr(module, name, count)
+begin = time.thread_time()
 session = pyflame_rt.InferenceSession(sys.argv[1])
 y = session.run(None, {"x": np.ones((1, 32), np.float32)})[0]
-print(time.perf_counter() - begin, float(np.abs(y).sum()))
+print(json.dumps([time.thread_time() - begin, float(np.abs(y).sum()), made]))
 """
 
 
@@ -148,20 +156,21 @@ def _unrolled_by_numpy(graph):
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_six_thousand_nodes_load_within_a_second_the_second_time(tmp_path, monkeypatch):
+def test_six_thousand_nodes_are_planned_and_compiled_once(tmp_path, monkeypatch):
+    """The second process takes a second, as `benchmarks` measures; here, a fraction of the first's work."""
     monkeypatch.setenv("PYFLAME_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYFLAME_QUICK_START", "0")  # else the full form may be made while we count
     graph = unrolled(6000)
     path = aged(graph, tmp_path / "m.onnx")
     command = [sys.executable, "-c", LOAD, str(path)]
-    results = []
-    for _ in range(3):
-        begin = time.perf_counter()
-        results.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
-        assert time.perf_counter() - begin < 120
-    assert len({total for _, total in results}) == 1
-    assert float(results[0][1]) == pytest.approx(_unrolled_by_numpy(graph), rel=1e-3)
-    # Twice the promise: tests share the machine with each other. `benchmarks` measures it in quiet.
-    assert min(float(seconds) for seconds, _ in results[1:]) < 2.0
+    cold, *warm = (
+        json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(3)
+    )
+    assert {total for _, total, _ in warm} == {cold[1]}
+    assert cold[1] == pytest.approx(_unrolled_by_numpy(graph), rel=1e-3)
+    assert set(cold[2]) == {"object_code", "specialise"}
+    assert [made for _, _, made in warm] == [[], []]
+    assert min(seconds for seconds, _, _ in warm) < 0.5 * cold[0]
 
 
 def test_statistics_that_nobody_reads_cost_nothing():

@@ -10,6 +10,7 @@ import pytest
 from pyflame_rt.backends.cpu.onednn import library, regions
 from pyflame_rt.backends.cpu.plan.weights import resident
 from pyflame_rt.graph.pages import forget_pages, map_file
+from tests.unit.resting import at_rest
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 
@@ -38,6 +39,7 @@ def test_regions_go_with_their_arrays():
             return int(file.read().split()[1]) * resource.getpagesize()
 
     kept = [regions.weights_empty(8 << 20) for _ in range(3)]
+    at_rest()  # else others take memory meanwhile
     before = used()
     for _ in range(4):
         arrays = [regions.weights_empty(15 << 20) for _ in range(6)]
@@ -45,6 +47,7 @@ def test_regions_go_with_their_arrays():
             array[:] = 1
         del arrays, array
         gc.collect()
+    at_rest()
     assert used() - before <= regions.REGION + (16 << 20)
     assert all(np.shares_memory(a, b) == (a is b) for a in kept for b in kept)
 

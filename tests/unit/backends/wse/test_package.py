@@ -29,7 +29,7 @@ def test_the_directory_runs_with_its_own_commands(tmp_path):
     assert result.success, result.error_message
     assert {os.path.relpath(f, tmp_path) for f in result.generated_files} == FILES | {"inputs.npz", "expected.npz"}
     folder = subprocess.run(
-        [sys.executable, "-m", "wsesim", "env"], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-m", "wsesim", "env"], capture_output=True, text=True, check=True, timeout=140
     ).stdout.strip()
     path = f"{_folder(folder)}{os.pathsep}{os.environ['PATH']}"
     ran = subprocess.run(

@@ -41,8 +41,9 @@ def test_models_are_timed_and_left_as_they_were():
 
 def test_times_are_those_of_the_work():
     config = BenchmarkConfig(warmup_iterations=0, benchmark_iterations=3)
+    begin = time.perf_counter()
     result = BenchmarkRunner(config).run_operation_benchmark("sleep", lambda x: (time.sleep(0.02), x)[1], [[2]])
-    assert 20 <= result.latency_ms < 200
+    assert 20 <= result.latency_ms <= (time.perf_counter() - begin) * 1e3 / 2  # of three calls
     bounded = BenchmarkConfig(warmup_iterations=0, benchmark_iterations=1000, max_seconds=0.05)
     assert (
         BenchmarkRunner(bounded).run_operation_benchmark("s", lambda x: (time.sleep(0.02), x)[1], [[2]]).iterations < 10

@@ -438,8 +438,8 @@ def test_a_forked_child_takes_the_long_way():
     queue = context.Queue()
     child = context.Process(target=_child, args=(queue, step, data[6], other(*data[6]).item()))
     child.start()
-    assert queue.get(timeout=60) is True
-    child.join(60)
+    assert queue.get(timeout=120) is True
+    child.join(120)
     assert child.exitcode == 0
 
 

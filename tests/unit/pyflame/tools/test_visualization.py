@@ -141,7 +141,7 @@ def test_a_browser_draws_the_page(tmp_path):
     path = tmp_path / "page.html"
     pf.tools.visualize_model(Net(), pf.ones([2, 8]), path, depth=9)
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile"]
-    done = subprocess.run([*command, "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=90)
+    done = subprocess.run([*command, "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=250)
     wanted = len(boxes(pf.tools.visualize_model(Net(), pf.ones([2, 8]))))
     assert len(re.findall(r'<g class="n ', done.stdout)) == wanted
     assert f"{wanted} boxes" in done.stdout

@@ -85,7 +85,7 @@ def _cs_python(folder: Path) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
     command = [sys.executable, "-m", "wsesim", "cs_python", "run.py"]
     return subprocess.run(
-        command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120
+        command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=250
     )
 
 
@@ -146,7 +146,7 @@ def test_reports_of_a_run(reported):
 def test_a_browser_draws_the_report(reported, tmp_path):
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile"]
     page = (reported / "report.html").resolve().as_uri()
-    done = subprocess.run([*command, "--dump-dom", page], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*command, "--dump-dom", page], capture_output=True, text=True, timeout=250)
     fabric = done.stdout.split('id="map"')[1].split("</svg>")[0]
     assert fabric.count("<rect") == 2
     assert fabric.count("<line") == 1

@@ -176,9 +176,9 @@ def test_the_commands_run_a_host_program_and_hide_nothing_else(folder):
         "print(debug_util(sys.argv[1]).get_symbol(4, 1, 'v', 'float32').tolist())\n"
     )
     bin_ = command_folder()
-    done = subprocess.run([bin_ / "cs_python", script, folder], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([bin_ / "cs_python", script, folder], capture_output=True, text=True, timeout=140)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[3.0, 3.0, 3.0, 3.0]\n", "")
-    plain = subprocess.run([sys.executable, "-c", "import cerebras"], capture_output=True, text=True, timeout=60)
+    plain = subprocess.run([sys.executable, "-c", "import cerebras"], capture_output=True, text=True, timeout=140)
     assert "ModuleNotFoundError" in plain.stderr
 
 
