@@ -85,14 +85,14 @@ def test_locks_of_the_parent_are_open_in_the_child():
         for lock in locks:
             lock.acquire()
         held.set()
-        let_go.wait(60)
+        let_go.wait(240)
         for lock in locks:
             lock.release()
 
     holder = threading.Thread(target=hold)
     holder.start()
-    held.wait(60)
-    assert in_child(lambda: all(lock.acquire(timeout=5) for lock in locks)) == 0
+    assert held.wait(120)
+    assert in_child(lambda: all(lock.acquire(timeout=60) for lock in locks)) == 0
     let_go.set()
     holder.join()
 
@@ -111,7 +111,7 @@ def test_a_fork_waits_for_what_must_be_whole():
 
     worker = threading.Thread(target=change)
     worker.start()
-    held.wait(60)
+    assert held.wait(120)
     assert in_child(lambda: state["whole"]) == 0
     worker.join()
 
