@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 __all__ = [
+    "ChainedScheduler",
     "ConstantLR",
     "CosineAnnealingLR",
     "CosineAnnealingWarmRestarts",
@@ -20,7 +21,7 @@ __all__ = [
     "LambdaLR",
     "LinearLR",
     "MultiStepLR",
-    "OneCycleLR",
+    "MultiplicativeLR",
     "PolynomialLR",
     "ReduceLROnPlateau",
     "SequentialLR",
@@ -30,6 +31,8 @@ __all__ = [
 
 class LRScheduler:
     """A learning rate as a function of the step: write `rate(base_lr, step)`, call `step()` after the optimizer's.
+
+    A scheduler that can work along with others on one optimizer also writes `next_rate`, from the rate there is.
 
     Example:
         >>> import pyflame as pf
@@ -50,7 +53,7 @@ class LRScheduler:
             group.setdefault("initial_lr", group["lr"])
         self.base_lrs: list[float] = [group["initial_lr"] for group in optimizer.param_groups]
         self.last_epoch = last_epoch
-        self.step()
+        self.step(None if last_epoch == -1 else last_epoch + 1)
 
     def rate(self, base_lr: float, step: int) -> float:
         """The learning rate at a step, of a group that began with `base_lr`."""
@@ -60,10 +63,22 @@ class LRScheduler:
         """The learning rates of all groups at a step."""
         return [self.rate(base, step) for base in self.base_lrs]
 
+    def next_rate(self, lr: float, base_lr: float, step: int) -> float:  # noqa: ARG002
+        """The learning rate at a step, of a group that has `lr` now: what others have made of it may be kept."""
+        return self.rate(base_lr, step)
+
+    def next_rates(self, step: int) -> list[float]:
+        """The learning rates of all groups at a step, from those they have now."""
+        if type(self).rates is not LRScheduler.rates:
+            return self.rates(step)
+        groups = zip(self.optimizer.param_groups, self.base_lrs, strict=True)
+        return [self.next_rate(group["lr"], base, step) for group, base in groups]
+
     def step(self, epoch: int | None = None) -> None:
-        """Go on to the next step, or to the one given."""
+        """Go on to the next step from the rates there are, or to the one given from the first ones."""
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
-        for group, rate in zip(self.optimizer.param_groups, self.rates(self.last_epoch), strict=True):
+        rates = self.next_rates(self.last_epoch) if epoch is None else self.rates(self.last_epoch)
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
 
     def get_lr(self) -> float:
@@ -100,12 +115,44 @@ class LambdaLR(LRScheduler):
         lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
         last_epoch: int = -1,
     ) -> None:
-        self._lambdas = _each(lr_lambda, optimizer, "lr_lambda")
+        self._lambdas = one_for_each(lr_lambda, optimizer, "lr_lambda")
         super().__init__(optimizer, last_epoch)
 
     def rates(self, step: int) -> list[float]:
         """The first rates, scaled."""
         return [base * scale(step) for base, scale in zip(self.base_lrs, self._lambdas, strict=True)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is; the functions are left out."""
+        return {key: value for key, value in super().state_dict().items() if key != "_lambdas"}
+
+
+class MultiplicativeLR(LRScheduler):
+    """The learning rate there is times a function of the step, or of a function for each group.
+
+    Example:
+        >>> import pyflame as pf
+        >>> sgd = pf.optim.SGD([pf.nn.Parameter(pf.ones([1]))], lr=1.0)
+        >>> scheduler = pf.optim.MultiplicativeLR(sgd, lambda step: 0.5)
+        >>> scheduler.step(); scheduler.step(); scheduler.get_lr()
+        0.25
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
+        last_epoch: int = -1,
+    ) -> None:
+        self._lambdas = one_for_each(lr_lambda, optimizer, "lr_lambda")
+        if not all(callable(scale) for scale in self._lambdas):
+            raise TypeError(f"lr_lambda should be a function. Received: {lr_lambda!r}")
+        super().__init__(optimizer, last_epoch)
+
+    def rates(self, step: int) -> list[float]:
+        """The rates there are, scaled from the second step on."""
+        groups = zip(self.optimizer.param_groups, self._lambdas, strict=True)
+        return [group["lr"] * scale(step) if step > 0 else group["lr"] for group, scale in groups]
 
     def state_dict(self) -> dict[str, Any]:
         """Where it is; the functions are left out."""
@@ -136,6 +183,10 @@ class StepLR(LRScheduler):
         """The rate after the steps down so far."""
         return base_lr * self.gamma ** (step // self.step_size)
 
+    def next_rate(self, lr: float, base_lr: float, step: int) -> float:  # noqa: ARG002
+        """A step down where one is due."""
+        return lr * self.gamma if step and step % self.step_size == 0 else lr
+
 
 class MultiStepLR(LRScheduler):
     """Times `gamma` at each milestone.
@@ -158,6 +209,10 @@ class MultiStepLR(LRScheduler):
         """The rate after the milestones passed."""
         return base_lr * self.gamma ** bisect_right(self.milestones, step)
 
+    def next_rate(self, lr: float, base_lr: float, step: int) -> float:  # noqa: ARG002
+        """A step down at a milestone."""
+        return lr * self.gamma ** self.milestones.count(step)
+
 
 class ExponentialLR(LRScheduler):
     """Times `gamma` at every step.
@@ -178,6 +233,10 @@ class ExponentialLR(LRScheduler):
         """The rate after so many steps."""
         return base_lr * self.gamma**step
 
+    def next_rate(self, lr: float, base_lr: float, step: int) -> float:  # noqa: ARG002
+        """One step further down."""
+        return lr * self.gamma if step else lr
+
 
 class ConstantLR(LRScheduler):
     """Times `factor` for the first `total_iters` steps.
@@ -196,6 +255,12 @@ class ConstantLR(LRScheduler):
     def rate(self, base_lr: float, step: int) -> float:
         """The reduced rate at first, then the full one."""
         return base_lr * self.factor if step < self.total_iters else base_lr
+
+    def next_rate(self, lr: float, base_lr: float, step: int) -> float:  # noqa: ARG002
+        """Reduced at the first step, and back where the time is over."""
+        if step == 0:
+            return lr * self.factor
+        return lr * (1.0 / self.factor) if step == self.total_iters else lr
 
 
 class LinearLR(LRScheduler):
@@ -229,6 +294,15 @@ class LinearLR(LRScheduler):
         done = min(step, self.total_iters) / self.total_iters
         return base_lr * (self.start_factor + (self.end_factor - self.start_factor) * done)
 
+    def next_rate(self, lr: float, base_lr: float, step: int) -> float:  # noqa: ARG002
+        """One step further along the line."""
+        if step == 0:
+            return lr * self.start_factor
+        if step > self.total_iters:
+            return lr
+        rise = self.end_factor - self.start_factor
+        return lr * (1.0 + rise / (self.total_iters * self.start_factor + (step - 1) * rise))
+
 
 class PolynomialLR(LRScheduler):
     """Down to `end_lr` in `total_iters` steps along a power of the rest of the way.
@@ -257,6 +331,13 @@ class PolynomialLR(LRScheduler):
         left = 1 - min(step, self.total_iters) / self.total_iters
         return self.end_lr + (base_lr - self.end_lr) * left**self.power
 
+    def next_rate(self, lr: float, base_lr: float, step: int) -> float:  # noqa: ARG002
+        """One step further down the curve."""
+        if step == 0 or step > self.total_iters:
+            return lr
+        shrink = ((1.0 - step / self.total_iters) / (1.0 - (step - 1) / self.total_iters)) ** self.power
+        return self.end_lr + (lr - self.end_lr) * shrink
+
 
 class CosineAnnealingLR(LRScheduler):
     """Down to `eta_min` along half a cosine in `T_max` steps, and up again after.
@@ -278,6 +359,15 @@ class CosineAnnealingLR(LRScheduler):
     def rate(self, base_lr: float, step: int) -> float:
         """The rate on the cosine."""
         return self.eta_min + (base_lr - self.eta_min) * (1 + math.cos(math.pi * step / self.T_max)) / 2
+
+    def next_rate(self, lr: float, base_lr: float, step: int) -> float:
+        """One step further along the cosine."""
+        if step == 0:
+            return lr
+        if (step - 1 - self.T_max) % (2 * self.T_max) == 0:  # up again from the lowest point
+            return lr + (base_lr - self.eta_min) * (1 - math.cos(math.pi / self.T_max)) / 2
+        turned = (1 + math.cos(math.pi * step / self.T_max)) / (1 + math.cos(math.pi * (step - 1) / self.T_max))
+        return turned * (lr - self.eta_min) + self.eta_min
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
@@ -311,90 +401,6 @@ class CosineAnnealingWarmRestarts(LRScheduler):
             since -= length
             length *= self.T_mult
         return self.eta_min + (base_lr - self.eta_min) * (1 + math.cos(math.pi * since / length)) / 2
-
-
-class OneCycleLR(LRScheduler):
-    """Up to `max_lr` in the first part of training, then down to almost nothing; momentum stays as it is.
-
-    Args:
-        optimizer: Whose rates these are.
-        max_lr: The highest rate, or one for each group.
-        total_steps: The cycle's length; or `epochs` times `steps_per_epoch`.
-        pct_start: The part of the cycle that goes up.
-        anneal_strategy: Along a cosine or a line.
-        div_factor: The first rate is `max_lr` divided by this.
-        final_div_factor: The last rate is the first divided by this.
-        last_epoch: The step to go on from.
-        epochs: See `total_steps`.
-        steps_per_epoch: See `total_steps`.
-        three_phase: Down to the first rate as fast as up, then on to the last one.
-
-    Example:
-        >>> import pyflame as pf
-        >>> sgd = pf.optim.SGD([pf.nn.Parameter(pf.ones([1]))], lr=0.1)
-        >>> scheduler = pf.optim.OneCycleLR(sgd, max_lr=1.0, total_steps=10, pct_start=0.5)
-        >>> for _ in range(4):
-        ...     scheduler.step()
-        >>> round(scheduler.get_lr(), 6)
-        1.0
-    """
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        max_lr: float | Sequence[float],
-        total_steps: int | None = None,
-        pct_start: float = 0.3,
-        anneal_strategy: Literal["cos", "linear"] = "cos",
-        div_factor: float = 25.0,
-        final_div_factor: float = 1e4,
-        last_epoch: int = -1,
-        *,
-        epochs: int | None = None,
-        steps_per_epoch: int | None = None,
-        three_phase: bool = False,
-    ) -> None:
-        if total_steps is None:
-            if epochs is None or steps_per_epoch is None:
-                raise ValueError("a cycle needs total_steps, or epochs and steps_per_epoch")
-            total_steps = epochs * steps_per_epoch
-        if total_steps <= 1:
-            raise ValueError(f"total_steps must be above 1. Received: {total_steps}")
-        if not 0 <= pct_start <= 1:
-            raise ValueError(f"pct_start must be from 0 to 1. Received: {pct_start}")
-        if anneal_strategy not in ("cos", "linear"):
-            raise ValueError(f"anneal_strategy must be cos or linear. Received: {anneal_strategy!r}")
-        self.max_lr, self.total_steps, self.pct_start = max_lr, total_steps, pct_start
-        self.anneal_strategy, self.div_factor, self.final_div_factor = anneal_strategy, div_factor, final_div_factor
-        self.three_phase = three_phase
-        self._peaks = [float(peak) for peak in _each(max_lr, optimizer, "max_lr")]
-        super().__init__(optimizer, last_epoch)
-
-    def rates(self, step: int) -> list[float]:
-        """The rates on the way up or down."""
-        if step >= self.total_steps:
-            raise ValueError(f"The cycle has {self.total_steps} steps; step {step} is beyond its end")
-        return [self._on_cycle(peak, step) for peak in self._peaks]
-
-    def _on_cycle(self, peak: float, step: int) -> float:
-        first, end = peak / self.div_factor, self.total_steps - 1
-        turn = self.pct_start * self.total_steps - 1
-        legs = [(turn, first, peak), (end, peak, first / self.final_div_factor)]
-        if self.three_phase:
-            back = 2 * self.pct_start * self.total_steps - 2
-            legs = [(turn, first, peak), (back, peak, first), (end, first, first / self.final_div_factor)]
-        start = 0.0
-        for until, low, high in legs[:-1]:
-            if step <= until:
-                return self._between(low, high, (step - start) / (until - start) if until != start else 1.0)
-            start = until
-        until, low, high = legs[-1]
-        return self._between(low, high, (step - start) / (until - start))
-
-    def _between(self, start: float, end: float, done: float) -> float:
-        if self.anneal_strategy == "linear":
-            return start + (end - start) * done
-        return end + (start - end) / 2 * (1 + math.cos(math.pi * done))
 
 
 class SequentialLR(LRScheduler):
@@ -445,6 +451,57 @@ class SequentialLR(LRScheduler):
         super().load_state_dict(own)
 
 
+class ChainedScheduler(LRScheduler):
+    """Schedulers that all change the rates at every step, each what those before it left.
+
+    Args:
+        schedulers: Those of one optimizer, in the order in which they take their steps.
+        optimizer: Theirs, if it is to be checked.
+
+    Example:
+        >>> import pyflame as pf
+        >>> sgd = pf.optim.SGD([pf.nn.Parameter(pf.ones([1]))], lr=1.0)
+        >>> halved, slow = pf.optim.ExponentialLR(sgd, gamma=0.5), pf.optim.ConstantLR(sgd, factor=0.25, total_iters=2)
+        >>> scheduler = pf.optim.ChainedScheduler([halved, slow])
+        >>> rates = []
+        >>> for _ in range(4):
+        ...     rates.append(scheduler.get_lr()); scheduler.step()
+        >>> rates
+        [0.25, 0.125, 0.25, 0.125]
+    """
+
+    def __init__(self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None) -> None:
+        if len(schedulers) < 1:
+            raise ValueError("ChainedScheduler expects at least one scheduler to be chained, but got no scheduler.")
+        whose = schedulers[0].optimizer if optimizer is None else optimizer
+        for place, scheduler in enumerate(schedulers):
+            if not hasattr(scheduler, "optimizer"):
+                raise TypeError(f"the scheduler at index {place} has no optimizer: {type(scheduler).__name__}")
+            if isinstance(scheduler, ReduceLROnPlateau):
+                raise ValueError(
+                    f"ReduceLROnPlateau needs a measure at each step and cannot be chained (index {place})"
+                )
+            if scheduler.optimizer is not whose:
+                raise ValueError(f"the scheduler at index {place} belongs to another optimizer than the others")
+        self.optimizer, self.schedulers = whose, list(schedulers)
+
+    def step(self, epoch: int | None = None) -> None:
+        """Let every scheduler take its step."""
+        if epoch is not None:
+            raise ValueError("ChainedScheduler goes from step to step; leave epoch out")
+        for scheduler in self.schedulers:
+            scheduler.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of its schedulers."""
+        return {"schedulers": [scheduler.state_dict() for scheduler in self.schedulers]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        for scheduler, state in zip(self.schedulers, state_dict["schedulers"], strict=True):
+            scheduler.load_state_dict(state)
+
+
 class ReduceLROnPlateau(LRScheduler):
     """Times `factor` when a measure has not become better for more than `patience` steps.
 
@@ -478,7 +535,7 @@ class ReduceLROnPlateau(LRScheduler):
             )
         self.mode, self.factor, self.patience, self.threshold = mode, factor, patience, threshold
         self.threshold_mode, self.cooldown, self.min_lr, self.eps = threshold_mode, cooldown, min_lr, eps
-        self._least = [float(least) for least in _each(min_lr, optimizer, "min_lr")]
+        self._least = [float(least) for least in one_for_each(min_lr, optimizer, "min_lr")]
         self.best = math.inf if mode == "min" else -math.inf
         self.num_bad_epochs, self.cooldown_counter = 0, 0
         self.optimizer, self.last_epoch = optimizer, 0
@@ -514,7 +571,7 @@ class ReduceLROnPlateau(LRScheduler):
                 group["lr"] = lower
 
 
-def _each(setting: Any, optimizer: Optimizer, name: str) -> list[Any]:
+def one_for_each(setting: Any, optimizer: Optimizer, name: str) -> list[Any]:
     """A setting for each group of parameters."""
     groups = len(optimizer.param_groups)
     if not isinstance(setting, list | tuple):

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyflame.nn.functional.windows import batched, sizes, symmetric_pads, unbatched
-from pyflame.ops.core import call, rounded_once
+from pyflame.ops.core import call, cast, common_dtype, rounded_once
 from pyflame.ops.linalg import matmul
 
 if TYPE_CHECKING:
+    from pyflame.dtypes import DType
     from pyflame.tensors import Tensor
 
 __all__ = [
@@ -49,8 +50,16 @@ def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Tensor:
         >>> pf.nn.functional.bilinear(pf.ones([1, 2]), pf.ones([1, 3]), pf.ones([4, 2, 3])).numpy().tolist()
         [[6.0, 6.0, 6.0, 6.0]]
     """
-    # One product after the other, the first rounded, as torch does.
+    return _bilinear(input1, input2, weight, bias, common_dtype([input1, input2, weight]))
+
+
+@rounded_once
+def _bilinear(input1: Any, input2: Any, weight: Any, bias: Any, dtype: DType) -> Tensor:
     left = matmul(input1.unsqueeze(-2).unsqueeze(-3), weight)
+    if left.dtype is not dtype:
+        # The first product is rounded, as torch's is; its gradient is not.
+        kept = left.detach()
+        left = left + (cast(cast(kept, dtype), kept.dtype) - kept)
     product = matmul(left, input2.unsqueeze(-1).unsqueeze(-3)).squeeze(-1).squeeze(-1)
     return product if bias is None else product + bias
 
