@@ -30,6 +30,12 @@ def _betas(beta1: float, beta2: float, betas: tuple[float, float] | None) -> tup
     return float(first), float(second)
 
 
+def _rates(s: Slots, group: dict[str, Any]) -> tuple[Any, Any, float]:
+    """How slowly the averages change: the first rate, what it leaves, the second; tensors where a scheduler varies it."""
+    beta1, beta2 = group["betas"]
+    return s.get("beta1", beta1), s.get("rest1", 1 - beta1), beta2
+
+
 class SGD(Optimizer):
     """Descent along the gradient, with momentum (plain, damped or Nesterov's) and weight decay.
 
@@ -80,9 +86,10 @@ class SGD(Optimizer):
             # The first gradient enters whole, later ones damped.
             damped = (1 - group["dampening"]) * g if group["dampening"] else g
             first = where(s["step"] == 1, g, damped) if group["dampening"] else g
-            average = group["momentum"] * s["momentum_buffer"] + first
+            momentum = s.get("momentum", group["momentum"])
+            average = momentum * s["momentum_buffer"] + first
             kept["momentum_buffer"] = average
-            g = g + group["momentum"] * average if group["nesterov"] else average
+            g = g + momentum * average if group["nesterov"] else average
         return p - s["lr"] * g, kept
 
 
@@ -135,12 +142,13 @@ class Adam(Optimizer):
 
     def update(self, p: Tensor, g: Tensor, s: Slots, group: dict[str, Any]) -> tuple[Tensor, Slots]:
         """One step along the averaged gradient, scaled by its spread."""
-        (beta1, beta2), decay, lr = group["betas"], group["weight_decay"], s["lr"]
+        _, rest1, beta2 = _rates(s, group)
+        decay, lr = group["weight_decay"], s["lr"]
         if decay and self.decoupled:
             p = p * (1 - lr * decay)
         elif decay:
             g = g + decay * p
-        first = s["exp_avg"] + (1 - beta1) * (g - s["exp_avg"])
+        first = s["exp_avg"] + rest1 * (g - s["exp_avg"])
         second = beta2 * s["exp_avg_sq"] + (1 - beta2) * (g * g)
         kept: Slots = {"exp_avg": first, "exp_avg_sq": second}
         if group["amsgrad"]:
@@ -235,7 +243,7 @@ class RMSprop(Optimizer):
             spread = square - mean * mean
         move = g / (sqrt(spread) + group["eps"])
         if group["momentum"]:
-            move = kept["momentum_buffer"] = group["momentum"] * s["momentum_buffer"] + move
+            move = kept["momentum_buffer"] = s.get("momentum", group["momentum"]) * s["momentum_buffer"] + move
         return p - s["lr"] * move, kept
 
 
@@ -323,11 +331,11 @@ class Lion(Optimizer):
 
     def update(self, p: Tensor, g: Tensor, s: Slots, group: dict[str, Any]) -> tuple[Tensor, Slots]:
         """One step along the sign."""
-        (beta1, beta2), lr = group["betas"], s["lr"]
+        (beta1, rest1, beta2), lr = _rates(s, group), s["lr"]
         if group["weight_decay"]:
             p = p * (1 - lr * group["weight_decay"])
         average = s["exp_avg"]
-        direction = sign(beta1 * average + (1 - beta1) * g)
+        direction = sign(beta1 * average + rest1 * g)
         return p - lr * direction, {"exp_avg": beta2 * average + (1 - beta2) * g}
 
 
@@ -364,8 +372,8 @@ class LAMB(Optimizer):
 
     def update(self, p: Tensor, g: Tensor, s: Slots, group: dict[str, Any]) -> tuple[Tensor, Slots]:
         """One step whose length is the layer's own."""
-        beta1, beta2 = group["betas"]
-        first = s["exp_avg"] + (1 - beta1) * (g - s["exp_avg"])
+        _, rest1, beta2 = _rates(s, group)
+        first = s["exp_avg"] + rest1 * (g - s["exp_avg"])
         second = beta2 * s["exp_avg_sq"] + (1 - beta2) * (g * g)
         spread = sqrt(second) * s["rsqrt_bias2"] + group["eps"]
         move = (first * s["inv_bias1"]) / spread

@@ -26,24 +26,46 @@ Slots: TypeAlias = dict[str, Tensor]
 
 
 class ParamGroup(dict[str, Any]):
-    """Parameters with settings of their own; the learning rate is also kept as a tensor, which compiled steps read."""
+    """Parameters with settings of their own; what schedulers change is also kept as tensors, which compiled steps read.
+
+    That is the learning rate, and a momentum or first beta once `vary` was called for it.
+    """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.lr_tensor = _number(float(settings["lr"]))
+        self.varied: Slots = {}
         super().__init__(settings)
+
+    def vary(self, key: str) -> None:
+        """Let `momentum`, or the first of `betas`, change from step to step without new compilations."""
+        name, value = ("beta1", self[key][0]) if key == "betas" else (key, self[key])
+        if name not in self.varied:
+            self.varied[name] = _number(float(value))
+            mode_changes[0] += 1
 
     def __setitem__(self, key: str, value: Any) -> None:
         if key == "lr":
             value = float(value)
             self.lr_tensor.data = _number(value)
+        elif key in self.varied and bool(value) == bool(self[key]):
+            self.varied[key].data = _number(float(value))
+        elif key == "betas" and "beta1" in self.varied and tuple(value[1:]) == tuple(self[key][1:]):
+            self.varied["beta1"].data = _number(float(value[0]))
         else:
             mode_changes[0] += 1
         super().__setitem__(key, value)
 
     def fixed(self) -> list[Any]:
-        """What a compiled step is made for: all settings but the learning rate, and the parameters."""
+        """What a compiled step is made for: all settings but those that schedulers change, and the parameters."""
         plain = [(k, v) for k, v in self.items() if isinstance(v, int | float | str | tuple | None) and k not in RATES]
-        return [*plain, *map(id, self["params"])]
+        kept = [(k, self._unvaried(k, v)) for k, v in plain]
+        return [*kept, *self.varied, *map(id, self["params"])]
+
+    def _unvaried(self, key: str, value: Any) -> Any:
+        """What of a setting a compiled step counts on."""
+        if key in self.varied:
+            return bool(value)
+        return value[1:] if key == "betas" and "beta1" in self.varied else value
 
     def update(self, *args: Any, **settings: Any) -> None:
         """Take over settings."""
@@ -98,7 +120,8 @@ class Optimizer:
         Args:
             p: The parameter's value.
             g: Its gradient (turned round where the group maximizes).
-            s: Its slots, and `lr`, `step` (from 1), and with betas `inv_bias1` and `rsqrt_bias2`.
+            s: Its slots, and `lr`, `step` (from 1), and with betas `inv_bias1` and `rsqrt_bias2`; `momentum` or
+                `beta1` where a scheduler changes them.
             group: The settings.
         """
         raise NotImplementedError(f"{type(self).__name__} must write update(p, g, s, group)")
@@ -191,8 +214,10 @@ class Optimizer:
         ready = [p for p in group["params"] if p.grad is not None]
         changed: list[Tensor] = []
         for p in ready:
-            if p not in self.state:
-                self.state[p] = {slot: self.start(slot, p, group) for slot in self.slots(group)}
+            slots = self.state.setdefault(p, {})
+            for slot in self.slots(group):
+                if slot not in slots:  # at the first step, or since a setting asks for it
+                    slots[slot] = self.start(slot, p, group)
         for step, members in self._cohorts(ready).items():
             shared = _shared(group, step)
             for p in members:
@@ -249,16 +274,17 @@ def _number(value: float) -> Tensor:
 def _shared(group: ParamGroup, step: Tensor) -> Slots:
     """What all parameters of a cohort use, computed once and in double precision."""
     # Handles, not what they hold: a compiled step reads them anew each time.
-    shared = {"lr": group.lr_tensor, "step": step}
+    shared = {"lr": group.lr_tensor, "step": step, **group.varied}
     if "betas" in group:
         beta1, beta2 = group["betas"]
-        shared["inv_bias1"] = 1.0 / (1.0 - _power(beta1, step))
-        shared["rsqrt_bias2"] = 1.0 / (1.0 - _power(beta2, step)).sqrt()
+        first = group.varied.get("beta1")
+        if first is None:
+            first = _number(beta1)
+        else:
+            shared["rest1"] = 1.0 - first
+        shared["inv_bias1"] = 1.0 / (1.0 - first**step)
+        shared["rsqrt_bias2"] = 1.0 / (1.0 - _number(beta2) ** step).sqrt()
     return shared
-
-
-def _power(base: float, exponent: Tensor) -> Tensor:
-    return _number(base) ** exponent
 
 
 def _in(dtype: DType, shared: Slots) -> Slots:

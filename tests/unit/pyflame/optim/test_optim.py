@@ -164,24 +164,152 @@ SCHEDULERS = [
     ("OneCycleLR", {"max_lr": 1.0, "total_steps": 12, "anneal_strategy": "linear", "pct_start": 0.5}),
     ("OneCycleLR", {"max_lr": [1.0, 0.2], "epochs": 3, "steps_per_epoch": 4, "three_phase": True}),
     ("LambdaLR", {"lr_lambda": [lambda step: 1 / (1 + step), lambda step: 0.9**step]}),
+    ("MultiplicativeLR", {"lr_lambda": lambda step: 1 - 0.05 * step}),
+    ("MultiplicativeLR", {"lr_lambda": [lambda step: 0.5, lambda step: 1 + step]}),
+    ("CyclicLR", {"base_lr": 0.1, "max_lr": 0.9, "step_size_up": 3}),
+    ("CyclicLR", {"base_lr": [0.1, 0.2], "max_lr": [0.9, 0.3], "step_size_up": 2, "step_size_down": 3}),
+    ("CyclicLR", {"base_lr": 0.1, "max_lr": 0.9, "step_size_up": 2, "mode": "triangular2"}),
+    ("CyclicLR", {"base_lr": 0.1, "max_lr": 0.9, "step_size_up": 3, "mode": "exp_range", "gamma": 0.8}),
+    ("CyclicLR", {"base_lr": 0.1, "max_lr": 0.9, "step_size_up": 2, "scale_fn": lambda n: 1 / n}),
+    ("CyclicLR", {"base_lr": 0.1, "max_lr": 1.0, "step_size_up": 2, "base_momentum": [0.5, 0.6], "max_momentum": 0.7}),
+    ("OneCycleLR", {"max_lr": 1.0, "total_steps": 12, "base_momentum": 0.5, "max_momentum": [0.8, 0.9]}),
+    ("OneCycleLR", {"max_lr": 1.0, "total_steps": 12, "cycle_momentum": False}),
 ]
 
 
-@pytest.mark.parametrize(("name", "settings"), SCHEDULERS, ids=[f"{n}-{i}" for i, (n, _) in enumerate(SCHEDULERS)])
-def test_schedules_equal_torch(name, settings):
-    ours = [{"params": [pf.nn.Parameter(pf.ones([1]))]}, {"params": [pf.nn.Parameter(pf.ones([1]))], "lr": 0.7}]
-    mine = getattr(optim, name)(optim.SGD(ours, lr=0.3), **settings)
-    theirs = [
-        {"params": [torch.nn.Parameter(torch.ones(1))]},
-        {"params": [torch.nn.Parameter(torch.ones(1))], "lr": 0.7},
-    ]
-    sgd = torch.optim.SGD(theirs, lr=0.3)
-    extra = {"cycle_momentum": False} if name == "OneCycleLR" else {}
-    other = getattr(torch.optim.lr_scheduler, name)(sgd, **settings, **extra)
+IDS = [f"{n}-{i}" for i, (n, _) in enumerate(SCHEDULERS)]
+
+
+def two_groups(library, kind):
+    one = torch.ones(1) if library is torch else pf.ones([1])
+    groups = [{"params": [library.nn.Parameter(one)]}, {"params": [library.nn.Parameter(one * 1)], "lr": 0.7}]
+    return getattr(library.optim, kind)(groups, lr=0.3)
+
+
+def settings_of(optimizer):
+    return [[group["lr"], *group.get("betas", (group.get("momentum"),))] for group in optimizer.param_groups]
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+@pytest.mark.parametrize(("name", "settings"), SCHEDULERS, ids=IDS)
+def test_schedules_equal_torch(name, settings, kind):
+    mine, theirs = two_groups(pf, kind), two_groups(torch, kind)
+    ours, other = getattr(optim, name)(mine, **settings), getattr(torch.optim.lr_scheduler, name)(theirs, **settings)
     for _ in range(11):
-        assert mine.get_last_lr() == pytest.approx([group["lr"] for group in sgd.param_groups], rel=1e-9)
-        sgd.step()
-        mine.step(), other.step()
+        assert np.array(settings_of(mine)) == pytest.approx(np.array(settings_of(theirs)), rel=1e-9)
+        theirs.step()
+        ours.step(), other.step()
+
+
+CHAINS = [
+    [("ConstantLR", {"factor": 0.1, "total_iters": 3}), ("ExponentialLR", {"gamma": 0.9})],
+    [("StepLR", {"step_size": 2}), ("LinearLR", {"total_iters": 4}), ("MultiStepLR", {"milestones": [1, 1, 6]})],
+    [("CosineAnnealingLR", {"T_max": 3, "eta_min": 0.01}), ("PolynomialLR", {"total_iters": 8, "power": 2.0})],
+    [("LambdaLR", {"lr_lambda": lambda step: 1 / (1 + step)}), ("MultiplicativeLR", {"lr_lambda": lambda step: 0.5})],
+]
+
+
+@pytest.mark.parametrize("chained", [True, False], ids=["chained", "apart"])
+@pytest.mark.parametrize("chain", CHAINS, ids=[chain[0][0] for chain in CHAINS])
+def test_schedulers_share_an_optimizer(chain, chained):
+    mine, theirs = two_groups(pf, "SGD"), two_groups(torch, "SGD")
+    ours = [getattr(optim, name)(mine, **settings) for name, settings in chain]
+    other = [getattr(torch.optim.lr_scheduler, name)(theirs, **settings) for name, settings in chain]
+    if chained:
+        ours, other = [optim.ChainedScheduler(ours)], [torch.optim.lr_scheduler.ChainedScheduler(other)]
+    for _ in range(11):
+        assert np.array(settings_of(mine)) == pytest.approx(np.array(settings_of(theirs)), rel=1e-9)
+        theirs.step()
+        for scheduler in (*ours, *other):
+            scheduler.step()
+
+
+def test_a_chain_goes_on_from_its_state():
+    def made():
+        sgd = optim.SGD([pf.nn.Parameter(pf.ones([1]))], lr=1.0)
+        parts = [optim.ExponentialLR(sgd, gamma=0.5), optim.StepLR(sgd, step_size=2)]
+        return sgd, optim.ChainedScheduler(parts, optimizer=sgd)
+
+    (sgd, first), (again, second) = made(), made()
+    first.step(), first.step(), first.step()
+    again.load_state_dict(sgd.state_dict()), second.load_state_dict(first.state_dict())
+    first.step(), second.step()
+    assert second.get_last_lr() == first.get_last_lr() == pytest.approx([0.5**4 * 0.01])
+
+
+def test_bad_schedules_are_refused():
+    sgd, other = two_groups(pf, "SGD"), two_groups(pf, "SGD")
+    with pytest.raises(ValueError, match="at least one scheduler"):
+        optim.ChainedScheduler([])
+    with pytest.raises(ValueError, match="index 1 belongs to another optimizer"):
+        optim.ChainedScheduler([optim.ExponentialLR(sgd, 0.5), optim.ExponentialLR(other, 0.5)])
+    with pytest.raises(ValueError, match="cannot be chained"):
+        optim.ChainedScheduler([optim.ReduceLROnPlateau(sgd)])
+    with pytest.raises(ValueError, match="momentum or beta1"):
+        optim.OneCycleLR(two_groups(pf, "Adagrad"), max_lr=1.0, total_steps=9)
+    with pytest.raises(ValueError, match="mode is invalid"):
+        optim.CyclicLR(sgd, 0.1, 1.0, mode="square")
+    with pytest.raises(ValueError, match="2 groups"):
+        optim.CyclicLR(sgd, [0.1], 1.0)
+    with pytest.raises(TypeError, match="lr_lambda should be a function"):
+        optim.MultiplicativeLR(sgd, 0.5)
+
+
+@pytest.mark.parametrize(("kind", "settings"), [("SGD", {"momentum": 0.9, "nesterov": True}), ("Adam", {}), ("LAMB", {})])
+def test_a_compiled_step_sees_the_momentum_of_a_cycle_and_is_traced_once(kind, settings):
+    traces = []
+
+    def make():
+        w = pf.nn.Parameter(pf.tensor([1.0, 2.0], dtype=pf.float64))
+        optimizer = getattr(optim, kind)([w], lr=0.1, **settings)
+        return w, optimizer, optim.OneCycleLR(optimizer, max_lr=0.1, total_steps=9)
+
+    def plain(w, optimizer, x):
+        loss = ((w - x) ** 2).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    def traced(x):
+        traces.append(1)
+        return plain(w, a, x)
+
+    (w, a, up), (v, b, down) = make(), make()
+    step = pf.compile(traced)
+    for number in range(8):
+        x = pf.from_numpy(np.array([number, -number], np.float64))
+        assert step(x).item() == pytest.approx(plain(v, b, x).item(), rel=1e-12)
+        up.step(), down.step()
+    np.testing.assert_allclose(w.numpy(), v.numpy(), rtol=1e-12)
+    assert len(traces) <= 2
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "RMSprop"])
+def test_steps_with_a_cycled_momentum_equal_torch(kind):
+    start = np.array([1.0, -2.0, 0.5])
+    w, v = pf.nn.Parameter(pf.tensor(start)), torch.nn.Parameter(torch.tensor(start))
+    mine, theirs = getattr(optim, kind)([w], lr=0.1), getattr(torch.optim, kind)([v], lr=0.1)
+    ours = optim.CyclicLR(mine, 0.01, 0.1, step_size_up=3)
+    other = torch.optim.lr_scheduler.CyclicLR(theirs, 0.01, 0.1, step_size_up=3)
+    for _ in range(8):
+        mine.zero_grad(), theirs.zero_grad()
+        (w**4).sum().backward(), (v**4).sum().backward()
+        mine.step(), theirs.step()
+        ours.step(), other.step()
+        np.testing.assert_allclose(w.numpy(), v.detach().numpy(), rtol=1e-10)
+
+
+def test_a_momentum_may_come_after_the_first_step():
+    w, v = pf.nn.Parameter(pf.tensor([1.0, 2.0])), torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+    mine, theirs = optim.SGD([w], lr=0.1), torch.optim.SGD([v], lr=0.1)
+    for number in range(4):
+        mine.zero_grad(), theirs.zero_grad()
+        (w**2).sum().backward(), (v**2).sum().backward()
+        mine.step(), theirs.step()
+        if number == 1:
+            mine.param_groups[0]["momentum"] = theirs.param_groups[0]["momentum"] = 0.5
+    np.testing.assert_allclose(w.numpy(), v.detach().numpy(), rtol=1e-6)
 
 
 def test_plateau_equals_torch():
