@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -10,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
 
-__all__ = ["apply_ufunc", "from_dlpack", "from_torch", "plain_arrays", "to_array"]
+__all__ = ["apply_ufunc", "dlpack_capsule", "from_dlpack", "from_torch", "plain_arrays", "to_array"]
 
 # NumPy's functions whose name here is another one.
 UFUNCS = {"absolute": "abs", "equal": "eq", "power": "pow", "invert": "bitwise_not"}
@@ -114,6 +115,46 @@ def from_dlpack(data: Any) -> Tensor:
     if str(getattr(data, "dtype", "")) == "torch.bfloat16":
         return from_torch(data)  # NumPy has no name for it
     return asarray(np.from_dlpack(data))
+
+
+def dlpack_capsule(array: np.ndarray[Any, Any], options: dict[str, Any]) -> Any:
+    """An array for other libraries. NumPy has no name for bfloat16: its bits go out, with the name put in after.
+
+    Example:
+        >>> import pyflame as pf, torch
+        >>> torch.from_dlpack(pf.tensor([1.5, 2.0], dtype=pf.bfloat16))
+        tensor([1.5000, 2.0000], dtype=torch.bfloat16)
+    """
+    if array.dtype != ml_dtypes.bfloat16:
+        return array.__dlpack__(**options)
+    capsule = array.view(np.uint16).__dlpack__(**options)
+    api = ctypes.pythonapi
+    api.PyCapsule_GetName.restype, api.PyCapsule_GetName.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    name = api.PyCapsule_GetName(capsule)
+    start = api.PyCapsule_GetPointer(capsule, name) + _DL_TENSORS[name]
+    _DLTensor.from_address(start).code = _BFLOAT
+    return capsule
+
+
+# Where the tensor stands in a capsule of each kind, and the code of bfloat16, as DLPack has them.
+_DL_TENSORS = {b"dltensor": 0, b"dltensor_versioned": 2 * 4 + 2 * ctypes.sizeof(ctypes.c_void_p) + 8}
+_BFLOAT = 4
+
+
+class _DLTensor(ctypes.Structure):
+    """The beginning of DLPack's tensor."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+    )
 
 
 def from_torch(data: Any) -> Tensor:

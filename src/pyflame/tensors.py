@@ -11,7 +11,7 @@ import numpy as np
 from pyflame.autograd.leaf import Leaf
 from pyflame.dtypes import DType, to_dtype
 from pyflame.evaluation import evaluate
-from pyflame.interop import apply_ufunc, plain_arrays
+from pyflame.interop import apply_ufunc, dlpack_capsule, plain_arrays
 from pyflame.lazy import Val, apply, leaf, mode_changes, modes, onnx
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import core
@@ -264,7 +264,7 @@ class Tensor(Methods):
         return function(*plain_arrays(args), **plain_arrays(kwargs))
 
     def __dlpack__(self, **options: Any) -> Any:
-        return _shared(self).__dlpack__(**options)
+        return dlpack_capsule(self._array(), options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -552,13 +552,6 @@ def _restore(cls: type, array: np.ndarray[Any, Any], requires_grad: bool, layout
     made = _new_handle(cls, leaf(array, to_dtype(array.dtype)))
     made._value.layout = layout
     return made.requires_grad_() if requires_grad else made
-
-
-def _shared(t: Tensor) -> np.ndarray[Any, Any]:
-    """The contents for another library: DLPack cannot say "read-only", and has no name for bfloat16 in NumPy."""
-    if t.dtype is DType.bfloat16:
-        raise TypeError("NumPy cannot export bfloat16 through DLPack; convert with .float() first")
-    return t._array()
 
 
 core._tensor_class[0] = Tensor

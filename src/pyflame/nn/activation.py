@@ -28,6 +28,7 @@ __all__ = [
     "LogSoftmax",
     "Mish",
     "PReLU",
+    "RReLU",
     "ReLU",
     "ReLU6",
     "SiLU",
@@ -79,6 +80,28 @@ class LeakyReLU(FunctionLayer):
     """
 
     function = F.leaky_relu
+
+
+class RReLU(Module):
+    """Negative values times a slope, drawn anew for each while training.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.RReLU(0.25, 0.75).eval()(pf.tensor([-8.0, 2.0])).numpy().tolist()
+        [-4.0, 2.0]
+    """
+
+    def __init__(self, lower: float = 1.0 / 8, upper: float = 1.0 / 3, inplace: bool = False) -> None:
+        super().__init__()
+        self.lower, self.upper, self.inplace = lower, upper, inplace
+
+    def forward(self, input: Any) -> Tensor:
+        """Elementwise."""
+        return F.rrelu(input, self.lower, self.upper, self.training, self.inplace)
+
+    def extra_repr(self) -> str:
+        """The slopes."""
+        return f"lower={self.lower}, upper={self.upper}" + (", inplace=True" if self.inplace else "")
 
 
 class ELU(FunctionLayer):

@@ -1,9 +1,10 @@
-"""Hooks behind a module: called when gradients have passed it."""
+"""Hooks behind a module: called when gradients come to it, and when they have passed it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyflame.autograd.function import with_gradient
 from pyflame.ops.creation import clone
 from pyflame.tensors import Tensor
 
@@ -49,8 +50,14 @@ class _Watch:
         return replaced
 
 
-def watch_backward(module: Module, hooks: list[Callable[..., Any]], args: tuple[Any, ...], kwargs: Any) -> Any:
-    """Call `forward` with hooks on the gradients of its inputs and outputs."""
+def watch_backward(
+    module: Module,
+    hooks: list[Callable[..., Any]],
+    before: list[Callable[..., Any]],
+    args: tuple[Any, ...],
+    kwargs: Any,
+) -> Any:
+    """Call `forward` with hooks on the gradients of its inputs and outputs, and others before those of its outputs."""
     needing = [i for i, a in enumerate(args) if isinstance(a, Tensor) and a.requires_grad]
     inner = [clone(a) if i in needing else a for i, a in enumerate(args)]
     output = module.forward(*inner, **kwargs)
@@ -62,4 +69,37 @@ def watch_backward(module: Module, hooks: list[Callable[..., Any]], args: tuple[
     for place, part in enumerate(parts):
         if isinstance(part, Tensor) and part.requires_grad:
             part.register_hook(lambda g, place=place: watch.at_output(place, g))
-    return output
+    return _with_hooks_before(module, before, output) if before else output
+
+
+def _with_hooks_before(module: Module, hooks: list[Callable[..., Any]], output: Any) -> Any:
+    """The output, with hooks that see the gradients of all its parts at once and may change them."""
+    parts = list(output) if isinstance(output, tuple | list) else [output]
+    needing = [i for i, part in enumerate(parts) if isinstance(part, Tensor) and part.requires_grad]
+    if not needing:
+        return output
+
+    def rule(*grads: Any) -> list[Any]:
+        listed: list[Any] = [None] * len(parts)
+        for place, gradient in zip(needing, grads, strict=True):
+            listed[place] = gradient
+        for hook in hooks:
+            changed = hook(module, tuple(listed))
+            if changed is None:
+                continue
+            given = list(changed) if isinstance(changed, tuple | list) else [changed]
+            if len(given) != len(parts):
+                raise RuntimeError(
+                    "Backward pre hook returned an invalid number of grad_output, "
+                    f"got {len(given)}, but expected {len(parts)}"
+                )
+            listed = given
+        return [listed[place] for place in needing]
+
+    inner = [parts[place] for place in needing]
+    made = with_gradient(type(module).__name__, [part.detach() for part in inner], inner, rule)
+    for place, part in zip(needing, made, strict=True):
+        parts[place] = part
+    if not isinstance(output, tuple | list):
+        return parts[0]
+    return output._make(parts) if hasattr(output, "_make") else type(output)(parts)  # type: ignore[attr-defined]

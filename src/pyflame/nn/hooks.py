@@ -70,11 +70,11 @@ class HookTable:
                 args, kwargs = _both(changed)
             else:
                 args = changed if isinstance(changed, tuple) else (changed,)
-        backward = list(self.tables.get("backward", {}).values())
-        if backward:
+        backward, before = (list(self.tables.get(kind, {}).values()) for kind in ("backward", "backward_pre"))
+        if backward or before:
             from pyflame.nn.backward_hooks import watch_backward
 
-            output = watch_backward(module, backward, args, kwargs)
+            output = watch_backward(module, backward, before, args, kwargs)
         else:
             output = module.forward(*args, **kwargs)
         for number, hook in list(self.tables.get("forward", {}).items()):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BCELoss",
     "BCEWithLogitsLoss",
+    "CTCLoss",
     "CosineEmbeddingLoss",
     "CrossEntropyLoss",
     "GaussianNLLLoss",
@@ -26,6 +27,8 @@ __all__ = [
     "L1Loss",
     "MSELoss",
     "MarginRankingLoss",
+    "MultiLabelMarginLoss",
+    "MultiLabelSoftMarginLoss",
     "MultiMarginLoss",
     "NLLLoss",
     "PoissonNLLLoss",
@@ -36,6 +39,7 @@ __all__ = [
 
 # What a loss is called with; all other parameters of its function are settings.
 INPUTS = ("input", "target", "var", "input1", "input2", "anchor", "positive", "negative")
+INPUTS += ("log_probs", "targets", "input_lengths", "target_lengths")
 # Settings that are tensors and move with the module.
 TENSORS = ("weight", "pos_weight")
 
@@ -283,3 +287,43 @@ class TripletMarginLoss(_Loss):
     """
 
     function = F.triplet_margin_loss
+
+
+class MultiLabelSoftMarginLoss(_Loss):
+    """Every class by itself, belonged to or not.
+
+    Example:
+        >>> import pyflame as pf
+        >>> loss = pf.nn.MultiLabelSoftMarginLoss()(pf.tensor([[99.0, -99.0]]), pf.tensor([[1.0, 0.0]]))
+        >>> round(loss.item(), 6)
+        0.0
+    """
+
+    function = F.multilabel_soft_margin_loss
+
+
+class MultiLabelMarginLoss(_Loss):
+    """The classes of a sample beat all others by a margin.
+
+    Example:
+        >>> import pyflame as pf
+        >>> target = pf.tensor([[1, -1]], dtype=pf.int64)
+        >>> pf.nn.MultiLabelMarginLoss()(pf.tensor([[0.0, 2.0]]), target).numpy().item()
+        0.0
+    """
+
+    function = F.multilabel_margin_loss
+
+
+class CTCLoss(_Loss):
+    """Label sequences that are not aligned with the outputs.
+
+    Example:
+        >>> import pyflame as pf
+        >>> scores = pf.log_softmax(pf.zeros([3, 1, 2]), dim=-1)
+        >>> loss = pf.nn.CTCLoss(reduction="sum")(scores, pf.tensor([[1]], dtype=pf.int64), [3], [1])
+        >>> round(loss.item(), 4)
+        0.2877
+    """
+
+    function = F.ctc_loss

@@ -329,6 +329,24 @@ class Module:
             if tensor.dtype.is_floating_point and tensor.dtype is not dtype:
                 tensor.data = tensor.detach().to(dtype)
 
+    def type(self, dst_type: Any) -> Self:
+        """Convert all parameters and buffers to an element type, those of whole numbers too.
+
+        Example:
+            >>> import pyflame as pf
+            >>> layer = pf.nn.BatchNorm1d(2).type(pf.float64)
+            >>> layer.weight.dtype, layer.num_batches_tracked.dtype
+            (pyflame.float64, pyflame.float64)
+        """
+        dtype = to_dtype(dst_type)
+        tensors = [*self.parameters(), *self.buffers()]
+        if not dtype.is_floating_point and any(t.requires_grad for t in tensors):
+            raise RuntimeError(f"parameters that require gradients must be floating point. Received: {dtype.name}")
+        for tensor in tensors:
+            if tensor.dtype is not dtype:
+                tensor.data = tensor.detach().to(dtype)
+        return self
+
     def cpu(self) -> Self:
         """As it is: this is where modules are."""
         return self.to("cpu")
@@ -435,6 +453,21 @@ class Module:
         With `with_kwargs` it is called as `hook(module, args, kwargs)`, and gives both back.
         """
         return self._hooks.add("forward_pre", hook, prepend, with_kwargs)
+
+    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
+        """Call `hook(module, grad_output)` when gradients come to the module's outputs.
+
+        What it returns, if not None, are the gradients that go on through the module.
+
+        Example:
+            >>> import pyflame as pf
+            >>> layer, x = pf.nn.Linear(2, 1), pf.ones([1, 2], requires_grad=True)
+            >>> handle = layer.register_full_backward_pre_hook(lambda module, grads: (grads[0] * 0,))
+            >>> layer(x).sum().backward()
+            >>> x.grad.numpy().tolist()
+            [[0.0, 0.0]]
+        """
+        return self._hooks.add("backward_pre", hook, prepend)
 
     def register_full_backward_hook(self, hook: Callable[..., Any], *, prepend: bool = False) -> RemovableHandle:
         """Call `hook(module, grad_input, grad_output)` once the gradient has passed the module."""

@@ -21,6 +21,7 @@ __all__ = [
     "ConstantPad1d",
     "ConstantPad2d",
     "ConstantPad3d",
+    "Fold",
     "PixelShuffle",
     "PixelUnshuffle",
     "ReflectionPad1d",
@@ -190,6 +191,32 @@ class Unfold(Module):
     def extra_repr(self) -> str:
         """The settings."""
         names = ("kernel_size", "dilation", "padding", "stride")
+        return ", ".join(f"{name}={getattr(self, name)}" for name in names)
+
+
+class Fold(Module):
+    """Patches as columns, summed up into images: what `Unfold` took apart.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.Fold((4, 4), 2)(pf.ones([1, 12, 9])).shape
+        [1, 3, 4, 4]
+    """
+
+    def __init__(
+        self, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+    ) -> None:
+        super().__init__()
+        self.output_size, self.kernel_size = output_size, kernel_size
+        self.dilation, self.padding, self.stride = dilation, padding, stride
+
+    def forward(self, input: Any) -> Tensor:
+        """[N, C, *output_size]."""
+        return F.fold(input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        names = ("output_size", "kernel_size", "dilation", "padding", "stride")
         return ", ".join(f"{name}={getattr(self, name)}" for name in names)
 
 

@@ -5,11 +5,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
+from pyflame.arrays import adopt
 from pyflame.nn import functional as F
 from pyflame.nn import init
 from pyflame.nn.making import empty_parameter
 from pyflame.nn.module import Module
+from pyflame.nn.packed import run_packed
+from pyflame.nn.utils.rnn import PackedSequence
 from pyflame.ops.activation import relu, sigmoid
+from pyflame.ops.arithmetic import where
 from pyflame.ops.core import call_many
 from pyflame.ops.creation import zeros
 from pyflame.ops.pointwise import tanh
@@ -18,6 +24,7 @@ from pyflame_rt.graph.errors import ShapeMismatchError
 
 if TYPE_CHECKING:
     from pyflame.dtypes import DType
+    from pyflame.nn.packed import Lengths
     from pyflame.tensors import Tensor
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
@@ -82,8 +89,16 @@ class _Recurrent(Module):
     def flatten_parameters(self) -> None:
         """Does nothing: weights are packed when a graph is compiled."""
 
-    def forward(self, input: Any, hx: Any = None) -> tuple[Tensor, Any]:
-        """Outputs of the last layer at all steps, and the last state(s) of all layers."""
+    def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
+        """Outputs of the last layer at all steps, and the last state(s) of all layers.
+
+        Args:
+            input: Sequences [L, N, input_size] ([N, L, input_size] if `batch_first`), one of them [L, input_size],
+                or a `PackedSequence`, for which the outputs are packed too and states are those at each one's end.
+            hx: The first state(s); zeros if not given.
+        """
+        if isinstance(input, PackedSequence):
+            return run_packed(self, input, hx)
         single = len(input.shape) == 2
         x = input.unsqueeze(1) if single else input.transpose(0, 1) if self.batch_first else input
         if len(x.shape) != 3 or x.shape[-1] != self.input_size:
@@ -122,14 +137,27 @@ class _Recurrent(Module):
         return states
 
     def _layer(self, x: Tensor, layer: int, states: list[Tensor]) -> list[Tensor]:
-        """One layer through the operator: outputs [L, N, directions * hidden] and last states."""
+        """One layer: outputs [L, N, directions * hidden] and last states."""
         names = self._suffixes(layer)
-        w, r = (stack([self._ordered(getattr(self, f"weight_{kind}_{n}")) for n in names]) for kind in ("ih", "hh"))
+        weights = [getattr(self, f"weight_ih_{n}") for n in names]
+        return self._operate(x, names, weights, states, "bidirectional" if self.bidirectional else "forward")
+
+    def _run_lengths(self, x: Tensor, name: str, states: list[Tensor], lengths: Lengths) -> list[Tensor]:
+        """One direction over sequences of different lengths: outputs [L, N, hidden] and states at their ends."""
+        weight = getattr(self, f"weight_ih_{name}")
+        y, *_ = self._operate(x, [name], [weight], [state.unsqueeze(0) for state in states], "forward")
+        return [y, lengths.ends(y)]
+
+    def _operate(
+        self, x: Tensor, names: list[str], weights: list[Tensor], states: list[Tensor], direction: str
+    ) -> list[Tensor]:
+        """The operator: outputs [L, N, directions * hidden] and last states."""
+        w = stack([self._ordered(weight) for weight in weights])
+        r = stack([self._ordered(getattr(self, f"weight_hh_{n}")) for n in names])
         b = None
         if self.bias:
             pairs = [(getattr(self, f"bias_ih_{n}"), getattr(self, f"bias_hh_{n}")) for n in names]
             b = stack([cat([self._ordered(i), self._ordered(h)], dim=0) for i, h in pairs])
-        direction = "bidirectional" if self.bidirectional else "forward"
         y, *ends = call_many(
             self.operator, x, w, r, b, None, *states, direction=direction, hidden_size=self.hidden_size, **self._more()
         )
@@ -201,7 +229,21 @@ class LSTM(_Recurrent):
         ys, hs, cs = ([parts[which] for parts in made] for which in range(3))
         return [cat(ys, dim=-1) if len(ys) > 1 else ys[0], stack(hs), stack(cs)]
 
-    def _projected(self, x: Tensor, name: str, h: Tensor, c: Tensor, backwards: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _run_lengths(self, x: Tensor, name: str, states: list[Tensor], lengths: Lengths) -> list[Tensor]:
+        """One direction over sequences of different lengths: outputs [L, N, hidden] and states at their ends."""
+        if self.proj_size:
+            return list(self._projected(x, name, *states, 0, lengths))
+        weight = getattr(self, f"weight_ih_{name}")
+        if not lengths.equal:
+            # A further input shuts the input gate and opens the forget gate where a sequence is over: cells stay.
+            shut = np.repeat(np.array([-1e4, 1e4, 0, 0], x.dtype.numpy), self.hidden_size)[:, None]
+            x, weight = cat([x, lengths.filling(x.dtype)], dim=-1), cat([weight, adopt(shut)], dim=1)
+        y, _, c = self._operate(x, [name], [weight], [state.unsqueeze(0) for state in states], "forward")
+        return [y, lengths.ends(y), c.squeeze(0)]
+
+    def _projected(
+        self, x: Tensor, name: str, h: Tensor, c: Tensor, backwards: int, lengths: Lengths | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         weight, again, narrow = (getattr(self, f"weight_{kind}_{name}") for kind in ("ih", "hh", "hr"))
         biases = (getattr(self, f"bias_{kind}_{name}") if self.bias else None for kind in ("ih", "hh"))
         bias, bias_again = biases
@@ -210,9 +252,11 @@ class LSTM(_Recurrent):
         outputs = []
         for step in reversed(steps) if backwards else steps:
             i, f, g, o = (before[step] + F.linear(h, again, bias_again)).chunk(4, dim=-1)
-            c = sigmoid(f) * c + sigmoid(i) * tanh(g)
-            h = F.linear(sigmoid(o) * tanh(c), narrow)
-            outputs.append(h)
+            new = sigmoid(f) * c + sigmoid(i) * tanh(g)
+            shown = F.linear(sigmoid(o) * tanh(new), narrow)
+            outputs.append(shown)
+            alive = None if lengths is None or lengths.equal else lengths.alive(step)
+            c, h = (new, shown) if alive is None else (where(alive, new, c), where(alive, shown, h))
         return stack(outputs[::-1] if backwards else outputs), h, c
 
     def extra_repr(self) -> str:

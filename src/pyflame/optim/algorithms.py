@@ -31,7 +31,7 @@ def _betas(beta1: float, beta2: float, betas: tuple[float, float] | None) -> tup
 
 
 def _rates(s: Slots, group: dict[str, Any]) -> tuple[Any, Any, float]:
-    """How slowly the averages change: the first rate, what it leaves, the second; tensors where a scheduler varies it."""
+    """How slowly the averages change: the first rate, what it leaves, the second; tensors if a scheduler varies it."""
     beta1, beta2 = group["betas"]
     return s.get("beta1", beta1), s.get("rest1", 1 - beta1), beta2
 

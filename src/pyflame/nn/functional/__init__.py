@@ -1,6 +1,7 @@
 """Layers as functions, with torch's names and defaults."""
 
 from pyflame.nn.functional.attention import scaled_dot_product_attention
+from pyflame.nn.functional.bags import embedding_bag
 from pyflame.nn.functional.convolution import (
     bilinear,
     conv1d,
@@ -11,7 +12,8 @@ from pyflame.nn.functional.convolution import (
     conv_transpose3d,
     linear,
 )
-from pyflame.nn.functional.dropout import alpha_dropout, dropout, dropout1d, dropout2d, dropout3d
+from pyflame.nn.functional.ctc import ctc_loss
+from pyflame.nn.functional.dropout import alpha_dropout, dropout, dropout1d, dropout2d, dropout3d, rrelu
 from pyflame.nn.functional.loss import (
     bce_loss,
     bce_with_logits,
@@ -35,6 +37,7 @@ from pyflame.nn.functional.loss import (
     soft_margin_loss,
     triplet_margin_loss,
 )
+from pyflame.nn.functional.multilabel import multilabel_margin_loss, multilabel_soft_margin_loss
 from pyflame.nn.functional.normalization import (
     batch_norm,
     group_norm,
@@ -63,7 +66,7 @@ from pyflame.nn.functional.pooling import (
 )
 from pyflame.nn.functional.sparse import embedding, one_hot
 from pyflame.nn.functional.unpooling import max_unpool1d, max_unpool2d, max_unpool3d
-from pyflame.nn.functional.vision import affine_grid, grid_sample, interpolate, unfold, upsample
+from pyflame.nn.functional.vision import affine_grid, fold, grid_sample, interpolate, unfold, upsample
 from pyflame.ops.activation import (
     celu,
     elu,
@@ -122,12 +125,15 @@ __all__ = [
     "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
+    "ctc_loss",
     "dropout",
     "dropout1d",
     "dropout2d",
     "dropout3d",
     "elu",
     "embedding",
+    "embedding_bag",
+    "fold",
     "gaussian_nll_loss",
     "gelu",
     "glu",
@@ -162,6 +168,8 @@ __all__ = [
     "mish",
     "mse_loss",
     "multi_margin_loss",
+    "multilabel_margin_loss",
+    "multilabel_soft_margin_loss",
     "nll_loss",
     "normalize",
     "one_hot",
@@ -174,6 +182,7 @@ __all__ = [
     "relu",
     "relu6",
     "rms_norm",
+    "rrelu",
     "scaled_dot_product_attention",
     "selu",
     "sigmoid",

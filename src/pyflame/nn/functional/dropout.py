@@ -1,18 +1,19 @@
-"""Values left out at random."""
+"""Values left out, or slopes drawn, at random."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyflame.ops.activation import leaky_relu
 from pyflame.ops.arithmetic import where
 from pyflame.ops.creation import full
-from pyflame.random import bernoulli
+from pyflame.random import bernoulli, uniform
 from pyflame.random import dropout as _dropout
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
 
-__all__ = ["alpha_dropout", "dropout", "dropout1d", "dropout2d", "dropout3d"]
+__all__ = ["alpha_dropout", "dropout", "dropout1d", "dropout2d", "dropout3d", "rrelu"]
 
 
 def _chance(p: float) -> float:
@@ -96,3 +97,24 @@ def alpha_dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bo
     a = ((1 - p) * (1 + p * saturated**2)) ** -0.5 if p < 1 else 0.0
     y = where(keep, input, full(list(input.shape), saturated, dtype=input.dtype)) * a - a * saturated * p
     return _kept(input, y, inplace)
+
+
+def rrelu(
+    input: Any, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False
+) -> Tensor:
+    """Negative values times a slope: drawn anew for each while training, halfway between `lower` and `upper` else.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.functional.rrelu(pf.tensor([-8.0, 2.0]), 0.25, 0.75).numpy().tolist()
+        [-4.0, 2.0]
+        >>> low, high = pf.nn.functional.rrelu(pf.full([2], -1.0), 0.25, 0.75, training=True).numpy()
+        >>> bool(-0.75 <= low <= -0.25)
+        True
+    """
+    if lower > upper:
+        raise ValueError(f"lower must be at most upper. Received: {lower}, {upper}")
+    if not training:
+        return _kept(input, leaky_relu(input, (lower + upper) / 2), inplace)
+    slopes = uniform(list(input.shape), lower, upper, dtype=input.dtype)
+    return _kept(input, input * where(input <= 0, slopes, 1.0), inplace)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyflame.dtypes import DType
-from pyflame.nn.functional.windows import sizes
+from pyflame.nn.functional.windows import batched, sizes, unbatched
 from pyflame.ops.core import call, const, rounded_once
+from pyflame_rt.graph.errors import ShapeMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyflame.tensors import Tensor
 
-__all__ = ["affine_grid", "grid_sample", "interpolate", "unfold", "upsample"]
+__all__ = ["affine_grid", "fold", "grid_sample", "interpolate", "unfold", "upsample"]
 
 MODES = {"nearest": "nearest", "nearest-exact": "nearest", "linear": "linear", "bilinear": "linear"}
 MODES |= {"trilinear": "linear", "bicubic": "cubic"}
@@ -101,7 +102,7 @@ def unfold(
     padding: int | Sequence[int] = 0,
     stride: int | Sequence[int] = 1,
 ) -> Tensor:
-    """The windows of [N, C, H, W] as columns: [N, C * kh * kw, windows].
+    """The windows of [N, C, H, W], or [C, H, W], as columns: [N, C * kh * kw, windows].
 
     Example:
         >>> import pyflame as pf
@@ -112,7 +113,8 @@ def unfold(
 
     (kh, kw), (dh, dw) = sizes(kernel_size, 2, "kernel_size"), sizes(dilation, 2, "dilation")
     (ph, pw), (sh, sw) = sizes(padding, 2, "padding"), sizes(stride, 2, "stride")
-    x = pad(input, [pw, pw, ph, ph]) if ph or pw else input
+    x, had_batch = batched(input, 4, "unfold")
+    x = pad(x, [pw, pw, ph, ph]) if ph or pw else x
     rows = (x.shape[2] - dh * (kh - 1) - 1) // sh + 1
     columns = (x.shape[3] - dw * (kw - 1) - 1) // sw + 1
     if rows <= 0 or columns <= 0:
@@ -122,4 +124,54 @@ def unfold(
         for i in range(kh)
         for j in range(kw)
     ]
-    return stack(taps, dim=2).reshape([x.shape[0], x.shape[1] * kh * kw, rows * columns])
+    return unbatched(stack(taps, dim=2).reshape([x.shape[0], x.shape[1] * kh * kw, rows * columns]), had_batch)
+
+
+@rounded_once
+def fold(
+    input: Any,
+    output_size: int | Sequence[int],
+    kernel_size: int | Sequence[int],
+    dilation: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    stride: int | Sequence[int] = 1,
+) -> Tensor:
+    """Columns [N, C * kh * kw, windows], or without N, summed up into images [N, C, H, W]: what `unfold` took apart.
+
+    Args:
+        input: The windows as columns.
+        output_size: The size of the images.
+        kernel_size: The size of a window.
+        dilation: The distance of the pixels of a window.
+        padding: Zeros that `unfold` was to put around the images.
+        stride: The distance of the windows.
+
+    Example:
+        >>> import pyflame as pf
+        >>> columns = pf.nn.functional.unfold(pf.ones([1, 1, 2, 3]), 2)
+        >>> pf.nn.functional.fold(columns, (2, 3), 2).numpy().tolist()
+        [[[[1.0, 2.0, 1.0], [1.0, 2.0, 1.0]]]]
+    """
+    x, had_batch = batched(input, 3, "fold")
+    image, kernel = sizes(output_size, 2, "output_size"), sizes(kernel_size, 2, "kernel_size")
+    steps, apart, pads = sizes(stride, 2, "stride"), sizes(dilation, 2, "dilation"), sizes(padding, 2, "padding")
+    if min((*image, *kernel, *steps, *apart)) <= 0 or min(pads) < 0:
+        raise ValueError(
+            f"sizes must be positive and padding not negative. Received: output_size={image}, kernel_size={kernel}, "
+            f"stride={steps}, dilation={apart}, padding={pads}"
+        )
+    if x.shape[1] % (kernel[0] * kernel[1]):
+        raise ShapeMismatchError(
+            f"Expected size of input's dimension 1 to be divisible by the product of kernel_size, but got "
+            f"input.size(1)={x.shape[1]} and kernel_size={kernel}"
+        )
+    each = [
+        (n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in zip(image, pads, apart, kernel, steps, strict=True)
+    ]
+    if min(each) <= 0 or x.shape[2] != each[0] * each[1]:
+        raise ShapeMismatchError(
+            f"Given output_size={image}, kernel_size={kernel}, dilation={apart}, padding={pads}, stride={steps}, "
+            f"expected {each[0]} x {each[1]} windows in input's last dimension, but got {x.shape[2]}"
+        )
+    settings = {"dilations": apart, "pads": (*pads, *pads), "strides": steps}
+    return unbatched(call("Col2Im", x, image, kernel, **settings), had_batch)

@@ -18,6 +18,9 @@ BITS = RNG.integers(0, 2, size=(N, C)).astype(float)
 SIGNS = np.array([1.0, -1, 1, 1, -1, -1])
 WEIGHT = RNG.uniform(0.5, 2, size=C)
 OTHER = RNG.normal(size=(N, C))
+LISTS = np.array(
+    [[3, 0, -1, 1, 2], [-1, 0, 0, 0, 0], [0, 1, 2, 3, 4], [4, -1, -1, 2, 1], [1, 2, -1, 0, 0], [2, 2, -1, 0, 0]]
+)
 THIRD = RNG.normal(size=(N, C))
 IMAGES, MAPS = RNG.normal(size=(2, C, 3, 4)), RNG.integers(0, C, size=(2, 3, 4))
 
@@ -52,6 +55,11 @@ CASES = [
     ("HingeEmbeddingLoss", {}, (LOGITS[:, 0], SIGNS)),
     ("SoftMarginLoss", {}, (LOGITS[:, 0], SIGNS)),
     ("MultiMarginLoss", {"p": 2, "margin": 0.5}, (LOGITS, LABELS)),
+    ("MultiLabelSoftMarginLoss", {}, (LOGITS, BITS)),
+    ("MultiLabelSoftMarginLoss", {"weight": WEIGHT}, (LOGITS, BITS)),
+    ("MultiLabelSoftMarginLoss", {}, (IMAGES, (IMAGES > 0) * 1.0)),
+    ("MultiLabelMarginLoss", {}, (LOGITS, LISTS)),
+    ("MultiLabelMarginLoss", {}, (LOGITS[0], LISTS[1])),
     ("TripletMarginLoss", {"swap": True}, (LOGITS, OTHER, THIRD)),
 ]
 
