@@ -61,7 +61,8 @@ def backward(
         tensors: outputs, one number each unless gradients for them are given.
         grad_tensors: the gradient of each output.
         grad_output: the same, under its other name.
-        retain_graph: allow a further pass over the same graph.
+        retain_graph: allow a further pass over the same graph when its values are known. Until they are, nothing has
+            been given up, and a graph can be differentiated again in any case.
         create_graph: let the gradients be differentiated in turn.
         inputs: only these leaves get a gradient.
         accumulate: add to gradients that are there; False replaces them.

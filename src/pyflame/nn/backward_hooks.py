@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyflame.autograd.function import with_gradient
+from pyflame.lazy import modes
 from pyflame.ops.creation import clone
 from pyflame.tensors import Tensor
 
@@ -58,6 +59,8 @@ def watch_backward(
     kwargs: Any,
 ) -> Any:
     """Call `forward` with hooks on the gradients of its inputs and outputs, and others before those of its outputs."""
+    if not modes.grad:
+        return module.forward(*args, **kwargs)
     needing = [i for i, a in enumerate(args) if isinstance(a, Tensor) and a.requires_grad]
     inner = [clone(a) if i in needing else a for i, a in enumerate(args)]
     output = module.forward(*inner, **kwargs)

@@ -336,7 +336,7 @@ class Module:
             >>> import pyflame as pf
             >>> layer = pf.nn.BatchNorm1d(2).type(pf.float64)
             >>> layer.weight.dtype, layer.num_batches_tracked.dtype
-            (pyflame.float64, pyflame.float64)
+            (DType.float64, DType.float64)
         """
         dtype = to_dtype(dst_type)
         tensors = [*self.parameters(), *self.buffers()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -66,7 +66,7 @@ class Recurrent(Protocol):
 
     input_size: int
     num_layers: int
-    states: Any
+    states: ClassVar[int]
     dropout: float
     training: bool
 

@@ -232,7 +232,7 @@ class LSTM(_Recurrent):
     def _run_lengths(self, x: Tensor, name: str, states: list[Tensor], lengths: Lengths) -> list[Tensor]:
         """One direction over sequences of different lengths: outputs [L, N, hidden] and states at their ends."""
         if self.proj_size:
-            return list(self._projected(x, name, *states, 0, lengths))
+            return list(self._projected(x, name, states[0], states[1], 0, lengths))
         weight = getattr(self, f"weight_ih_{name}")
         if not lengths.equal:
             # A further input shuts the input gate and opens the forget gate where a sequence is over: cells stay.

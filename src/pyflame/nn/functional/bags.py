@@ -92,14 +92,13 @@ def _check(input: Any, offsets: Any, mode: str, by_frequency: bool, shares: Any)
         raise NotImplementedError("embedding_bag: max mode does not support scaling the gradient by the frequency")
     if input.dtype.is_floating_point:
         raise TypeError(f"input must be whole numbers. Received: {input.dtype.name}")
-    if len(input.shape) == 2 and offsets is not None:
-        raise ValueError("if input is 2D, then offsets has to be None, as input is treated as bags of one length")
-    if len(input.shape) == 1 and offsets is None:
-        raise ValueError("offsets has to be a 1D Tensor, not None, when input is 1D")
-    if len(input.shape) == 1 and len(offsets.shape) != 1:
-        raise ValueError(f"offsets has to be a 1D Tensor. Received: {list(offsets.shape)}")
     if len(input.shape) not in (1, 2):
         raise ValueError(f"input has to be 1D or 2D Tensor. Received: {len(input.shape)} dimensions")
+    if len(input.shape) == 2 and offsets is not None:
+        raise ValueError("if input is 2D, then offsets has to be None, as input is treated as bags of one length")
+    if len(input.shape) == 1 and (offsets is None or len(offsets.shape) != 1):
+        given = "None" if offsets is None else f"{list(offsets.shape)}"
+        raise ValueError(f"offsets has to be a 1D Tensor when input is 1D. Received: {given}")
 
 
 def _flat(input: Any, offsets: Any, last: bool) -> tuple[Tensor, tuple[Tensor, int]]:

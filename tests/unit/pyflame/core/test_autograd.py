@@ -126,6 +126,14 @@ def test_a_graph_is_released_by_its_backward_pass():
     assert loss._value.expr is None
     with pytest.raises(RuntimeError, match="retain_graph"):
         loss.backward()
+    pending = (w.exp() * w).sum()  # nothing of it has been computed, so nothing has been given up
+    w.grad = None
+    pending.backward()
+    pending.backward()
+    want = 2 * 3 * np.exp(2.0)
+    assert w.grad.item() == pytest.approx(want, rel=1e-6)
+    with pytest.raises(RuntimeError, match="retain_graph"):
+        pending.backward()
     again = (w * w).sum()
     again.backward(retain_graph=True)
     again.eval()

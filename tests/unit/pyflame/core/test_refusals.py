@@ -47,3 +47,17 @@ def test_functions_of_numpy_take_tensors():
 def test_bfloat16_comes_from_torch():
     torch = pytest.importorskip("torch")
     assert pf.from_dlpack(torch.ones(2, dtype=torch.bfloat16)).dtype == pf.bfloat16
+
+
+def test_bfloat16_goes_to_torch():
+    torch = pytest.importorskip("torch")
+    x = pf.tensor([[1.5, -2.0, float("inf")]], dtype=pf.bfloat16)
+    got = torch.from_dlpack(x)
+    assert got.dtype is torch.bfloat16
+    assert got.tolist() == x.tolist()
+    assert torch.utils.dlpack.from_dlpack(x.__dlpack__()).tolist() == x.tolist()  # the capsule without a version
+    assert torch.from_dlpack(x.t()).tolist() == x.t().tolist()
+    del x
+    assert got.tolist() == [[1.5, -2.0, float("inf")]]  # the memory lives on
+    assert torch.from_dlpack(pf.zeros([0], dtype=pf.bfloat16)).shape == (0,)
+    assert pf.from_dlpack(torch.from_dlpack(pf.ones([2], dtype=pf.bfloat16))).dtype is pf.bfloat16

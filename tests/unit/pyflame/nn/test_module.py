@@ -235,3 +235,66 @@ def test_mistaken_shapes_are_told():
         pf.nn.BatchNorm2d(3)(pf.ones([2, 4, 2, 2]))
     with pytest.warns(UserWarning, match="broadcast"):
         pf.nn.MSELoss()(pf.ones([4, 1]), pf.ones([4]))
+
+
+class Two(pf.nn.Module):
+    """Two outputs, of which the second may be left alone."""
+
+    def forward(self, x):
+        return x * 2, x * x
+
+
+def test_hooks_before_the_backward_equal_torch():
+    class Other(torch.nn.Module):
+        def forward(self, x):
+            return x * 2, x * x
+
+    seen = {pf: [], torch: []}
+    results = []
+    for library, module in ((pf, Two()), (torch, Other())):
+
+        def before(_, grads, library=library):
+            seen[library].append([None if g is None else g.tolist() for g in grads])
+            return tuple(None if g is None else g * 3 for g in grads)
+
+        def after(_, grad_input, grad_output, library=library):
+            seen[library].append([None if g is None else g.tolist() for g in (*grad_input, *grad_output)])
+
+        module.register_full_backward_pre_hook(before)
+        module.register_full_backward_hook(after)
+        x = library.tensor([1.0, 2.0], requires_grad=True)
+        a, b = module(x)
+        (a.sum() + (b * 5).sum()).backward()
+        results.append(x.grad.tolist())
+    assert results[0] == results[1] == [36.0, 66.0]
+    assert seen[pf] == seen[torch]
+
+
+def test_hooks_before_the_backward_see_what_came_and_can_be_removed():
+    module, seen = Two(), []
+    handle = module.register_full_backward_pre_hook(lambda _, grads: seen.append([g is None for g in grads]))
+    first = []
+    module.register_full_backward_pre_hook(lambda *_: first.append(len(seen)), prepend=True)
+    x = pf.tensor([3.0], requires_grad=True)
+    module(x)[1].sum().backward()
+    assert (seen, first, x.grad.tolist()) == ([[True, False]], [0], [6.0])
+    handle.remove()
+    module(x)[0].sum().backward()
+    assert len(seen) == 1
+    module.register_full_backward_pre_hook(lambda _, grads: grads[:1])
+    with pytest.raises(RuntimeError, match="got 1, but expected 2"):
+        module(x)[0].sum().backward()
+    with pf.no_grad():
+        assert module(x)[0].item() == 6.0
+
+
+def test_all_of_a_module_in_one_type():
+    ours, theirs = pf.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3)
+    assert ours.type(pf.float64) is ours
+    theirs.type(torch.float64)
+    for name, tensor in theirs.state_dict().items():
+        assert ours.state_dict()[name].dtype.name == str(tensor.dtype).removeprefix("torch.")
+    with pytest.raises(RuntimeError, match="must be floating point"):
+        ours.type(pf.int32)
+    ours.requires_grad_(False)
+    assert ours.type("int32").weight.dtype is pf.int32

@@ -255,7 +255,9 @@ def test_bad_schedules_are_refused():
         optim.MultiplicativeLR(sgd, 0.5)
 
 
-@pytest.mark.parametrize(("kind", "settings"), [("SGD", {"momentum": 0.9, "nesterov": True}), ("Adam", {}), ("LAMB", {})])
+@pytest.mark.parametrize(
+    ("kind", "settings"), [("SGD", {"momentum": 0.9, "nesterov": True}), ("Adam", {}), ("LAMB", {})]
+)
 def test_a_compiled_step_sees_the_momentum_of_a_cycle_and_is_traced_once(kind, settings):
     traces = []
 
