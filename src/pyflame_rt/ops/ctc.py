@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyflame_rt.graph import Shape, TensorType
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.registry import primitive
 from pyflame_rt.ops.shape import Unsqueeze
 
