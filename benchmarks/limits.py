@@ -45,7 +45,7 @@ def session_of(name: str, threads: int = 0) -> tuple[pyflame_rt.InferenceSession
     return pyflame_rt.InferenceSession(made.model().SerializeToString(), options), made.feeds
 
 
-def once(session: pyflame_rt.InferenceSession, feed: dict[str, np.ndarray], seconds: float) -> float:
+def once(session: Any, feed: dict[str, np.ndarray], seconds: float) -> float:
     """Median time of a run, over so many seconds."""
     times: list[float] = []
     while sum(times) < seconds or len(times) < 9:
