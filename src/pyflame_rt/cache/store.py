@@ -188,6 +188,8 @@ class Store:
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             return tempfile.mkstemp(_TEMPORARY, dir=folder)
+        except FileNotFoundError:  # somebody deleted the folder at this moment; the next entry makes it anew
+            return None
         except OSError as error:
             self.writable = False
             log.info("the cache in %s cannot be written to: %s", self.folder, error)

@@ -2,6 +2,7 @@
 
 import array
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -203,6 +204,22 @@ def test_without_settings_the_users_folder_is_taken(tmp_path, monkeypatch):
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
     if sys.platform != "darwin":
         assert default_folder() == tmp_path / "pyflame"
+
+
+def test_a_folder_deleted_while_an_entry_is_written_is_made_anew(store, monkeypatch):
+    import tempfile
+
+    original, deleted = tempfile.mkstemp, []
+
+    def late(suffix, dir):  # noqa: A002 - as it is called
+        if not deleted:
+            deleted.append(shutil.rmtree(store.folder))
+        return original(suffix, dir=dir)
+
+    monkeypatch.setattr(tempfile, "mkstemp", late)
+    assert not store.put("object", "a", b"x")
+    assert store.put("object", "a", b"x")
+    assert store.get("object", "a") == b"x"
 
 
 def test_jobs_in_the_background_are_all_done(store):

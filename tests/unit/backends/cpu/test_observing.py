@@ -205,6 +205,8 @@ def test_a_waiting_run_hears_that_it_has_to_stop():
 
 
 def test_peaks_are_measured_once_and_damage_is_no_harm(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYFLAME_CACHE_DIR", str(tmp_path / "own"))  # other processes write to the usual one
+    monkeypatch.setattr(peaks, "_known", {})
     first = peaks.machine_peaks(1)
     monkeypatch.setattr(peaks, "_known", {})
     monkeypatch.setattr(peaks, "measure_peaks", lambda threads: pytest.fail("measured again"))
