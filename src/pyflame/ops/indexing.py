@@ -172,6 +172,9 @@ def _take_slices(x: Tensor, parts: Sequence[tuple[int, int, int, int]]) -> Tenso
 
 def getitem(x: Tensor, key: Any) -> Tensor:
     """``x[key]``."""
+    rows = _rows(x, key)
+    if rows is not None:
+        return rows
     plain = _plain_key(key)
     if plain is None or modes.tracer is not None:
         return _getitem(x, key)
@@ -188,6 +191,58 @@ def getitem(x: Tensor, key: Any) -> Tensor:
     for rule, rest in steps:
         v = apply_rule(rule, (v, *rest))
     return wrap(v)
+
+
+def _rows(x: Tensor, key: Any) -> Tensor | None:
+    """``x[key]`` for a list of ints, an array or a tensor of them, alone or behind full slices; None for any other."""
+    axis = 0
+    if type(key) is tuple:
+        axis = len(key) - 1
+        if axis < 0 or any(type(item) is not slice or item != _ALL for item in key[:-1]):
+            return None
+        key = key[-1]
+    shape = x._value.spec.shape
+    if axis >= len(shape):
+        return None
+    index = _listed(key, shape[axis], axis)
+    return None if index is None else call("Gather", x, index, axis=axis)
+
+
+_ALL = slice(None)
+
+
+def _listed(key: Any, size: int, axis: int) -> Any:
+    """An index of ints in a list, an array or a tensor, within range; None for any other."""
+    kind = type(key)
+    if (kind is list and _only_ints(key)) or (kind is np.ndarray and key.dtype.kind == "i" and key.size):
+        try:
+            array = np.array(key, np.int64, order="C")
+        except (ValueError, OverflowError):  # rows of different lengths, or no index at all
+            return None
+        index = leaf(array, DType.int64)
+    elif isinstance(key, Handle) and key._value.spec.dtype is DType.int64:
+        index, array = key, key._value.array
+    else:
+        return None
+    if array is not None and array.size:
+        _check_range(_least(array, None), _most(array, None), size, axis)
+    return index
+
+
+def _only_ints(nest: list[Any]) -> bool:
+    """Whether there is nothing but ints in a list, or in lists in it, and something in each."""
+    for item in nest:
+        if type(item) is not int and (type(item) is not list or not _only_ints(item)):
+            return False
+    return bool(nest)
+
+
+_least, _most = np.minimum.reduce, np.maximum.reduce
+
+
+def _check_range(low: int, high: int, size: int, axis: int) -> None:
+    if low < -size or high >= size:
+        raise IndexError(f"index {low if low < -size else high} is out of range for dimension {axis} of size {size}")
 
 
 # What was recorded for an index of ints and slices on a tensor of some type: the next one records the same.
@@ -262,11 +317,7 @@ def in_range(index: Any, size: int, axis: int) -> Tensor:
     """Indices that are known are checked at once."""
     array = index._value.array
     if array is not None and array.size:
-        low, high = int(array.min()), int(array.max())
-        if low < -size or high >= size:
-            raise IndexError(
-                f"index {low if low < -size else high} is out of range for dimension {axis} of size {size}"
-            )
+        _check_range(_least(array, None), _most(array, None), size, axis)
     return index
 
 

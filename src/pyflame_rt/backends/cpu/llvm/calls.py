@@ -241,7 +241,9 @@ def _attempt(b: Builder, call: Fields, more: str, slow: str) -> None:
         e.call("incref", arguments=f"ptr {held}")
     for name in ("running", "gate"):
         _count(b, call.load(name), 1)
-    status = run(e, entry, shell.load("arrays"))
+    items = e.at(call.load("free"), str(LIST_ITEMS))
+    later = [result, owner, arena, items, "%args", "%self", *(call.load(name) for name in ("free", "running", "gate"))]
+    status = run(e, entry, shell.load("arrays"), later)
     for name in ("running", "gate"):
         _count(b, call.load(name), -1)
     _give_back(e, call, arena)
@@ -345,8 +347,19 @@ def _shell(e: Emitter, call: Fields) -> Fields:
 def _give_back(e: Emitter, call: Fields, arena: str) -> None:
     """The arena goes back to its list; whoever gave the plan up waits for that."""
     b = e.b
+    number, room = (e.at(call.load("free"), str(place), "i64") for place in (_LIST_SIZE, LIST_ITEMS + 8))
+    put, append, after = b.label("put"), b.label("append"), b.label("given_back")
+    b.branch(b.op(f"icmp slt i64 {number}, {room}"), put, append)
+    b.place(put)  # our reference becomes the list's
+    items = e.at(call.load("free"), str(LIST_ITEMS))
+    b.do(f"store ptr {arena}, ptr {b.element('ptr', items, number)}")
+    b.do(f"store i64 {b.integer(f'add {number}, 1')}, ptr {b.element('i8', call.load('free'), str(_LIST_SIZE))}")
+    b.jump(after)
+    b.place(append)
     b.op(f"call i32 {call.load('append')}(ptr {call.load('free')}, ptr {arena})")
     e.call("decref", arguments=f"ptr {arena}")
+    b.jump(after)
+    b.place(after)
     retired = b.op(f"icmp ne i64 {b.load_i64(call.load('gate'), 1)}, 0")
 
     def settle(_: list[V]) -> list[V]:

@@ -258,6 +258,10 @@ class Emitter:
         """What is so many bytes behind a pointer."""
         return self.b.op(f"load {kind}, ptr {self.b.element('i8', pointer, offset)}")
 
+    def soon(self, pointer: str) -> None:
+        """What is there will be looked at soon."""
+        self.b.call("void", "llvm.prefetch.p0", [("ptr", pointer), ("i32", "0"), ("i32", "3"), ("i32", "1")])
+
     def require(self, condition: str) -> None:
         """Go on if it holds, else give up."""
         following = self.b.label("so")
@@ -317,6 +321,7 @@ class Emitter:
 
 def check(e: Emitter) -> None:
     """Begin with a table that nobody else runs by; all must be as it was."""
+    e.each("words", lambda row: e.soon(e.b.op(f"load ptr, ptr {row}")))  # far more at once than comparing would ask for
     e.way.store("busy", "1")
     e.way.store("nheld", "0")
     number = e.at(e.arguments, str(object.__basicsize__), "i64")
@@ -326,13 +331,22 @@ def check(e: Emitter) -> None:
     e.each("drawn", lambda row: e.require(e.b.op(f"icmp eq i64 {e.b.load_i64(row.load('state'), 0)}, 0")))
 
 
-def run(e: Emitter, entry: str, arrays: str) -> str:
-    """Run without the GIL, outputs into those arrays (a pointer to pointers); what `enter` returned."""
+def run(e: Emitter, entry: str, arrays: str, after: Sequence[str] = ()) -> str:
+    """Run without the GIL, outputs into those arrays (a pointer to pointers); what `enter` returned.
+
+    Args:
+        e: has the tables.
+        entry: what `enter` is given.
+        arrays: where to write.
+        after: what will be looked at next; the caches have lost it.
+    """
     b, way = e.b, e.way
     _prepare(e, arrays)
     state = e.call("save", "ptr")
     status = b.op(f"call i64 {way.load('enter')}(ptr {entry}, ptr {way.load('inputs')}, ptr {way.load('outputs')})")
     ran = b.op(f"icmp eq i64 {status}, 0")
+    for pointer in after:
+        e.soon(pointer)
     when(b, ran, [], lambda _: _copy(e))
     e.call("restore", arguments=f"ptr {state}")
     when(b, ran, [], lambda _: _put(e))
