@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 BOUND = 12.0  # microseconds for recording an operator
 GROWTH = 2.0  # megabytes over all rounds after the first tenth
 CHAIN = 200
+ROWS = np.array([0, 2])
 
 
 def recorded() -> dict[str, tuple[int, Callable[[Any, Any], Any]]]:
@@ -33,6 +34,9 @@ def recorded() -> dict[str, tuple[int, Callable[[Any, Any], Any]]]:
         "slice: x[1:3]": (1, lambda x, _: x[1:3]),
         "element: x[0, 1]": (2, lambda x, _: x[0, 1]),
         "gather: x[[0, 2]]": (1, lambda x, _: x[[0, 2]]),
+        "gather: x[:, [0, 2]]": (1, lambda x, _: x[:, [0, 2]]),
+        "gather: x[array]": (1, lambda x, _: x[ROWS]),
+        "elements: x[[0, 1], [1, 2]]": (1, lambda x, _: x[[0, 1], [1, 2]]),
         "sum of an axis": (1, lambda x, _: x.sum(dim=1)),
         "mean of all": (1, lambda x, _: x.mean()),
         "transpose and reshape": (2, lambda x, _: x.T.reshape([2, 8])),

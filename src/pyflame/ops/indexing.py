@@ -198,8 +198,13 @@ def _rows(x: Tensor, key: Any) -> Tensor | None:
     axis = 0
     if type(key) is tuple:
         axis = len(key) - 1
-        if axis < 0 or any(type(item) is not slice or item != _ALL for item in key[:-1]):
+        if axis < 0:
             return None
+        if type(key[0]) is list or type(key[0]) is np.ndarray:
+            return _elements(x, key)
+        for item in key[:-1]:
+            if type(item) is not slice or item != _ALL:
+                return None
         key = key[-1]
     shape = x._value.spec.shape
     if axis >= len(shape):
@@ -211,6 +216,23 @@ def _rows(x: Tensor, key: Any) -> Tensor | None:
 _ALL = slice(None)
 
 
+def _elements(x: Tensor, key: tuple[Any, ...]) -> Tensor | None:
+    """``x[key]`` for lists or arrays of ints, of the same shape, for the first axes; None for any other."""
+    shape = x._value.spec.shape
+    if len(key) > len(shape) or len(key) == 1:
+        return None
+    parts = []
+    for axis, item in enumerate(key):
+        index = None if isinstance(item, Handle) else _listed(item, shape[axis], axis)
+        if index is None or index.spec.shape != (parts[0].shape if parts else index.spec.shape):
+            return None
+        parts.append(index.array)
+    places = np.empty((*parts[0].shape, len(parts)), np.int64)
+    for axis, array in enumerate(parts):
+        places[..., axis] = array
+    return call("GatherND", x, leaf(places, DType.int64))
+
+
 def _listed(key: Any, size: int, axis: int) -> Any:
     """An index of ints in a list, an array or a tensor, within range; None for any other."""
     kind = type(key)
@@ -220,6 +242,9 @@ def _listed(key: Any, size: int, axis: int) -> Any:
         except (ValueError, OverflowError):  # rows of different lengths, or no index at all
             return None
         index = leaf(array, DType.int64)
+        if kind is list and array.ndim == 1:
+            _check_range(min(key), max(key), size, axis)
+            return index
     elif isinstance(key, Handle) and key._value.spec.dtype is DType.int64:
         index, array = key, key._value.array
     else:

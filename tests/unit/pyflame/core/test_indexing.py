@@ -34,6 +34,8 @@ def indexed(draw):
     lists = [i for i, k in enumerate(key) if isinstance(k, np.ndarray)]
     for i in lists:  # arrays of an index have one length
         key[i] = np.resize(key[i], len(key[lists[0]]))
+        if draw(st.booleans()):
+            key[i] = key[i].tolist()
     if draw(st.booleans()):
         key.insert(draw(st.integers(0, len(key))), None)
     if used < len(shape) and draw(st.booleans()):
@@ -99,7 +101,7 @@ def test_a_lazy_mask_is_evaluated_with_a_warning():
         (1.5, IndexError, "1.5"),
         (np.array([True]), IndexError, "mask"),
     ],
-    ids=str,
+    ids=repr,
 )
 def test_wrong_indices(key, error, says):
     with pytest.raises(error, match=says):
@@ -110,3 +112,61 @@ def test_a_value_that_does_not_fit():
     x = pf.zeros([2, 3])
     with pytest.raises(RuntimeError, match=r"\[2\].*\[3\]"):
         x[0] = pf.ones([2])
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        [0, -1],
+        [[0, 1], [2, -3]],
+        [2],
+        (slice(None), [1, 0]),
+        (slice(None), slice(None), np.array([[1, 0]])),
+        ([0, 1], [1, -1]),
+        ([[0], [1]], [[1], [2]], [[0], [1]]),
+        (np.array([0, 1]), [2, 0]),
+        ([0, 1], [2]),
+        ([0, 1], 2),
+        ([0, 1], slice(1, 3)),
+        ([True, False, True],),
+        (slice(None), [True, False, True, True]),
+        np.array([0, 2], np.int8),
+        np.array([0, 2], np.uint16),
+        np.array(1),
+        (np.array(1), np.array(2)),
+    ],
+    ids=repr,
+)
+def test_lists_and_arrays_as_in_numpy(key):
+    array = np.arange(24, dtype=np.float32).reshape(3, 4, 2)
+    np.testing.assert_array_equal(pf.tensor(array)[key].numpy(), array[key])
+    compiled = pf.compile(lambda x: x[key])
+    for _ in range(2):
+        np.testing.assert_array_equal(compiled(pf.from_numpy(array)).numpy(), array[key])
+    x = pf.tensor(array, requires_grad=True)
+    x[key].sum().backward()
+    wanted = np.zeros_like(array)
+    np.add.at(wanted, key, 1)
+    np.testing.assert_array_equal(x.grad.numpy(), wanted)
+
+
+@pytest.mark.parametrize("key", [[0, 3], [-4], ([0, 0], [0, 4]), (slice(None), [4]), np.array([3])], ids=repr)
+def test_lists_and_arrays_out_of_range(key):
+    with pytest.raises(IndexError):
+        pf.ones(3, 4)[key]
+
+
+@pytest.mark.parametrize(
+    "key", [([0], [0], [0]), (slice(None), slice(None), [0]), [0.5], [[0], [1, 2]], ["a"]], ids=str
+)
+def test_what_is_no_index(key):
+    with pytest.raises((IndexError, ValueError, TypeError)):
+        pf.ones(3, 4)[key]
+
+
+def test_an_index_does_not_follow_its_list():
+    rows, places = [0, 1], np.array([0, 1])
+    x = pf.tensor(np.arange(3, dtype=np.float32))
+    one, two = x[rows], x[places]
+    rows[0], places[0] = 2, 2
+    assert one.tolist() == two.tolist() == [0.0, 1.0]
