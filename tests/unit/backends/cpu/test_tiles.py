@@ -430,3 +430,14 @@ def test_tiles_fit_the_registers():
         tile = tile_for(host(), columns)
         assert tile.rows * tile.vectors + tile.vectors + 1 <= host().registers
     assert Tile(6, 2).small == 4
+
+
+def test_operands_as_large_as_the_result_are_asked_for_before_they_are_read():
+    tile = tile_for(host(), 64)
+    added = apply("add", load(0, "float32"), load(1, "float32"))
+    asked = [
+        ProductKernel("rows", tile, Finish(added, (reach,))).emit("k").count("call void @llvm.prefetch")
+        for reach in ("full", "column")
+    ]
+    lines = -(-tile.vectors * host().lanes(4) // 16)
+    assert asked[0] - asked[1] == (tile.rows + tile.small) * lines

@@ -28,6 +28,7 @@ __all__ = [
     "Tile",
     "accumulate",
     "accumulate_packed",
+    "ask_for",
     "each_tile",
     "finish",
     "multiplies_pairs",
@@ -41,6 +42,7 @@ __all__ = [
 Reach = Literal["full", "column", "single"]
 _UNROLL = 4
 _AHEAD = 512  # floats of the panel asked for ahead: the machine's own prefetch stops at pages
+_LINE = 16  # floats of a line of the cache
 _LIGHT = 8  # nodes of an epilogue that is emitted for every vector of the tile
 # Instructions that multiply 16-bit integers and add neighbouring products, by bytes of a vector.
 _PAIRS = {16: "llvm.x86.sse2.pmadd.wd", 32: "llvm.x86.avx2.pmadd.wd", 64: "llvm.x86.avx512.pmaddw.d.512"}
@@ -196,6 +198,18 @@ def _turn(at: Lanes, tile: Tile, rows: Sequence[str], panel: str, sums: Sequence
 def _ask_ahead(b: Builder, place: str) -> None:
     """Fetch memory that is read soon; also keeps LLVM from mixing turns, for which there are too few registers."""
     b.call("void", "llvm.prefetch.p0", [("ptr", place), ("i32", "0"), ("i32", "3"), ("i32", "1")])
+
+
+def ask_for(at: Lanes, tile: Tile, rows: int, plan: Finish, target: Target) -> None:
+    """Have the rows that the finish of a tile reads come into the cache while the tile is summed up."""
+    b = at.builder
+    for start, stride, reach in zip(target.operands, target.strides, plan.operands, strict=True):
+        if reach != "full":
+            continue
+        for r in range(rows):
+            line = floats(b, start, mul(b, stride, r)) if r else start
+            for column in range(0, tile.vectors * at.lanes, _LINE):
+                _ask_ahead(b, floats(b, line, column))
 
 
 def _turn_pairs(at: Lanes, tile: Tile, rows: Sequence[str], panel: str, sums: Sequence[str], turn: int) -> list[str]:

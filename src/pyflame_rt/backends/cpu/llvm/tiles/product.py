@@ -21,6 +21,7 @@ from pyflame_rt.backends.cpu.llvm.tiles.micro import (
     Tile,
     accumulate,
     accumulate_packed,
+    ask_for,
     each_tile,
     finish,
     row_pointers,
@@ -138,6 +139,14 @@ class _Product:
         b, at = self.b, self.at
         valid = least(b, rest, size)
         sums = ["zeroinitializer"] * (size * self.tile.vectors)
+        strides = tuple(self.strides)
+        operands = tuple(
+            o if reach == "single" else floats(b, o, first if reach == "column" else add(b, mul(b, row, s), first))
+            for o, reach, s in zip(self.operands, self.kernel.finish.operands, strides, strict=True)
+        )
+        start = floats(b, self.result, add(b, mul(b, row, self.p["stride"]), first))
+        target = Target(start, self.p["stride"], operands, strides)
+        ask_for(at, self.tile, size, self.kernel.finish, target)
         if self.kernel.source == "rows":
             pointers = row_pointers(b, size, valid, source, row, self.p["source_stride"])
             sums, _ = accumulate(at, self.tile, pointers, weights, self.p["depth"], sums, pairs=self.kernel.pairs)
@@ -149,13 +158,6 @@ class _Product:
             sums = self._taps(self._pixels(size, row, valid, source), weights, sums)
         if self.kernel.pairs:
             sums = [b.op(f"sitofp {at.type('i32')} {s} to {at.type('float')}") for s in sums]
-        strides = tuple(self.strides)
-        operands = tuple(
-            o if reach == "single" else floats(b, o, first if reach == "column" else add(b, mul(b, row, s), first))
-            for o, reach, s in zip(self.operands, self.kernel.finish.operands, strides, strict=True)
-        )
-        start = floats(b, self.result, add(b, mul(b, row, self.p["stride"]), first))
-        target = Target(start, self.p["stride"], operands, strides)
         finish(at, self.tile, size, sums, self.kernel.finish, target, self.spill, valid, left)
 
     def _pixels(self, size: int, row: str, valid: str, source: str) -> list[str]:
