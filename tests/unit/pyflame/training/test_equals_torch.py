@@ -30,7 +30,7 @@ SMALL = {
 
 
 def losses(twins, name, steps, *, double, optimizer="Adam", lr=1e-3, **sizes):
-    twin = twins.TWINS[name](**SMALL[name] | sizes)
+    twin = twins.TWINS[name](**sizes or SMALL[name])
     ours, theirs = (twin.ours.double(), twin.theirs.double()) if double else (twin.ours, twin.theirs)
     real = twin.inputs.dtype.kind == "f"
     x = twin.inputs.astype(np.float64) if double and real else twin.inputs
@@ -52,7 +52,7 @@ def test_a_hundred_steps_in_double_precision(twins, name):
     ("steps", "size"), [(6, 16), pytest.param(100, 32, marks=pytest.mark.slow)], ids=["6 steps", "100 steps"]
 )
 def test_steps_of_a_residual_network_in_double_precision(twins, steps, size):
-    got, want = losses(twins, "resnet18", steps, double=True, size=size)
+    got, want = losses(twins, "resnet18", steps, double=True, batch=4, size=size)
     np.testing.assert_allclose(got, want, rtol=1e-8)
     assert want[-1] < want[0]
 
@@ -61,6 +61,24 @@ def test_steps_of_a_residual_network_in_double_precision(twins, steps, size):
 def test_two_hundred_steps_in_single_precision(twins, name):
     got, want = losses(twins, name, 200, double=False, optimizer="SGD", lr=1e-2)
     np.testing.assert_allclose(got, want, rtol=1e-3)
+
+
+# The sizes at which speed is measured, too, and rates at which plain gradient descent learns.
+USUAL = {
+    "mlp": ({"sizes": (784, 512, 512, 10), "batch": 128}, 1e-2),
+    "gpt": ({"vocab": 4096, "length": 128, "size": 384, "layers": 6, "heads": 6, "batch": 8}, 5e-2),
+    "lstm": ({"vocab": 1000, "size": 256, "length": 64, "batch": 32}, 0.5),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", USUAL)
+@pytest.mark.parametrize("double", [True, False], ids=["double", "single"])
+def test_gradient_descent_at_usual_sizes(twins, name, double):
+    sizes, rate = USUAL[name]
+    got, want = losses(twins, name, 100 if double else 200, double=double, optimizer="SGD", lr=rate, **sizes)
+    np.testing.assert_allclose(got, want, rtol=1e-8 if double else 1e-3)
+    assert want[-1] < want[0]
 
 
 def test_first_steps_of_a_residual_network_in_single_precision(twins):
