@@ -66,7 +66,6 @@ def test_two_hundred_steps_in_single_precision(twins, name):
 # The sizes at which speed is measured, too, and rates at which plain gradient descent learns.
 USUAL = {
     "mlp": ({"sizes": (784, 512, 512, 10), "batch": 128}, 1e-2),
-    "gpt": ({"vocab": 4096, "length": 128, "size": 384, "layers": 6, "heads": 6, "batch": 8}, 5e-2),
     "lstm": ({"vocab": 1000, "size": 256, "length": 64, "batch": 32}, 0.5),
 }
 
