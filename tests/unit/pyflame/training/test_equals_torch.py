@@ -71,8 +71,7 @@ USUAL = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", USUAL)
-@pytest.mark.parametrize("double", [True, False], ids=["double", "single"])
+@pytest.mark.parametrize(("name", "double"), [("mlp", True), ("mlp", False), ("lstm", False)])
 def test_gradient_descent_at_usual_sizes(twins, name, double):
     sizes, rate = USUAL[name]
     got, want = losses(twins, name, 100 if double else 200, double=double, optimizer="SGD", lr=rate, **sizes)
