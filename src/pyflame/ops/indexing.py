@@ -214,6 +214,7 @@ def _rows(x: Tensor, key: Any) -> Tensor | None:
 
 
 _ALL = slice(None)
+_INTS = {int}
 
 
 def _elements(x: Tensor, key: tuple[Any, ...]) -> Tensor | None:
@@ -221,6 +222,10 @@ def _elements(x: Tensor, key: tuple[Any, ...]) -> Tensor | None:
     shape = x._value.spec.shape
     if len(key) > len(shape) or len(key) == 1:
         return None
+    if all(type(item) is list and len(item) == len(key[0]) and set(map(type, item)) == _INTS for item in key):
+        for axis, item in enumerate(key):
+            _check_range(min(item), max(item), shape[axis], axis)
+        return call("GatherND", x, leaf(np.array([*zip(*key, strict=True)], np.int64), DType.int64))
     parts = []
     for axis, item in enumerate(key):
         index = None if isinstance(item, Handle) else _listed(item, shape[axis], axis)

@@ -322,6 +322,8 @@ class Emitter:
 def check(e: Emitter) -> None:
     """Begin with a table that nobody else runs by; all must be as it was."""
     e.each("words", lambda row: e.soon(e.b.op(f"load ptr, ptr {row}")))  # far more at once than comparing would ask for
+    e.each("found", lambda row: e.soon(row.load("slot")))
+    e.each("found", lambda row: e.soon(e.b.op(f"load ptr, ptr {row.load('slot')}")))
     e.way.store("busy", "1")
     e.way.store("nheld", "0")
     number = e.at(e.arguments, str(object.__basicsize__), "i64")
