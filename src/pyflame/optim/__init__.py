@@ -21,13 +21,16 @@ from pyflame.optim.lr_scheduler import (
     StepLR,
 )
 from pyflame.optim.optimizer import Optimizer
+from pyflame.optim.variants import Adadelta, Adamax, NAdam, RAdam, Rprop
 
 __all__ = [
     "LAMB",
     "SGD",
+    "Adadelta",
     "Adagrad",
     "Adam",
     "AdamW",
+    "Adamax",
     "ChainedScheduler",
     "ConstantLR",
     "CosineAnnealingLR",
@@ -39,12 +42,15 @@ __all__ = [
     "LinearLR",
     "Lion",
     "MultiStepLR",
+    "NAdam",
     "MultiplicativeLR",
     "OneCycleLR",
     "Optimizer",
     "PolynomialLR",
+    "RAdam",
     "RMSprop",
     "ReduceLROnPlateau",
+    "Rprop",
     "SequentialLR",
     "StepLR",
     "lr_scheduler",

@@ -17,20 +17,21 @@ if TYPE_CHECKING:
 __all__ = ["LAMB", "SGD", "Adagrad", "Adam", "AdamW", "Lion", "RMSprop"]
 
 
-def _at_least_zero(**settings: float) -> None:
+def check_not_negative(**settings: float) -> None:
+    """An error that names the setting that is."""
     for name, value in settings.items():
         if not value >= 0:
             raise ValueError(f"{name} must not be negative. Received: {value}")
 
 
-def _betas(beta1: float, beta2: float, betas: tuple[float, float] | None) -> tuple[float, float]:
-    first, second = (beta1, beta2) if betas is None else betas
+def check_betas(first: float, second: float) -> tuple[float, float]:
+    """The rates of two running averages, if they can be that."""
     if not (0 <= first < 1 and 0 <= second < 1):
         raise ValueError(f"betas must be at least 0 and below 1. Received: {(first, second)}")
     return float(first), float(second)
 
 
-def _rates(s: Slots, group: dict[str, Any]) -> tuple[Any, Any, float]:
+def current_rates(s: Slots, group: dict[str, Any]) -> tuple[Any, Any, float]:
     """How slowly the averages change: the first rate, what it leaves, the second; tensors if a scheduler varies it."""
     beta1, beta2 = group["betas"]
     return s.get("beta1", beta1), s.get("rest1", 1 - beta1), beta2
@@ -60,7 +61,7 @@ class SGD(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        _at_least_zero(lr=lr, momentum=momentum, weight_decay=weight_decay)
+        check_not_negative(lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening")
         defaults = {
@@ -125,10 +126,10 @@ class Adam(Optimizer):
     ) -> None:
         if isinstance(beta1, tuple | list):  # torch's positional order: lr, betas
             beta1, betas = 0.9, (beta1[0], beta1[1])
-        _at_least_zero(lr=lr, eps=eps, weight_decay=weight_decay)
+        check_not_negative(lr=lr, eps=eps, weight_decay=weight_decay)
         defaults = {
             "lr": lr,
-            "betas": _betas(beta1, beta2, betas),
+            "betas": check_betas(*(betas or (beta1, beta2))),
             "eps": eps,
             "weight_decay": weight_decay,
             "amsgrad": amsgrad,
@@ -142,7 +143,7 @@ class Adam(Optimizer):
 
     def update(self, p: Tensor, g: Tensor, s: Slots, group: dict[str, Any]) -> tuple[Tensor, Slots]:
         """One step along the averaged gradient, scaled by its spread."""
-        _, rest1, beta2 = _rates(s, group)
+        _, rest1, beta2 = current_rates(s, group)
         decay, lr = group["weight_decay"], s["lr"]
         if decay and self.decoupled:
             p = p * (1 - lr * decay)
@@ -213,7 +214,7 @@ class RMSprop(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        _at_least_zero(lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
+        check_not_negative(lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
         defaults = {
             "lr": lr,
             "alpha": alpha,
@@ -271,7 +272,9 @@ class Adagrad(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        _at_least_zero(lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps, initial=initial_accumulator_value)
+        check_not_negative(
+            lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps, initial=initial_accumulator_value
+        )
         defaults = {
             "lr": lr,
             "lr_decay": lr_decay,
@@ -321,8 +324,8 @@ class Lion(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        _at_least_zero(lr=lr, weight_decay=weight_decay)
-        defaults = {"lr": lr, "betas": _betas(*betas, None), "weight_decay": weight_decay, "maximize": maximize}
+        check_not_negative(lr=lr, weight_decay=weight_decay)
+        defaults = {"lr": lr, "betas": check_betas(*betas), "weight_decay": weight_decay, "maximize": maximize}
         super().__init__(params, defaults)
 
     def slots(self, group: dict[str, Any]) -> tuple[str, ...]:  # noqa: ARG002
@@ -331,7 +334,7 @@ class Lion(Optimizer):
 
     def update(self, p: Tensor, g: Tensor, s: Slots, group: dict[str, Any]) -> tuple[Tensor, Slots]:
         """One step along the sign."""
-        (beta1, rest1, beta2), lr = _rates(s, group), s["lr"]
+        (beta1, rest1, beta2), lr = current_rates(s, group), s["lr"]
         if group["weight_decay"]:
             p = p * (1 - lr * group["weight_decay"])
         average = s["exp_avg"]
@@ -362,8 +365,8 @@ class LAMB(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        _at_least_zero(lr=lr, eps=eps, weight_decay=weight_decay)
-        defaults = {"lr": lr, "betas": _betas(*betas, None), "eps": eps, "weight_decay": weight_decay}
+        check_not_negative(lr=lr, eps=eps, weight_decay=weight_decay)
+        defaults = {"lr": lr, "betas": check_betas(*betas), "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**defaults, "maximize": maximize})
 
     def slots(self, group: dict[str, Any]) -> tuple[str, ...]:  # noqa: ARG002
@@ -372,7 +375,7 @@ class LAMB(Optimizer):
 
     def update(self, p: Tensor, g: Tensor, s: Slots, group: dict[str, Any]) -> tuple[Tensor, Slots]:
         """One step whose length is the layer's own."""
-        _, rest1, beta2 = _rates(s, group)
+        _, rest1, beta2 = current_rates(s, group)
         first = s["exp_avg"] + rest1 * (g - s["exp_avg"])
         second = beta2 * s["exp_avg_sq"] + (1 - beta2) * (g * g)
         spread = sqrt(second) * s["rsqrt_bias2"] + group["eps"]

@@ -18,7 +18,7 @@ from pyflame.tensors import Tensor
 if TYPE_CHECKING:
     from pyflame.dtypes import DType
 
-__all__ = ["Optimizer", "ParamGroup", "Slots"]
+__all__ = ["Optimizer", "ParamGroup", "Slots", "power"]
 
 # Read anew by each step, compiled or not.
 RATES = ("lr", "initial_lr")
@@ -283,8 +283,13 @@ def _shared(group: ParamGroup, step: Tensor) -> Slots:
         else:
             shared["rest1"] = 1.0 - first
         shared["inv_bias1"] = 1.0 / (1.0 - first**step)
-        shared["rsqrt_bias2"] = 1.0 / (1.0 - _number(beta2) ** step).sqrt()
+        shared["rsqrt_bias2"] = 1.0 / (1.0 - power(beta2, step)).sqrt()
     return shared
+
+
+def power(base: float, exponent: Tensor) -> Tensor:
+    """A number to a power that compiled steps read anew each time, in double precision."""
+    return _number(base) ** exponent
 
 
 def _in(dtype: DType, shared: Slots) -> Slots:
@@ -299,7 +304,7 @@ def _loaded(p: Tensor, slots: Mapping[str, Any]) -> Slots:
         array = np.asarray(value.detach().numpy() if hasattr(value, "detach") else value)
         if name == "step":
             made[name] = _number(float(array))
-        elif tuple(array.shape) != tuple(p.shape):
+        elif array.ndim and tuple(array.shape) != tuple(p.shape):
             raise ValueError(f"loaded {name} has shape {list(array.shape)}, its parameter {list(p.shape)}")
         else:
             made[name] = adopt(np.array(array, p.dtype.numpy))

@@ -20,6 +20,17 @@ CASES = [
     ("RMSprop", {"lr": 0.01}),
     ("RMSprop", {"lr": 0.01, "momentum": 0.9, "centered": True, "weight_decay": 0.1}),
     ("Adagrad", {"lr": 0.1, "lr_decay": 0.1, "initial_accumulator_value": 0.2}),
+    ("Adadelta", {"lr": 0.5}),
+    ("Adadelta", {"lr": 0.5, "rho": 0.95, "weight_decay": 0.1, "maximize": True}),
+    ("Adamax", {"lr": 0.05}),
+    ("Adamax", {"lr": 0.05, "betas": (0.8, 0.9), "weight_decay": 0.1}),
+    ("NAdam", {"lr": 0.05}),
+    ("NAdam", {"lr": 0.05, "weight_decay": 0.1, "momentum_decay": 0.006, "decoupled_weight_decay": True}),
+    ("RAdam", {"lr": 0.05}),
+    ("RAdam", {"lr": 0.05, "weight_decay": 0.1}),
+    ("RAdam", {"lr": 0.05, "weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True}),
+    ("Rprop", {"lr": 0.05}),
+    ("Rprop", {"lr": 0.05, "etas": (0.4, 1.5), "step_sizes": (0.01, 0.06)}),
 ]
 IDS = [f"{name}-{'-'.join(settings)}" for name, settings in CASES]
 
@@ -50,7 +61,12 @@ def ours(name, settings, steps=7, skip=()):
 
 def theirs(name, settings, steps=7, skip=()):
     make = getattr(torch.optim, name)
-    return run(torch, make, lambda a: torch.nn.Parameter(torch.from_numpy(a.copy())), settings, steps, skip)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)  # NAdam keeps a product in the default type
+    try:
+        return run(torch, make, lambda a: torch.nn.Parameter(torch.from_numpy(a.copy())), settings, steps, skip)
+    finally:
+        torch.set_default_dtype(before)
 
 
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=IDS)
@@ -325,7 +341,7 @@ def test_plateau_equals_torch():
         assert mine.get_lr() == sgd.param_groups[0]["lr"]
 
 
-@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "NAdam", "RAdam"])
 def test_a_compiled_step_sees_new_rates_and_counts(kind):
     def make(lr):
         w = pf.nn.Parameter(pf.tensor([1.0, 2.0]))
@@ -340,7 +356,7 @@ def test_a_compiled_step_sees_new_rates_and_counts(kind):
 
     (w, a), (v, b) = make(0.1), make(0.1)
     step = pf.compile(lambda x: plain(w, a, x))
-    for number in range(6):
+    for number in range(9):
         x = pf.from_numpy(np.array([number, -number], np.float32))
         got, want = step(x).item(), plain(v, b, x).item()
         assert got == pytest.approx(want, rel=1e-6)
