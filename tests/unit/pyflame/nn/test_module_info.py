@@ -19,7 +19,6 @@ pytestmark = [
 INFOS = {info.name.removeprefix("nn."): info for info in module_db}
 # What we do not have.
 MISSING = {"FractionalMaxPool2d", "FractionalMaxPool3d", "LinearCrossEntropyLoss"}
-MISSING |= {"CTCLoss", "MultiLabelMarginLoss", "MultiLabelSoftMarginLoss"}
 FEW = 4
 FUNCTIONS = {torch.nn.functional.gelu: pf.nn.functional.gelu, torch.nn.functional.relu: pf.nn.functional.relu}
 ENCODER = ("dropout", "activation", "layer_norm_eps", "batch_first", "norm_first")
