@@ -312,7 +312,9 @@ def _offsets() -> dict[str, int]:
 
 
 def _forget() -> None:
-    """In a child process nothing is as it was: the threads of the plan are the parent's."""
+    """In a child process nothing is as it was: threads of plans, and those that were replaying, are the parent's."""
+    _running.clear()
+    under_way[0] = 0
     for steady in list(_all):
         steady.give_up()
 

@@ -10,6 +10,8 @@ import pytest
 
 import pyflame as pf
 from pyflame.compiling import compiled
+from pyflame.compiling.standing import under_way
+from pyflame.compiling.steady import is_running
 from pyflame.nn import functional as F
 from pyflame.tools import Profiler
 
@@ -441,6 +443,25 @@ def test_a_forked_child_takes_the_long_way():
     assert queue.get(timeout=120) is True
     child.join(120)
     assert child.exitcode == 0
+
+
+def _asked(queue):
+    queue.put(is_running())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_replays_of_other_threads_are_not_under_way_in_a_child():
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    under_way[0] += 1  # as in the middle of another thread's replay
+    try:
+        child = context.Process(target=_asked, args=(queue,))
+        child.start()
+        assert is_running()
+        assert queue.get(timeout=120) is False
+    finally:
+        under_way[0] -= 1
+    child.join(120)
 
 
 def test_what_is_dropped_is_freed():
