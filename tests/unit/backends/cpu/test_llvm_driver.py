@@ -182,20 +182,25 @@ def test_layouts_are_words():
 class Watched:
     """A plan of two threads whose clock and whose parallel regions are ours."""
 
-    def __init__(self):
+    def __init__(self, *, brief=True):
         self.now, self.took, self.regions = 0, {1: 0, 2: 0}, 0
+        self.levels = [7]
         self.calls = [
             CFUNCTYPE(c_int, c_int, POINTER(c_int64))(self._clock),
             CFUNCTYPE(None, c_void_p, c_void_p, c_int, c_int)(self._parallel),
             CFUNCTYPE(c_int)(lambda: 0),
+            CFUNCTYPE(c_int)(lambda: self.levels[-1]),
+            CFUNCTYPE(None, c_int)(self.levels.append),
         ]
-        clock, parallel, number = (ctypes.cast(call, c_void_p).value for call in self.calls)
+        clock, parallel, number, get_level, set_level = (ctypes.cast(call, c_void_p).value for call in self.calls)
         self.data, self.budget = np.zeros(8, "f"), np.array([2, 0], np.int64)
         step = kernel_step(add(1.0), [self.data.ctypes.data] * 2, 8, grain=1)
         self.built = Built([step], threads=2, budget=self.budget.ctypes.data)
         plan = self.plan = self.built.plan
-        driver.watch(plan)
+        driver.watch(plan, brief=brief)
         plan.clock, plan.parallel, plan.thread_num = clock, parallel, number
+        if not brief:
+            plan.get_level, plan.set_level = get_level, set_level
 
     def _clock(self, _kind, stamp):
         stamp[0], stamp[1] = divmod(self.now, 1_000_000_000)
@@ -225,6 +230,56 @@ def watched():
     if not driver.clock():
         pytest.skip("no clock in the C library")
     return Watched()
+
+
+@pytest.fixture
+def long_watched():
+    if not driver.clock():
+        pytest.skip("no clock in the C library")
+    return Watched(brief=False)
+
+
+def test_a_long_run_begins_with_threads_and_keeps_them(long_watched):
+    long_watched.took = {1: 9_000_000, 2: 5_000_000}
+    assert long_watched.threads(1000) == [2] * 1000
+    long_watched.took = {1: 12_000_000, 2: 7_000_000}  # a slower machine
+    assert long_watched.threads(1000) == [2] * 1000
+    assert long_watched.levels == [7]
+
+
+def test_a_long_run_does_without_threads_that_come_late(long_watched):
+    long_watched.took = {1: 9_000_000, 2: 5_000_000}
+    long_watched.threads(20)
+    long_watched.took = {1: 9_000_000, 2: 15_000_000}  # a neighbour has come
+    assert long_watched.threads(2) == [2, 2]
+    assert long_watched.threads(3) == [1, 1, 1]  # to know what that takes
+    assert long_watched.threads(4) == [2, 2, 2, 2]  # two to wake, two late ones
+    seen = long_watched.threads(1000)
+    assert seen.count(2) < 60
+    assert set(long_watched.levels[1::2]) == {0}  # regions of libraries have one thread too
+    assert set(long_watched.levels[2::2]) == {7}
+    assert len(long_watched.levels) == 1 + 2 * (3 + seen.count(1))
+    long_watched.took = {1: 9_000_000, 2: 5_000_000}  # it has gone
+    long_watched.threads(200)
+    assert long_watched.threads(1000) == [2] * 1000
+
+
+def test_threads_that_are_late_but_faster_are_used(long_watched):
+    long_watched.took = {1: 9_000_000, 2: 4_000_000}
+    long_watched.threads(20)
+    long_watched.took = {1: 9_000_000, 2: 8_000_000}
+    seen = long_watched.threads(1000)
+    assert seen.count(1) == 3
+
+
+def test_pauses_of_very_long_runs_are_short(long_watched):
+    long_watched.took = {1: 900_000_000, 2: 500_000_000}
+    long_watched.threads(20)
+    long_watched.took = {1: 900_000_000, 2: 1_500_000_000}
+    long_watched.threads(200)
+    long_watched.took = {1: 900_000_000, 2: 500_000_000}
+    long_watched.threads(3)
+    assert long_watched.threads(100) == [2] * 100
 
 
 def test_a_short_run_uses_threads_that_come_in_time(watched):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from ctypes import c_int64, c_void_p
 from enum import IntEnum
 from functools import cache
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.ir import Builder
 from pyflame_rt.backends.cpu.llvm.jit import follow, own_address, prepare_text
+from pyflame_rt.backends.cpu.llvm.pacing import CLOCK, FIRST, LONG, PAUSE, emit_threads, emit_watched, least
 from pyflame_rt.backends.cpu.onednn.library import load_gomp
 from pyflame_rt.graph.records import dataclass
 
@@ -44,15 +44,6 @@ __all__ = [
 
 CANCELLED = -1
 MAX_THREADS = 64  # chunks of a step are claimed in one 64-bit word
-# The clock that time.perf_counter_ns reads, so that both count from the same moment.
-CLOCK = 8 if sys.platform == "darwin" else 1
-# Of watched plans: what a late run adds to doubt, how much of it is too much; runs on one thread that follow then, at
-# first and at most; and how often one is made to see what it takes.
-_LATE, _DOUBTFUL = 4, 8
-_PAUSE, _LONGEST_PAUSE = 32, 1024
-_RENEWED = 256
-_UNJUDGED = 2  # runs on several threads after such on one: a thread that sleeps has to wake first
-_FIRST = 3  # runs on one thread before the first on several
 _ALIGNED_ROWS = 1024  # from so many rows a thread on, chunks begin at multiples of 64
 
 
@@ -84,7 +75,9 @@ class Step(ctypes.Structure):
         ("params", c_void_p),
         ("rows", c_int64),
         ("grain", c_int64),
-        ("pieces", c_int64),  # chunks a thread may have: more than one evens out threads that get on differently
+        # Chunks a thread may have: more than one evens out threads that get on differently. Of primitives: 1 where it
+        # may run on fewer threads than it was made for.
+        ("pieces", c_int64),
     )
 
 
@@ -113,13 +106,17 @@ class Plan(ctypes.Structure):
         ("clock", c_void_p),  # clock_gettime, used only when there are times or the plan is watched
         ("times", c_void_p),  # nsteps + 1 pairs of seconds and nanoseconds, null: not asked for
         ("budget", c_void_p),  # two int64: threads of the process, runs under way; null: this run has all it asks for
-        ("watched", c_int64),  # 1: runs that are short enough to wait longer for a thread than it saves; needs a clock
+        ("watched", c_int64),  # 1: runs that are short enough to wait longer for a thread than it saves, 2: others
         ("single", c_int64),  # 1: this run has one thread
         ("left", c_int64),  # runs on one thread before threads are tried again
         ("pause", c_int64),  # how many of them there were the last time
         ("alone", c_int64),  # nanoseconds that a run on one thread takes
         ("doubt", c_int64),  # grows with runs on several threads that took longer, shrinks with others
         ("tried", c_int64),  # runs on several threads
+        ("best", c_int64),  # nanoseconds that a run on several threads takes
+        ("get_level", c_void_p),  # omp_get_max_active_levels, null: no primitive of several threads could do with one
+        ("set_level", c_void_p),  # omp_set_max_active_levels: with 0, regions of this thread have one thread
+        ("level", c_int64),  # what it was
     )
 
 
@@ -144,6 +141,8 @@ class OpenMP:
 
     parallel: int = 0
     thread_num: int = 0
+    get_level: int = 0
+    set_level: int = 0
 
 
 @cache
@@ -152,8 +151,8 @@ def openmp() -> OpenMP:
     library = load_gomp()
     if library is None:
         return OpenMP()
-    symbols = (library.GOMP_parallel, library.omp_get_thread_num)
-    return OpenMP(*(ctypes.cast(symbol, c_void_p).value or 0 for symbol in symbols))
+    names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_max_active_levels", "omp_set_max_active_levels")
+    return OpenMP(*(ctypes.cast(getattr(library, name), c_void_p).value or 0 for name in names))
 
 
 @cache
@@ -163,10 +162,18 @@ def clock() -> int:
     return 0 if function is None else ctypes.cast(function, c_void_p).value or 0
 
 
-def watch(plan: Plan) -> None:
-    """Let a plan of little work, none of it by primitives of several threads, find out whether these come in time."""
+def watch(plan: Plan, *, brief: bool) -> None:
+    """Let a plan find out whether threads come in time, and do without where they do not.
+
+    Args:
+        plan: all of a run.
+        brief: it has little work, none of it by primitives of several threads: it begins with one.
+    """
     if clock():
-        plan.watched, plan.clock, plan.left, plan.pause = 1, clock(), _FIRST, _PAUSE
+        plan.watched, plan.clock, plan.pause = 1 if brief else LONG, clock(), PAUSE
+        plan.left = FIRST if brief else 0
+        if not brief:
+            plan.get_level, plan.set_level = openmp().get_level or None, openmp().set_level or None
 
 
 @cache
@@ -296,7 +303,7 @@ def _emit_run(b: Builder) -> None:
     first = b.op("call i64 @pyflame_steps(ptr %plan, ptr %io)")
     b.jump(done)
     b.place(watched)
-    second = _emit_watched(b, plan, stamps)
+    second = emit_watched(b, plan, stamps)
     after = b.block
     b.jump(done)
     b.place(done)
@@ -304,62 +311,6 @@ def _emit_run(b: Builder) -> None:
     b.op(f"atomicrmw sub ptr {runs}, i64 1 monotonic")
     b.do(f"ret i64 {status}")
     b.end("i64 @pyflame_run(ptr %plan, ptr %io)")
-
-
-def _emit_watched(b: Builder, plan: _Fields, stamps: str) -> str:
-    """A run that takes some microseconds: where the threads it would share its work with come late, it has one.
-
-    They do beside programs that keep the cores busy, and after pauses in which they have fallen asleep.
-    """
-    left, moment = plan.load("left"), plan.load("clock")
-    single = b.op(f"icmp sgt i64 {left}, 0")
-    plan.store("single", b.op(f"zext i1 {single} to i64"))
-    b.do(f"call i32 {moment}(i32 {CLOCK}, ptr {stamps})")
-    status = b.op("call i64 @pyflame_steps(ptr %plan, ptr %io)")
-    b.do(f"call i32 {moment}(i32 {CLOCK}, ptr {b.element('i64', stamps, '2')})")
-    words = [b.op(f"load i64, ptr {b.element('i64', stamps, str(k))}") for k in range(4)]
-    seconds = b.integer(f"mul {b.integer(f'sub {words[2]}, {words[0]}')}, 1000000000")
-    took = b.integer(f"add {seconds}, {b.integer(f'sub {words[3]}, {words[1]}')}")
-    one, several, done = b.label("one"), b.label("several"), b.label("noted")
-    b.branch(single, one, several)
-    b.place(one)
-    _note_single(b, plan, left, took)
-    b.jump(done)
-    b.place(several)
-    _note_several(b, plan, took)
-    b.jump(done)
-    b.place(done)
-    return status
-
-
-def _note_single(b: Builder, plan: _Fields, left: str, took: str) -> None:
-    """The least time counts, but is forgotten little by little: the machine may have become slower."""
-    plan.store("left", b.integer(f"sub {left}, 1"))
-    plan.store("doubt", str(-_UNJUDGED))
-    known = plan.load("alone")
-    risen = b.integer(f"add {known}, {b.integer(f'lshr {known}, 3')}")
-    least = _least(b, took, risen)
-    plan.store("alone", b.op(f"select i1 {b.op(f'icmp eq i64 {known}, 0')}, i64 {took}, i64 {least}"))
-
-
-def _note_several(b: Builder, plan: _Fields, took: str) -> None:
-    """Two runs of a few that took longer than on one thread are enough for a pause, ever longer ones."""
-    alone, doubt, pause = plan.load("alone"), plan.load("doubt"), plan.load("pause")
-    quarter = b.integer(f"lshr {alone}, 2")
-    late = b.op(f"icmp ugt i64 {took}, {b.integer(f'add {alone}, {quarter}')}")
-    less = b.op(f"select i1 {b.op(f'icmp sgt i64 {doubt}, 0')}, i64 {b.integer(f'sub {doubt}, 1')}, i64 0")
-    judged = b.op(f"select i1 {late}, i64 {b.integer(f'add {doubt}, {_LATE}')}, i64 {less}")
-    waking = b.op(f"icmp slt i64 {doubt}, 0")
-    now = b.op(f"select i1 {waking}, i64 {b.integer(f'add {doubt}, 1')}, i64 {judged}")
-    plan.store("doubt", now)
-    stop = b.op(f"icmp sge i64 {now}, {_DOUBTFUL}")
-    tried = b.integer(f"add {plan.load('tried')}, 1")
-    plan.store("tried", tried)
-    renew = b.op(f"icmp eq i64 {b.integer(f'and {tried}, {_RENEWED - 1}')}, 0")
-    usual = b.op(f"select i1 {renew}, i64 {_PAUSE}, i64 {pause}")
-    longer = _least(b, b.integer(f"shl {pause}, 1"), str(_LONGEST_PAUSE))
-    plan.store("pause", b.op(f"select i1 {stop}, i64 {longer}, i64 {usual}"))
-    plan.store("left", b.op(f"select i1 {stop}, i64 {pause}, i64 {b.op(f'zext i1 {renew} to i64')}"))
 
 
 def _emit_body(b: Builder) -> None:
@@ -461,9 +412,12 @@ def _emit_step(b: Builder, plan: _Fields, step: _Fields, team: str, judge: str) 
     b.do(f"switch i64 {step.load('kind')}, label %{labels[StepKind.CHECK]} [ {cases} ]")
     results = []
     b.place(labels[StepKind.PRIMITIVE])
+    emit_threads(b, plan, step, back=False)
     nargs = b.op(f"trunc i64 {step.load('nargs')} to i32")
     call = f"call i32 {plan.load('execute')}(ptr {fn}, ptr {plan.load('stream')}, i32 {nargs}, ptr {args})"
-    results.append((b.op(f"sext i32 {b.op(call)} to i64"), b.block))
+    status = b.op(f"sext i32 {b.op(call)} to i64")
+    emit_threads(b, plan, step, back=True)
+    results.append((status, b.block))
     b.jump(judge)
     b.place(labels[StepKind.KERNEL])
     results += _emit_kernel(b, plan, step, team, (fn, args, rows), judge)
@@ -483,7 +437,7 @@ def _emit_step(b: Builder, plan: _Fields, step: _Fields, team: str, judge: str) 
 
 def _emit_window(b: Builder, plan: _Fields, step: _Fields, team: str, args: str) -> tuple[str, str]:
     count, parallel = step.load("nargs"), plan.load("parallel")
-    threads = _least(b, count, _emit_share(b, plan))
+    threads = least(b, count, _emit_share(b, plan))
     shared = _Fields(b, _Team, team)
     for name, value in {"args": args, "rows": "0", "chunks": count, "claimed": "0", "each": "1"}.items():
         shared.store(name, value)
@@ -509,10 +463,10 @@ def _emit_kernel(
     safe = b.op(f"select i1 {b.op(f'icmp sgt i64 {grain}, 0')}, i64 {grain}, i64 1")
     rounded_up = b.integer(f"add {rows}, {b.integer(f'sub {safe}, 1')}")
     wanted = b.integer(f"udiv {rounded_up}, {safe}")
-    team_size = _least(b, wanted, _least(b, _emit_share(b, plan), str(MAX_THREADS)))
+    team_size = least(b, wanted, least(b, _emit_share(b, plan), str(MAX_THREADS)))
     pieces = step.load("pieces")
     several = b.op(f"select i1 {b.op(f'icmp sgt i64 {pieces}, 1')}, i64 {pieces}, i64 1")
-    chunks = _least(b, wanted, _least(b, b.integer(f"mul {team_size}, {several}"), str(MAX_THREADS)))
+    chunks = least(b, wanted, least(b, b.integer(f"mul {team_size}, {several}"), str(MAX_THREADS)))
     many = b.op(f"icmp sgt i64 {team_size}, 1")
     both = b.op(f"and i1 {many}, {b.op(f'icmp ne ptr {parallel}, null')}")
     split, single = b.label("split"), b.label("single")
@@ -545,11 +499,7 @@ def _emit_share(b: Builder, plan: _Fields) -> str:
     b.place(crowd)
     part = b.integer(f"sdiv {b.op(f'load i64, ptr {budget}')}, {runs}")
     positive = b.op(f"select i1 {b.op(f'icmp sgt i64 {part}, 1')}, i64 {part}, i64 1")
-    share = _least(b, own, positive)
+    share = least(b, own, positive)
     b.jump(done)
     b.place(done)
     return b.phi("i64", (own, origin), (own, look), (share, crowd))
-
-
-def _least(b: Builder, x: str, y: str) -> str:
-    return b.op(f"select i1 {b.op(f'icmp ult i64 {x}, {y}')}, i64 {x}, i64 {y}")

@@ -24,6 +24,11 @@ __all__ = ["Primitive", "aligned_empty", "build", "execute"]
 ALIGNMENT = 64
 
 
+# Forms that divide their work among the threads that are there when they run; a test compares their bits.
+_DIVIDED_ANEW = frozenset({"convolution", "pooling", "reorder"})
+_IMPLEMENTATIONS = frozenset({"jit:avx2", "brgconv:avx2", "brgconv_1x1:avx2", "jit:uni"})
+
+
 class Primitive(Handle):
     """One oneDNN primitive.
 
@@ -70,6 +75,11 @@ class Primitive(Handle):
                 api.lib().dnnl_primitive_create(ctypes.byref(out), self._desc.handle)
                 super().__init__(out.value or 0)
         return super().handle
+
+    @property
+    def takes_fewer_threads(self) -> bool:
+        """Whether it gives the same on fewer threads than it was made for: known of these, not true of all."""
+        return self.kind in _DIVIDED_ANEW and self.impl in _IMPLEMENTATIONS
 
     @property
     def closed(self) -> bool:

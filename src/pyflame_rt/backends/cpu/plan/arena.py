@@ -97,8 +97,8 @@ class Arena:
             native.insert(place, self._check())
             track.insert(place, None)
         plan = self._plan(native, patches, threads, self.stream)
-        if threads > 1 and len(numbers) == len(steps) and brief(steps):
-            watch(plan)
+        if threads > 1 and len(numbers) == len(steps):
+            watch(plan, brief=brief(steps))
         self.tracks.append(Track(plan, track))
         return plan
 
@@ -187,7 +187,8 @@ class Arena:
         self.memories += memories.values()
         args, count = step.primitive.exec_args(memories)
         self.keep.append(args)
-        return Step(StepKind.PRIMITIVE, step.primitive.handle, ctypes.addressof(args), count, None, 0, 0)
+        fewer = int(step.primitive.takes_fewer_threads)
+        return Step(StepKind.PRIMITIVE, step.primitive.handle, ctypes.addressof(args), count, None, 0, 0, fewer)
 
     def _io(self, buffer: Buffer) -> int | None:
         if buffer.place is Place.INPUT:

@@ -1,0 +1,68 @@
+"""Plans that do without threads where these come late: the same bits, whatever primitives they have."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from pyflame_rt import InferenceSession, SessionOptions
+from pyflame_rt.backends.cpu.llvm import driver
+from pyflame_rt.backends.cpu.llvm.pacing import LONG
+from pyflame_rt.backends.cpu.onednn import library
+from pyflame_rt.backends.cpu.onednn.memory import MemDesc
+from pyflame_rt.backends.cpu.onednn.primitives import matmul
+
+pytestmark = pytest.mark.skipif(not library.available() or not driver.clock(), reason="there is nothing to be watched")
+RNG = np.random.default_rng(3)
+CASES = {
+    "first": ("Conv", (1, 3, 96, 96), (32, 3, 7, 7), {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
+    "strided": ("Conv", (2, 64, 28, 28), (128, 64, 3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    "pointwise": ("Conv", (1, 96, 28, 28), (192, 96, 1, 1), {"strides": [2, 2]}),
+    "groups": ("Conv", (1, 64, 28, 28), (64, 16, 3, 3), {"group": 4, "pads": [1, 1, 1, 1]}),
+    "depthwise": ("Conv", (1, 96, 56, 56), (96, 1, 5, 5), {"group": 96, "pads": [2, 2, 2, 2], "strides": [2, 2]}),
+    "volume": ("Conv", (1, 16, 12, 12, 12), (32, 16, 3, 3, 3), {"pads": [1] * 6}),
+    "turned": ("ConvTranspose", (1, 64, 16, 16), (64, 32, 2, 2), {"strides": [2, 2]}),
+    "turned and overlapping": ("ConvTranspose", (1, 32, 20, 20), (32, 16, 4, 4), {"strides": [2, 2]}),
+}
+
+
+def model(kind, shape, weights, settings):
+    """A convolution between others, pooled and resized, so that primitives of several kinds take part."""
+    nodes = [
+        helper.make_node(kind, ["x", "w"], ["a"], **settings),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("AveragePool", ["b"], ["c"], kernel_shape=[2] * (len(shape) - 2)),
+        helper.make_node("Softmax", ["c"], ["y"], axis=1),
+    ]
+    w = (RNG.standard_normal(weights) / np.sqrt(np.prod(weights[1:]))).astype(np.float32)
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", shape), ("y", None))]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [numpy_helper.from_array(w, "w")])
+    return helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 21)]).SerializeToString()
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("case", CASES)
+def test_one_thread_gives_the_same_bits(case):
+    kind, shape, weights, settings = CASES[case]
+    session = InferenceSession(model(kind, shape, weights, settings), SessionOptions(num_threads=2))
+    feeds = {"x": RNG.standard_normal(shape).astype(np.float32)}
+    want = session.run(None, feeds)[0]
+    (arena,) = session._compiled[False].executable._last.made
+    (plan,) = [track.plan for track in arena.tracks if track.plan.watched]
+    if plan.watched != LONG:
+        pytest.skip("so little work that it begins with one thread")
+    assert plan.alone == 0
+    plan.left = 2
+    for left in (1, 0):
+        np.testing.assert_array_equal(session.run(None, feeds)[0], want)
+        assert (plan.left, plan.single, plan.failed) == (left, 1, 0)
+    assert plan.alone > 0
+    np.testing.assert_array_equal(session.run(None, feeds)[0], want)
+    assert plan.single == 0
+    session.close()
+
+
+def test_products_keep_the_threads_they_were_made_for():
+    """The library's own gemm divides its work when it is made: with fewer threads a part of it would be left undone."""
+    size = MemDesc((256, 256), "f32")
+    with matmul(size, size, size) as product:
+        assert not product.takes_fewer_threads
