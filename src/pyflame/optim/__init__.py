@@ -2,6 +2,7 @@
 
 from pyflame.optim import lr_scheduler
 from pyflame.optim.algorithms import LAMB, SGD, Adagrad, Adam, AdamW, Lion, RMSprop
+from pyflame.optim.lbfgs import LBFGS
 from pyflame.optim.lr_scheduler import (
     ChainedScheduler,
     ConstantLR,
@@ -20,13 +21,17 @@ from pyflame.optim.lr_scheduler import (
     SequentialLR,
     StepLR,
 )
+from pyflame.optim.matrices import Adafactor, Muon
 from pyflame.optim.optimizer import Optimizer
-from pyflame.optim.variants import Adadelta, Adamax, NAdam, RAdam, Rprop
+from pyflame.optim.variants import ASGD, Adadelta, Adamax, NAdam, RAdam, Rprop
 
 __all__ = [
+    "ASGD",
     "LAMB",
+    "LBFGS",
     "SGD",
     "Adadelta",
+    "Adafactor",
     "Adagrad",
     "Adam",
     "AdamW",
@@ -43,6 +48,7 @@ __all__ = [
     "Lion",
     "MultiStepLR",
     "MultiplicativeLR",
+    "Muon",
     "NAdam",
     "OneCycleLR",
     "Optimizer",

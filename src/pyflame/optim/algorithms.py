@@ -20,6 +20,8 @@ __all__ = ["LAMB", "SGD", "Adagrad", "Adam", "AdamW", "Lion", "RMSprop"]
 def check_not_negative(**settings: float) -> None:
     """An error that names the setting that is."""
     for name, value in settings.items():
+        if shape := getattr(value, "shape", None):
+            raise ValueError(f"{name} must be one number. Received: a tensor of shape {list(shape)}")
         if not value >= 0:
             raise ValueError(f"{name} must not be negative. Received: {value}")
 
@@ -29,6 +31,12 @@ def check_betas(first: float, second: float) -> tuple[float, float]:
     if not (0 <= first < 1 and 0 <= second < 1):
         raise ValueError(f"betas must be at least 0 and below 1. Received: {(first, second)}")
     return float(first), float(second)
+
+
+def check_way(foreach: bool | None, fused: bool | None) -> None:
+    """Torch's two ways to update all parameters together, which exclude each other; here there is one for both."""
+    if foreach and fused:
+        raise RuntimeError("`fused` and `foreach` cannot be `True` together")
 
 
 def current_rates(s: Slots, group: dict[str, Any]) -> tuple[Any, Any, float]:
@@ -60,7 +68,10 @@ class SGD(Optimizer):
         nesterov: bool = False,
         *,
         maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
     ) -> None:
+        check_way(foreach, fused)
         check_not_negative(lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening")
@@ -97,7 +108,8 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Steps scaled by running averages of the gradient and of its square.
 
-    The averages' rates are `beta1` and `beta2`, or both as `betas`.
+    The averages' rates are `beta1` and `beta2`, or both as `betas`. All parameters change in one native call, so
+    torch's `foreach` and `fused` are met whichever is asked for; both at once are refused, as there.
 
     Example:
         >>> import pyflame as pf
@@ -123,7 +135,10 @@ class Adam(Optimizer):
         *,
         betas: tuple[float, float] | None = None,
         maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
     ) -> None:
+        check_way(foreach, fused)
         if isinstance(beta1, tuple | list):  # torch's positional order: lr, betas
             beta1, betas = 0.9, (beta1[0], beta1[1])
         check_not_negative(lr=lr, eps=eps, weight_decay=weight_decay)
@@ -185,7 +200,10 @@ class AdamW(Adam):
         *,
         betas: tuple[float, float] | None = None,
         maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
     ) -> None:
+        check_way(foreach, fused)
         super().__init__(params, lr, beta1, beta2, eps, weight_decay, amsgrad, betas=betas, maximize=maximize)
 
 

@@ -22,6 +22,8 @@ __all__ = ["Optimizer", "ParamGroup", "Slots", "power"]
 
 # Read anew by each step, compiled or not.
 RATES = ("lr", "initial_lr")
+# Kept in double precision whatever the parameters are.
+EXACT = ("step", "exact_lr")
 Slots: TypeAlias = dict[str, Tensor]
 
 
@@ -32,9 +34,10 @@ class ParamGroup(dict[str, Any]):
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        self.lr_tensor = _number(float(settings["lr"]))
+        rate = settings["lr"]
+        self.lr_tensor = _number(float(rate))
         self.varied: Slots = {}
-        super().__init__(settings)
+        super().__init__({**settings, "lr": rate if isinstance(rate, int) else float(rate)})
 
     def vary(self, key: str) -> None:
         """Let `momentum`, or the first of `betas`, change from step to step without new compilations."""
@@ -110,6 +113,10 @@ class Optimizer:
         """The names of the tensors kept for each parameter; they begin as zeros."""
         return ()
 
+    def slots_of(self, p: Tensor, group: dict[str, Any]) -> tuple[str, ...]:  # noqa: ARG002
+        """The slots of one parameter, where they depend on its shape."""
+        return self.slots(group)
+
     def start(self, slot: str, p: Tensor, group: dict[str, Any]) -> Tensor:  # noqa: ARG002
         """The first value of a slot."""
         return adopt(np.zeros(tuple(p.shape), p.dtype.numpy))
@@ -120,8 +127,8 @@ class Optimizer:
         Args:
             p: The parameter's value.
             g: Its gradient (turned round where the group maximizes).
-            s: Its slots, and `lr`, `step` (from 1), and with betas `inv_bias1` and `rsqrt_bias2`; `momentum` or
-                `beta1` where a scheduler changes them.
+            s: Its slots, and `lr` (in double precision `exact_lr`), `step` (from 1), and with betas `inv_bias1` and
+                `rsqrt_bias2`; `momentum` or `beta1` where a scheduler changes them.
             group: The settings.
         """
         raise NotImplementedError(f"{type(self).__name__} must write update(p, g, s, group)")
@@ -131,6 +138,8 @@ class Optimizer:
         given = dict(param_group)
         params = given["params"]
         given["params"] = [params] if isinstance(params, Tensor) else list(params)
+        if any(isinstance(p, tuple) for p in given["params"]):
+            given["param_names"], given["params"] = _named(given["params"])
         known = {id(p) for group in self.param_groups for p in group["params"]}
         for p in given["params"]:
             if not isinstance(p, Tensor):
@@ -197,9 +206,9 @@ class Optimizer:
             for key, value in saved.items():
                 if key != "params":
                     group[key] = value
-        params = [p for group in self.param_groups for p in group["params"]]
-        loaded = {params[int(n)]: slots for n, slots in state_dict["state"].items()}
-        self.state = {p: _loaded(p, slots) for p, slots in loaded.items()}
+        params = [(p, group) for group in self.param_groups for p in group["params"]]
+        loaded = [(*params[int(n)], slots) for n, slots in state_dict["state"].items()]
+        self.state = {p: self._loaded(p, group, slots) for p, group, slots in loaded}
         self._share_steps()
 
     def __repr__(self) -> str:
@@ -215,7 +224,7 @@ class Optimizer:
         changed: list[Tensor] = []
         for p in ready:
             slots = self.state.setdefault(p, {})
-            for slot in self.slots(group):
+            for slot in self.slots_of(p, group):
                 if slot not in slots:  # at the first step, or since a setting asks for it
                     slots[slot] = self.start(slot, p, group)
         for step, members in self._cohorts(ready).items():
@@ -259,11 +268,37 @@ class Optimizer:
             moved[own] = members
         return moved
 
+    def _loaded(self, p: Tensor, group: ParamGroup, slots: Mapping[str, Any]) -> Slots:
+        """A saved state as tensors of the shapes and types that `start` gives them."""
+        made: Slots = {}
+        known = self.slots_of(p, group)
+        for name, value in slots.items():
+            if value is None:
+                continue
+            array = np.asarray(value.detach().numpy() if hasattr(value, "detach") else value)
+            if name == "step":
+                made[name] = _number(float(array))
+                continue
+            like = self.start(name, p, group) if name in known else p
+            if array.ndim and tuple(array.shape) != tuple(like.shape):
+                raise ValueError(f"loaded {name} has shape {list(array.shape)}, its parameter wants {list(like.shape)}")
+            made[name] = adopt(np.array(array, like.dtype.numpy))
+        if made and "step" not in made:  # torch's SGD does not count; there was a step where there is a momentum
+            made["step"] = _number(1.0)
+        return made
+
     def _share_steps(self) -> None:
         counters: dict[float, Tensor] = {}
         for slots in self.state.values():
             if "step" in slots:
                 slots["step"] = counters.setdefault(float(slots["step"].numpy()), slots["step"])
+
+
+def _named(pairs: list[Any]) -> tuple[list[str], list[Any]]:
+    """Names and parameters, of what `named_parameters` gives."""
+    if not all(isinstance(p, tuple) and len(p) == 2 for p in pairs):
+        raise ValueError("all optimizer params should be with or without names. Some names are missing")
+    return [name for name, _ in pairs], [p for _, p in pairs]
 
 
 def _number(value: float) -> Tensor:
@@ -274,7 +309,7 @@ def _number(value: float) -> Tensor:
 def _shared(group: ParamGroup, step: Tensor) -> Slots:
     """What all parameters of a cohort use, computed once and in double precision."""
     # Handles, not what they hold: a compiled step reads them anew each time.
-    shared = {"lr": group.lr_tensor, "step": step, **group.varied}
+    shared = {"lr": group.lr_tensor, "exact_lr": group.lr_tensor, "step": step, **group.varied}
     if "betas" in group:
         beta1, beta2 = group["betas"]
         first = group.varied.get("beta1")
@@ -293,21 +328,4 @@ def power(base: float, exponent: Tensor) -> Tensor:
 
 
 def _in(dtype: DType, shared: Slots) -> Slots:
-    return {name: value if name == "step" else cast(value, dtype) for name, value in shared.items()}
-
-
-def _loaded(p: Tensor, slots: Mapping[str, Any]) -> Slots:
-    made: Slots = {}
-    for name, value in slots.items():
-        if value is None:
-            continue
-        array = np.asarray(value.detach().numpy() if hasattr(value, "detach") else value)
-        if name == "step":
-            made[name] = _number(float(array))
-        elif array.ndim and tuple(array.shape) != tuple(p.shape):
-            raise ValueError(f"loaded {name} has shape {list(array.shape)}, its parameter {list(p.shape)}")
-        else:
-            made[name] = adopt(np.array(array, p.dtype.numpy))
-    if made and "step" not in made:  # torch's SGD does not count; there was a step where there is a momentum
-        made["step"] = _number(1.0)
-    return made
+    return {name: value if name in EXACT else cast(value, dtype) for name, value in shared.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyflame.dtypes import DType
 from pyflame.ops.arithmetic import abs as absolute
 from pyflame.ops.arithmetic import clamp, maximum, where
 from pyflame.ops.core import cast
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyflame.tensors import Tensor
 
-__all__ = ["Adadelta", "Adamax", "NAdam", "RAdam", "Rprop"]
+__all__ = ["ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop"]
 
 
 def _decayed(p: Tensor, g: Tensor, s: Slots, group: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -37,6 +38,59 @@ def _averages(g: Tensor, s: Slots, group: dict[str, Any]) -> Slots:
         "exp_avg": s["exp_avg"] + rest1 * (g - s["exp_avg"]),
         "exp_avg_sq": beta2 * s["exp_avg_sq"] + (1 - beta2) * (g * g),
     }
+
+
+class ASGD(Optimizer):
+    """Descent whose rate falls slowly, and the average of where it went (`ax`, from step `t0` on).
+
+    Example:
+        >>> import pyflame as pf
+        >>> w = pf.nn.Parameter(pf.ones([1]))
+        >>> optimizer = pf.optim.ASGD([w], lr=0.1)
+        >>> (w * w).sum().backward()
+        >>> optimizer.step()
+        >>> round(w.numpy().item(), 5)
+        0.79999
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-2,
+        lambd: float = 1e-4,
+        alpha: float = 0.75,
+        t0: float = 1e6,
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        check_not_negative(lr=lr, weight_decay=weight_decay)
+        defaults = {"lr": lr, "lambd": lambd, "alpha": alpha, "t0": t0, "weight_decay": weight_decay}
+        super().__init__(params, {**defaults, "maximize": maximize})
+
+    def slots(self, group: dict[str, Any]) -> tuple[str, ...]:  # noqa: ARG002
+        """The rate, the weight of a step in the average, and the average."""
+        return ("eta", "mu", "ax")
+
+    def start(self, slot: str, p: Tensor, group: dict[str, Any]) -> Tensor:
+        """The rate begins with the learning rate, the weight with one."""
+        if slot == "ax":
+            return super().start(slot, p, group)
+        return full(
+            [],
+            group["lr"] if slot == "eta" else 1.0,
+            dtype=DType.float64 if p.dtype is DType.float64 else DType.float32,
+        )
+
+    def update(self, p: Tensor, g: Tensor, s: Slots, group: dict[str, Any]) -> tuple[Tensor, Slots]:
+        """One step by the present rate, and the rate of the next."""
+        p, g = _decayed(p, g, s, group)
+        step, lr, eta, mu = s["step"], s["exact_lr"], s["eta"], cast(s["mu"], p.dtype)
+        new = p * cast(1.0 - group["lambd"] * cast(eta, DType.float64), p.dtype) - cast(eta, p.dtype) * g
+        average = where(mu == 1, new, s["ax"] + (new - s["ax"]) * mu)
+        slower = lr / (1.0 + group["lambd"] * lr * step) ** group["alpha"]
+        weight = 1.0 / maximum(step - group["t0"], full([], 1.0, dtype=step.dtype))
+        return new, {"eta": cast(slower, eta.dtype), "mu": cast(weight, eta.dtype), "ax": average}
 
 
 class Adadelta(Optimizer):
