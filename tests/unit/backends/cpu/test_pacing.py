@@ -1,12 +1,14 @@
 """Plans that do without threads where these come late: the same bits, whatever primitives they have."""
 
+import ctypes
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from pyflame_rt import InferenceSession, SessionOptions
 from pyflame_rt.backends.cpu.llvm import driver
-from pyflame_rt.backends.cpu.llvm.pacing import LONG
+from pyflame_rt.backends.cpu.llvm.pacing import FIRST, LONG
 from pyflame_rt.backends.cpu.onednn import library
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.onednn.primitives import matmul
@@ -58,6 +60,41 @@ def test_one_thread_gives_the_same_bits(case):
     assert plan.alone > 0
     np.testing.assert_array_equal(session.run(None, feeds)[0], want)
     assert plan.single == 0
+    session.close()
+
+
+class Clock:
+    """In the place of the system's clock: the next run takes ``milliseconds``."""
+
+    def __init__(self):
+        self.now, self.milliseconds, self.asked = 0, 0, 0
+        self.read = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_int64))(self._read)
+
+    def _read(self, _, stamp):
+        self.asked += 1
+        self.now += 0 if self.asked % 2 else self.milliseconds * 1_000_000
+        stamp[0], stamp[1] = divmod(self.now, 1_000_000_000)
+        return 0
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("threads", "slower", "late"), [(2, 17, 19), (8, 69, 75)])
+def test_the_more_threads_the_longer_a_run_may_take_before_one_is_tried(threads, slower, late):
+    session = InferenceSession(model(*CASES["strided"]), SessionOptions(num_threads=2))
+    feeds = {"x": RNG.standard_normal(CASES["strided"][1]).astype(np.float32)}
+    session.run(None, feeds)
+    (arena,) = session._compiled[False].executable._last.made
+    (plan,) = [track.plan for track in arena.tracks if track.plan.watched]
+    assert plan.watched == LONG
+    clock, usual, plan.best, plan.doubt = Clock(), plan.clock, 0, 0
+    plan.num_threads, plan.clock = threads, ctypes.cast(clock.read, ctypes.c_void_p).value
+    try:
+        for milliseconds, left in ((10, 0), (slower, 0), (slower, 0), (10, 0), (late, 0), (late, FIRST)):
+            clock.milliseconds = milliseconds
+            session.run(None, feeds)
+            assert plan.left == left, milliseconds
+    finally:
+        plan.num_threads, plan.clock = 2, usual
     session.close()
 
 

@@ -96,15 +96,16 @@ def _lately(b: Builder, took: str, known: str, shift: int) -> str:
 def _note_several(b: Builder, plan: Any, took: str) -> None:
     """Two runs of a few that came late are enough for a pause, ever longer ones.
 
-    Late is what takes longer than on one thread. As long as nobody knows what that is, it is what takes far longer than
-    other runs did; the pause that follows is then just long enough to know.
+    Late is what takes longer than on one thread. As long as nobody knows what that is, it is what takes nearly as many
+    times longer than other runs did as there are threads; the pause that follows is then just long enough to know.
     """
     alone, doubt, pause = plan.load("alone"), plan.load("doubt"), plan.load("pause")
     long = b.op(f"icmp eq i64 {plan.load('watched')}, {LONG}")
     unknown = b.op(f"icmp eq i64 {alone}, 0")
     best = _lately(b, took, plan.load("best"), 5)
     plan.store("best", best)
-    far = b.integer(f"sub {b.integer(f'shl {best}, 1')}, {b.integer(f'lshr {best}, 2')}")
+    together = b.integer(f"mul {best}, {plan.load('num_threads')}")
+    far = b.integer(f"sub {together}, {b.integer(f'lshr {together}, 3')}")
     margin = b.integer(f"lshr {alone}, {b.op(f'select i1 {long}, i64 3, i64 2')}")
     most = b.op(f"select i1 {unknown}, i64 {far}, i64 {b.integer(f'add {alone}, {margin}')}")
     late = b.op(f"icmp ugt i64 {took}, {most}")
