@@ -1,5 +1,8 @@
 """Products of one row with constant weights: odd sizes, epilogues, thread counts."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -92,3 +95,58 @@ def test_threads_do_not_change_a_bit():
         options.num_threads = threads
         results.append(pyflame_rt.InferenceSession(data, options).run(None, {"x": x})[0])
     assert all(np.array_equal(results[0], r) for r in results)
+
+
+def pixel_convolution(depth, width, tail, *, kernel=(1, 1), **attributes):
+    rng = np.random.default_rng(depth * 1000 + width)
+    taps = (rng.standard_normal((width, depth, *kernel)) * 0.2).astype(np.float32)
+    weights = [numpy_helper.from_array(taps, "w")]
+    weights += [numpy_helper.from_array(rng.standard_normal(width).astype(np.float32), "b")]
+    weights += [numpy_helper.from_array(rng.standard_normal((1, width, 1, 1)).astype(np.float32), "r")]
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w", "b"], ["z"], **attributes), *tail],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", depth, "H", "W"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        weights,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]).SerializeToString()
+
+
+def kernels(data, x, folder):
+    """The kernels of a model whose results equal the reference's."""
+    options = pyflame_rt.SessionOptions(enable_profiling=True, profile_file_prefix=str(folder / "p"))
+    oracle = pyflame_rt.InferenceSession(data, providers=["ReferenceExecutionProvider"])
+    with pyflame_rt.InferenceSession(data, options) as native:
+        got, want = native.run(None, {"x": x})[0], oracle.run(None, {"x": x})[0]
+        assert native.explain().host_step_count == 0
+        trace = json.loads(Path(native.end_profiling()).read_text())
+    np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+    return {e["args"]["kernel"] for e in trace["traceEvents"] if "kernel" in e.get("args", {})}
+
+
+PIXEL_TAILS = {name: TAILS[name] for name in ("none", "relu", "residual", "silu times row")}
+PIXEL_TAILS["hard sigmoid"] = [helper.make_node("HardSigmoid", ["z"], ["y"])]
+
+
+@pytest.mark.parametrize("tail", PIXEL_TAILS)
+@pytest.mark.parametrize(("depth", "width"), [(1, 1), (7, 3), (72, 24), (33, 130)])
+def test_convolutions_of_one_pixel_are_row_products(tail, depth, width, tmp_path):
+    x = np.random.default_rng(1).standard_normal((1, depth, 1, 1)).astype(np.float32)
+    assert kernels(pixel_convolution(depth, width, PIXEL_TAILS[tail]), x, tmp_path) == {"llvm"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "form"),
+    [
+        ((1, 8, 1, 1), {"pads": [1, 1, 0, 0], "strides": [2, 2]}),
+        ((1, 8, 1, 1), {"pads": [0, 0, 1, 1], "strides": [2, 2]}),
+        ((1, 8, 1, 1), {"pads": [1, 1, 1, 1], "kernel": (3, 3)}),
+        ((1, 8, 2, 2), {"kernel": (2, 2)}),
+        ((1, 8, 2, 2), {"strides": [2, 2]}),
+        ((2, 8, 1, 1), {}),
+    ],
+)
+def test_convolutions_near_one_pixel_equal_the_reference(shape, form, tmp_path):
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    assert kernels(pixel_convolution(8, 12, TAILS["relu"], **form), x, tmp_path)

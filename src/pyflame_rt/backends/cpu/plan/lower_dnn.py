@@ -115,6 +115,9 @@ def conv(low: Lowering, step: Step) -> None:
     if low.concrete.dtype(step.node.inputs[0]) is not DType.Float32:
         low.places[step.node.outputs[0]] = general_convolution(low, step)
         return
+    if takes_row_product(low, step):
+        low.places[step.node.outputs[0]] = row_product(low, step)
+        return
     if _alone(low, step):
         return
     try:

@@ -16,6 +16,7 @@ from pyflame_rt.backends.cpu.plan.lower_loops import external_names, group_expre
 from pyflame_rt.backends.cpu.plan.panels import panels
 from pyflame_rt.backends.cpu.plan.weights import resident
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.windows import windows
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.plan.concrete import Step
@@ -30,23 +31,34 @@ GRAIN = 65_536
 
 def takes_row_product(low: Lowering, step: Step) -> bool:
     """Whether a step is the product of one row with constant weights."""
-    if step.op.name not in ("MatMul", "Gemm"):
+    if step.op.name not in ("Conv", "MatMul", "Gemm"):
         return False
     weights = low.constant_of(step.node.inputs[1])
-    if weights is None or weights.ndim != 2 or weights.dtype != np.float32 or not weights.size:
+    if weights is None or weights.dtype != np.float32 or not weights.size:
         return False
     out = low.concrete.shape(step.node.outputs[0])
-    if len(out) < 2 or math.prod(out[:-1]) != 1:
+    if step.op.name == "Conv":
+        return _is_pixel(low, step, weights.shape, out)
+    if weights.ndim != 2 or len(out) < 2 or math.prod(out[:-1]) != 1:
         return False
     scaled = step.op.name == "Gemm" and (step.attributes["alpha"] != 1.0 or step.attributes["beta"] != 1.0)
     return not scaled
 
 
+def _is_pixel(low: Lowering, step: Step, weights: tuple[int, ...], out: tuple[int, ...]) -> bool:
+    """Whether a convolution takes the channels of a single pixel, as after a pool over the whole image."""
+    shape = low.concrete.shape(step.node.inputs[0])
+    if math.prod(out) != out[1] or math.prod(shape) != weights[1] or math.prod(weights[2:]) != 1:
+        return False
+    names = ("strides", "dilations", "pads", "auto_pad")
+    given = {n: step.attributes[n] for n in names if step.attributes.get(n) is not None}
+    return step.attributes["group"] == 1 and not any(p[0] for p in windows(shape[2:], weights[2:], **given).padding)
+
+
 def row_product(low: Lowering, step: Step, group: Group | None = None) -> View:
     """Lower a product of one row, together with the loop that alone reads it."""
-    transposed = step.op.name == "Gemm" and step.attributes["transB"]
     weights: Any = low.constant_of(step.node.inputs[1])
-    matrix = weights.T if transposed else weights
+    matrix = _matrix(step, weights)
     depth, width = matrix.shape
     columns = tile_for(host(), width).vectors * host().lanes(4)  # as products of more rows have them
     x = low.dense(step.node.inputs[0])
@@ -66,6 +78,13 @@ def row_product(low: Lowering, step: Step, group: Group | None = None) -> View:
         PIECES,
     )
     return out
+
+
+def _matrix(step: Step, weights: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Weights by depth and column."""
+    if step.op.name == "Conv":
+        return weights.reshape(weights.shape[:2]).T
+    return weights.T if step.op.name == "Gemm" and step.attributes["transB"] else weights
 
 
 def _finish(low: Lowering, step: Step, group: Group | None, width: int) -> tuple[RowKernel | None, list[View]]:
