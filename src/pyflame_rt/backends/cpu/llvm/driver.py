@@ -44,6 +44,9 @@ __all__ = [
 
 CANCELLED = -1
 MAX_THREADS = 64  # chunks of a step are claimed in one 64-bit word
+# How often a thread without work looks whether the others are done, some 100 us: one that falls asleep here has to be
+# woken for the next step.
+_LOOKS = 4000
 _ALIGNED_ROWS = 1024  # from so many rows a thread on, chunks begin at multiples of 64
 
 
@@ -132,6 +135,7 @@ class _Team(ctypes.Structure):
         ("thread_num", c_void_p),
         ("claimed", c_int64),
         ("each", c_int64),  # chunks that are a thread's own
+        ("finished", c_int64),  # chunks that are done
     )
 
 
@@ -239,8 +243,27 @@ def _emit_worker(b: Builder) -> None:
         begin, end = (b.integer(f"and {bound}, {rounding}") for bound in bounds)
         end = b.op(f"select i1 {b.op(f'icmp eq i64 {bounds[1]}, {rows}')}, i64 {rows}, i64 {end}")
         b.do(f"call void {fn}(ptr {args}, ptr {params}, i64 {begin}, i64 {end})")
+        b.op(f"atomicrmw add ptr {team.address('finished')}, i64 1 monotonic")
+    _emit_wait(b, team, chunks)
     b.do("ret void")
     b.end("internal void @pyflame_team(ptr %team)")
+
+
+def _emit_wait(b: Builder, team: _Fields, chunks: str) -> None:
+    """A while without sleep, until the chunks that others have are done; libgomp's own waiting orders memory."""
+    look, again, done, origin = b.label("look"), b.label("again"), b.label("together"), b.block
+    b.jump(look)
+    b.place(look)
+    k = b.phi("i64", ("0", origin))
+    finished = b.op(f"load atomic i64, ptr {team.address('finished')} monotonic, align 8")
+    b.branch(b.op(f"icmp uge i64 {finished}, {chunks}"), done, again)
+    b.place(again)
+    if "+sse2" in b.host.features:
+        b.call("void", "llvm.x86.sse2.pause", [])
+    after = b.integer(f"add {k}, 1")
+    b.add_incoming(k, after, again)
+    b.branch(b.op(f"icmp ult i64 {after}, {_LOOKS}"), look, done)
+    b.place(done)
 
 
 def _emit_branches(b: Builder) -> None:
@@ -478,7 +501,7 @@ def _emit_kernel(
     shared = _Fields(b, _Team, team)
     each = b.integer(f"udiv {chunks}, {team_size}")
     fields = {"fn": fn, "args": args, "params": params, "rows": rows, "chunks": chunks, "claimed": "0", "each": each}
-    for name, value in fields.items():
+    for name, value in {**fields, "finished": "0"}.items():
         shared.store(name, value)
     shared.store("thread_num", plan.load("thread_num"))
     threads = b.op(f"trunc i64 {team_size} to i32")

@@ -48,7 +48,7 @@ BLOCK_FLOATS = 65_536
 SHORT = 256  # rows that are one block
 MAX_DEPTH = 16_384
 MANY_ITEMS = 1024
-PIECES = 8  # of a product a thread may have: another program on one core delays by an eighth what it delayed whole
+PIECES = 32  # of a product a thread may have: the fewer, the longer one waits for another that was delayed
 
 
 @dataclass(frozen=True)
