@@ -36,6 +36,7 @@ from pyflame.nn.attention import CrossAttention, MultiheadAttention, SelfAttenti
 from pyflame.nn.containers import Identity, ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from pyflame.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from pyflame.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d
+from pyflame.nn.functional.linear_loss import LinearCrossEntropyOptions
 from pyflame.nn.functional.loss import Reduction
 from pyflame.nn.lazy import (
     LazyBatchNorm1d,
@@ -64,6 +65,7 @@ from pyflame.nn.loss import (
     HuberLoss,
     KLDivLoss,
     L1Loss,
+    LinearCrossEntropyLoss,
     MarginRankingLoss,
     MSELoss,
     MultiLabelMarginLoss,
@@ -99,6 +101,8 @@ from pyflame.nn.pooling import (
     AvgPool1d,
     AvgPool2d,
     AvgPool3d,
+    FractionalMaxPool2d,
+    FractionalMaxPool3d,
     GlobalAvgPool2d,
     LPPool1d,
     LPPool2d,
@@ -196,6 +200,8 @@ __all__ = [
     "EmbeddingBag",
     "Flatten",
     "Fold",
+    "FractionalMaxPool2d",
+    "FractionalMaxPool3d",
     "GRUCell",
     "GaussianNLLLoss",
     "GlobalAvgPool2d",
@@ -233,6 +239,8 @@ __all__ = [
     "LazyLinear",
     "LeakyReLU",
     "Linear",
+    "LinearCrossEntropyLoss",
+    "LinearCrossEntropyOptions",
     "LocalResponseNorm",
     "LogSigmoid",
     "LogSoftmax",

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import TYPE_CHECKING, Any
 
 from pyflame.nn import functional as F
 from pyflame.nn.functional.loss import Reduction
+from pyflame.nn.linear import Linear
 from pyflame.nn.module import Module
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyflame.dtypes import DType
+    from pyflame.nn.functional.linear_loss import LinearCrossEntropyOptions
     from pyflame.tensors import Tensor
 
 __all__ = [
@@ -25,6 +29,7 @@ __all__ = [
     "HuberLoss",
     "KLDivLoss",
     "L1Loss",
+    "LinearCrossEntropyLoss",
     "MSELoss",
     "MarginRankingLoss",
     "MultiLabelMarginLoss",
@@ -191,6 +196,76 @@ class CrossEntropyLoss(_Loss):
     """
 
     function = F.cross_entropy
+
+
+class LinearCrossEntropyLoss(Module):
+    """The cross entropy of a linear layer's outputs; the layer, without bias unless asked for, is part of it.
+
+    Args:
+        in_features: The size of the inputs.
+        num_classes: How many classes there are.
+        out_features: The shape of places that each have a class.
+        bias: Whether the layer adds one.
+        dtype: The type of the layer's parameters.
+        reduction: "mean", "sum" or "none".
+        weight: How much each class counts.
+        ignore_index: Targets of this class do not count.
+        label_smoothing: The part of each target that all classes share.
+        options: Compute the scores of a few rows at a time, which takes less memory.
+
+    Example:
+        >>> import pyflame as pf
+        >>> loss = pf.nn.LinearCrossEntropyLoss(3, 4, options=pf.nn.LinearCrossEntropyOptions(batch_chunk_size=2))
+        >>> loss(pf.ones([5, 3]), pf.zeros([5], dtype=pf.int64)).shape
+        []
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        out_features: tuple[int, ...] = (),
+        bias: bool = False,
+        dtype: DType | None = None,
+        reduction: Reduction | str = "mean",
+        weight: Any = None,
+        ignore_index: int | None = None,
+        label_smoothing: float = 0.0,
+        options: LinearCrossEntropyOptions | None = None,
+    ) -> None:
+        super().__init__()
+        if weight is not None and list(weight.shape) != [num_classes]:
+            raise RuntimeError(f"weight must have shape [{num_classes}]. Received: {list(weight.shape)}")
+        if not 0 <= label_smoothing <= 1:
+            raise RuntimeError(f"label_smoothing must be from 0 to 1. Received: {label_smoothing}")
+        self.num_classes, self.out_features = num_classes, tuple(out_features)
+        self.reduction, self.ignore_index, self.label_smoothing = reduction, ignore_index, label_smoothing
+        self.options = options
+        self.register_buffer("weight", weight)
+        self.linear = Linear(in_features, num_classes * math.prod(self.out_features), bias=bias, dtype=dtype)
+
+    def forward(self, input: Any, target: Any) -> Tensor:
+        """The loss."""
+        shape, layer = [self.num_classes, *self.out_features], self.linear
+        return F.linear_cross_entropy(
+            input,
+            layer.weight.reshape([*shape, layer.in_features]),
+            target,
+            linear_bias=None if layer.bias is None else layer.bias.reshape(shape),
+            weight=self.weight,
+            reduction=self.reduction,
+            ignore_index=self.ignore_index,
+            label_smoothing=self.label_smoothing,
+            options=self.options,
+        )
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        return (
+            f"num_classes={self.num_classes}, out_features={self.out_features}, reduction={self.reduction}, "
+            f"ignore_index={self.ignore_index}, label_smoothing={self.label_smoothing}"
+        )
 
 
 class PoissonNLLLoss(_Loss):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyflame.nn import functional as F
+from pyflame.nn.functional.fractional import check_output, ratios
+from pyflame.nn.functional.windows import sizes
 from pyflame.nn.module import Module
 from pyflame.nn.simple import FunctionLayer
 
@@ -21,6 +23,8 @@ __all__ = [
     "AvgPool1d",
     "AvgPool2d",
     "AvgPool3d",
+    "FractionalMaxPool2d",
+    "FractionalMaxPool3d",
     "GlobalAvgPool2d",
     "LPPool1d",
     "LPPool2d",
@@ -281,3 +285,57 @@ class MaxUnpool3d(_MaxUnpool):
     """
 
     function = staticmethod(F.max_unpool3d)
+
+
+class _FractionalMaxPool(Module):
+    function: Any
+    rank: int
+
+    def __init__(
+        self,
+        kernel_size: Any,
+        output_size: Any = None,
+        output_ratio: Any = None,
+        return_indices: bool = False,
+        _random_samples: Any = None,
+    ) -> None:
+        super().__init__()
+        check_output(type(self).__name__, output_size, output_ratio)
+        self.kernel_size, self.return_indices = sizes(kernel_size, self.rank, "kernel_size"), return_indices
+        self.register_buffer("_random_samples", _random_samples)
+        self.output_size = None if output_size is None else sizes(output_size, self.rank, "output_size")
+        self.output_ratio = None if output_ratio is None else ratios(output_ratio, self.rank)
+
+    def forward(self, input: Any) -> Any:
+        """The largest value of each window, perhaps with its place."""
+        wanted = self.output_size, self.output_ratio, self.return_indices
+        return type(self).function(input, self.kernel_size, *wanted, _random_samples=self._random_samples)
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        size, ratio = self.output_size, self.output_ratio
+        return f"kernel_size={self.kernel_size}, output_size={size}, output_ratio={ratio}"
+
+
+class FractionalMaxPool2d(_FractionalMaxPool):
+    """The largest values of windows at places that chance chooses, for an output of any smaller size.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.FractionalMaxPool2d(2, output_ratio=0.7)(pf.ones([1, 1, 10, 10])).shape
+        [1, 1, 7, 7]
+    """
+
+    function, rank = staticmethod(F.fractional_max_pool2d), 2
+
+
+class FractionalMaxPool3d(_FractionalMaxPool):
+    """The largest values of windows at places that chance chooses, with 3 spatial dimensions.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.nn.FractionalMaxPool3d(2, output_size=3)(pf.ones([1, 1, 5, 5, 5])).shape
+        [1, 1, 3, 3, 3]
+    """
+
+    function, rank = staticmethod(F.fractional_max_pool3d), 3

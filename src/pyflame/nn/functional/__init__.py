@@ -14,6 +14,8 @@ from pyflame.nn.functional.convolution import (
 )
 from pyflame.nn.functional.ctc import ctc_loss
 from pyflame.nn.functional.dropout import alpha_dropout, dropout, dropout1d, dropout2d, dropout3d, rrelu
+from pyflame.nn.functional.fractional import fractional_max_pool2d, fractional_max_pool3d
+from pyflame.nn.functional.linear_loss import linear_cross_entropy
 from pyflame.nn.functional.loss import (
     bce_loss,
     bce_with_logits,
@@ -134,6 +136,8 @@ __all__ = [
     "embedding",
     "embedding_bag",
     "fold",
+    "fractional_max_pool2d",
+    "fractional_max_pool3d",
     "gaussian_nll_loss",
     "gelu",
     "glu",
@@ -152,6 +156,7 @@ __all__ = [
     "layer_norm",
     "leaky_relu",
     "linear",
+    "linear_cross_entropy",
     "local_response_norm",
     "log_softmax",
     "logsigmoid",

@@ -104,3 +104,56 @@ def test_bad_settings_are_refused():
         pf.nn.BCELoss()(pf.zeros([2]), pf.zeros([3]))
     with pytest.raises(TypeError, match="target"):
         pf.nn.MSELoss()(pf.zeros([2]))
+
+
+def test_scores_of_a_few_rows_at_a_time_take_less_memory_and_give_the_same():
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(64, 4)).astype(np.float32), rng.normal(size=(50, 4)).astype(np.float32)
+    target = pf.from_numpy(rng.integers(0, 50, 64))
+    found = []
+    for options in (None, pf.nn.LinearCrossEntropyOptions(batch_chunk_size=8)):
+        a, b = pf.from_numpy(x).requires_grad_(), pf.from_numpy(w).requires_grad_()
+        loss = pf.nn.functional.linear_cross_entropy(a, b, target, options=options)
+        sizes = [int(np.prod(node.output_shape)) for node in pf.get_graph(loss).nodes]
+        loss.backward()
+        found.append((loss.item(), a.grad.numpy(), b.grad.numpy(), max(sizes)))
+    (whole, *whole_grads, most), (parts, *part_grads, least) = found
+    assert parts == pytest.approx(whole, rel=1e-6)
+    for one, other in zip(part_grads, whole_grads, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    assert most == 64 * 50
+    assert least < most
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"batch_chunk_size": 0}, "positive"),
+        ({"chunking_method": "halves"}, "chunking_method"),
+        ({"chunking_method": "aspect_ratio:"}, "chunking_method"),
+    ],
+)
+def test_bad_ways_to_part_rows_are_named(settings, match):
+    with pytest.raises(ValueError, match=match):
+        pf.nn.LinearCrossEntropyOptions(**settings)
+
+
+def test_two_ways_to_part_rows_that_disagree():
+    options = pf.nn.LinearCrossEntropyOptions(3, "aspect_ratio")
+    with pytest.raises(ValueError, match="disagree"):
+        pf.nn.LinearCrossEntropyLoss(4, 9, options=options)(pf.ones([8, 4]), pf.zeros([8], dtype=pf.int64))
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "settings", "match"),
+    [
+        ([2, 3, 4], [5, 4], {}, "1 or 2 dimensions"),
+        ([2, 3], [5, 4], {}, "last dimension"),
+        ([2, 4], [5, 4], {"linear_bias": [4]}, "linear_bias"),
+        ([4], [5, 2, 4], {}, "inputs of 2 dimensions"),
+    ],
+)
+def test_shapes_that_do_not_fit_a_linear_cross_entropy(x, w, settings, match):
+    given = {key: pf.ones(value) for key, value in settings.items()}
+    with pytest.raises(ShapeMismatchError, match=match):
+        pf.nn.functional.linear_cross_entropy(pf.ones(x), pf.ones(w), pf.zeros([2], dtype=pf.int64), **given)

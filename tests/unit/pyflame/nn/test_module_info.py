@@ -15,10 +15,9 @@ from torch.testing._internal.common_modules import module_db  # noqa: E402
 pytestmark = [
     pytest.mark.filterwarnings("ignore:enable_nested_tensor:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*reduction.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore:linear_cross_entropy. ``options`` ignored:UserWarning"),
 ]
 INFOS = {info.name.removeprefix("nn."): info for info in module_db}
-# What we do not have.
-MISSING = {"FractionalMaxPool2d", "FractionalMaxPool3d", "LinearCrossEntropyLoss"}
 FEW = 4
 FUNCTIONS = {torch.nn.functional.gelu: pf.nn.functional.gelu, torch.nn.functional.relu: pf.nn.functional.relu}
 ENCODER = ("dropout", "activation", "layer_norm_eps", "batch_first", "norm_first")
@@ -30,6 +29,8 @@ def convert(value):
         return made.requires_grad_() if value.requires_grad else made
     if isinstance(value, torch.dtype):
         return pf.dtypes.to_dtype(value)
+    if isinstance(value, torch.nn.LinearCrossEntropyOptions):
+        return pf.nn.LinearCrossEntropyOptions(value.batch_chunk_size, value.chunking_method)
     if isinstance(value, torch.nn.TransformerEncoderLayer):
         return encoder_layer(value)
     if isinstance(value, (list, tuple)):
@@ -122,16 +123,16 @@ def sweep(name, number):
     assert checked
 
 
-@pytest.mark.parametrize("name", sorted(INFOS.keys() - MISSING))
+@pytest.mark.parametrize("name", sorted(INFOS))
 def test_results_and_gradients(name):
     sweep(name, FEW)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(INFOS.keys() - MISSING))
+@pytest.mark.parametrize("name", sorted(INFOS))
 def test_results_and_gradients_of_every_sample(name):
     sweep(name, None)
 
 
-def test_what_is_missing_is_missing():
-    assert {name for name in INFOS if not hasattr(pf.nn, name)} == MISSING
+def test_every_layer_of_the_database_is_there():
+    assert [name for name in INFOS if not hasattr(pf.nn, name)] == []

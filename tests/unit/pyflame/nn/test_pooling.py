@@ -97,3 +97,41 @@ def test_wrong_calls_are_refused():
         F.max_unpool2d(y, places[:, :, :1], 2)
     with pytest.raises(ValueError, match="must not be zero"):
         F.avg_pool2d(x, 2, divisor_override=0)
+
+
+@pytest.mark.parametrize("layer", [pf.nn.FractionalMaxPool2d, pf.nn.FractionalMaxPool3d])
+def test_windows_that_chance_places(layer):
+    rank = layer.rank
+    x = pf.from_numpy(np.random.default_rng(0).normal(size=(2, 3, *[9] * rank)).astype(np.float32)).requires_grad_()
+    pool = layer(3, output_ratio=0.6, return_indices=True)
+    step = pf.compile(lambda x: pool(x))
+    pf.manual_seed(0)
+    runs = [pool(x), pool(x), *(step(x) for _ in range(4))]
+    assert len({y.numpy().tobytes() for y, _ in runs}) > 1  # drawn anew, compiled or not
+    flat = x.detach().numpy().reshape(2, 3, -1)
+    for y, places in runs:
+        assert y.shape == places.shape == [2, 3, *[5] * rank]
+        np.testing.assert_array_equal(
+            y.numpy().ravel(), np.take_along_axis(flat, places.numpy().reshape(2, 3, -1), -1).ravel()
+        )
+    y, places = runs[0]
+    y.sum().backward()
+    want = np.zeros_like(flat)
+    for n, c in np.ndindex(2, 3):
+        np.add.at(want[n, c], places.numpy()[n, c].ravel(), 1)
+    np.testing.assert_array_equal(x.grad.numpy().reshape(want.shape), want)
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: pf.nn.FractionalMaxPool2d(2), "give one of them"),
+        (lambda: pf.nn.FractionalMaxPool2d(2, 3, 0.5), "give only one"),
+        (lambda: pf.nn.FractionalMaxPool3d(2, output_ratio=(0.5, 1.5, 0.5)), "between 0 and 1"),
+        (lambda: pf.nn.FractionalMaxPool2d(3, 4)(pf.ones([1, 1, 5, 9])), "4 windows of 3 do not fit into 5"),
+        (lambda: pf.nn.FractionalMaxPool2d(2, 2)(pf.ones([5, 9])), "3 or 4 dimensions"),
+    ],
+)
+def test_windows_that_do_not_fit_are_refused(call, match):
+    with pytest.raises((ValueError, ShapeMismatchError), match=match):
+        call()
