@@ -133,6 +133,13 @@ def test_plain_descriptor(tag, strides):
     assert desc.size == 2 * 3 * 5 * 7 * 4
 
 
+@pytest.mark.parametrize("tag", ["Acdb8a", "ABcd8b8a", "Abcd8a", "aBcd8b"])
+@pytest.mark.parametrize("dims", [(16, 1, 3, 3), (16, 1, 1, 1), (8, 1, 3, 3), (16, 8, 1, 1), (8, 8, 1, 3)])
+def test_a_blocked_layout_with_axes_of_one_element_can_be_made_again_from_its_name(tag, dims):
+    desc = MemDesc(dims, "f32", tag)
+    assert MemDesc(dims, "f32", desc.layout) == desc
+
+
 def test_strided_and_open_descriptors():
     assert MemDesc((2, 3), "f32", strides=(10, 2)).layout == "plain(10, 2)"
     assert MemDesc((2, 3), "f32").layout == "ab"

@@ -241,7 +241,8 @@ class MemDesc(Handle):
             return "any"
         if self._format_kind != api.FORMAT_BLOCKED:
             return "opaque"
-        order = sorted(range(self.ndims), key=lambda axis: -self._strides[axis])
+        # Where strides are equal, all but one of the axes have one element, and names of the library have these last.
+        order = sorted(range(self.ndims), key=lambda axis: (-self._strides[axis], self._outer[axis] == 1))
         letters = string.ascii_lowercase
         if not self.blocks and not self._is_dense(order):
             return f"plain{self._strides}"
@@ -287,15 +288,20 @@ class MemDesc(Handle):
         """Elements from the address to the last one, by dims, strides and blocks alone."""
         if 0 in self.dims:
             return 0
-        per_axis = [1] * self.ndims
-        for axis, block in self.blocks:
-            per_axis[axis] *= block
         inner = math.prod(block for _, block in self.blocks)
-        outer = [p // b for p, b in zip(self.padded_dims, per_axis, strict=True)]
+        outer = self._outer
         last = sum((n - 1) * s for n, s in zip(outer, self._strides, strict=True))
         # The library counts a whole outermost row, so a strided tensor may exceed its last element.
         whole = max((n * s for n, s in zip(outer, self._strides, strict=True)), default=0)
         return self.offset + max(last + inner, whole)
+
+    @functools.cached_property
+    def _outer(self) -> tuple[int, ...]:
+        """How many blocks there are along each axis."""
+        per_axis = [1] * self.ndims
+        for axis, block in self.blocks:
+            per_axis[axis] *= block
+        return tuple(p // b for p, b in zip(self.padded_dims, per_axis, strict=True))
 
     def _is_dense(self, order: Sequence[int]) -> bool:
         tag = "".join(string.ascii_lowercase[axis] for axis in order)

@@ -49,9 +49,9 @@ def float_form(node: Node, constants: Arrays, types: Types, fresh: Callable[[str
     if factor in constants and (not shift or shift in constants):
         wide = _centred(constants[factor], constants.get(shift), rows=is_conv)
         axes = tuple(range(1, wide.ndim)) if is_conv else (-2,)
-        if wide.ndim < 2 or not wide.size or int(np.abs(wide).sum(axis=axes).max()) * SPAN > EXACT:
+        if wide.ndim < 2 or not wide.size or np.abs(wide).sum(axis=axes, dtype=np.float64).max() * SPAN > EXACT:
             return None
-        weights = (fresh(factor), wide.astype(np.float32))
+        weights = (fresh(factor), wide)
         nodes, right = [], weights[0]
     else:
         shape = types[factor][1]
@@ -73,13 +73,13 @@ def float_form(node: Node, constants: Arrays, types: Types, fresh: Callable[[str
 
 
 def _centred(array: np.ndarray[Any, Any], zero: np.ndarray[Any, Any] | None, *, rows: bool) -> np.ndarray[Any, Any]:
-    wide = array.astype(np.int64)
+    wide = array.astype(np.float32)
     if zero is None:
         return wide
-    shift = zero.astype(np.int64)
+    shift = zero.astype(np.float32)
     if rows and shift.ndim == 1:
         shift = shift.reshape(-1, *(1,) * (array.ndim - 1))
-    return wide - shift
+    return np.subtract(wide, shift, out=wide)
 
 
 def _shifted(
