@@ -17,7 +17,7 @@ from worker import QUICK
 
 import pyflame as pf
 from pyflame import models
-from pyflame_rt.backends.cpu.llvm import replay as native_replay
+from pyflame_rt.backends.cpu.llvm import ways
 from pyflame_rt.backends.cpu.llvm.entry import enter_address
 from pyflame_rt.backends.cpu.llvm.jit import address_of
 from pyflame_rt.backends.cpu.plan import fast
@@ -72,7 +72,7 @@ define i64 @timed_enter(ptr %way, ptr %inputs, ptr %outputs) {{
     address = address_of("timed_enter", text)
     timed = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3)(address)
     fast.enter = lambda: timed  # type: ignore[assignment]
-    native_replay.enter_address = lambda: address
+    ways.enter_address = lambda: address
 
 
 def training(twin: Any) -> Case:

@@ -219,7 +219,7 @@ def _counts(value: Any, arrays: list[Any], place: int) -> tuple[int, int, int]:
     Those of replays that watch them are not among these; there is always memory below.
     """
     array = arrays[place]
-    if array is not value.array or not array.flags.writeable:
+    if array is None or array is not value.array or not array.flags.writeable:
         return -1, -1, -1
     base = array.base
     below = _alone()[2] if base is None else getrefcount(base) - extra(base)

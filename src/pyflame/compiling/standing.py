@@ -32,7 +32,7 @@ _WORD = 8
 
 # One item for each trace that is being made, in whatever thread.
 tracing: list[int] = []
-# How many replays machine code began by itself.
+# How many replays are under way, in all threads; machine code counts them.
 under_way = np.zeros(1, np.int64)
 
 
@@ -76,7 +76,7 @@ class Standing:
         call = self.call = Call()
         call.connect()
         call.way, call.owner, call.wanted, call.dry = way.address, id(steady), int(grad), 1
-        call.running, call.tracing = under_way.ctypes.data, id(tracing) + object.__basicsize__
+        call.tracing = id(tracing) + object.__basicsize__
         short.standing(call, first=True)
         call.closed = 1  # until it is known which thread calls
         self._mode: Any = None

@@ -16,12 +16,14 @@ from weakref import WeakSet
 import numpy as np
 
 from pyflame.autograd.leaf import Leaf
+from pyflame.compiling.parked import marks, waking
 from pyflame.compiling.results import Results
 from pyflame.compiling.standing import Standing, can_stand, under_way
 from pyflame.compiling.watched import Watched, slot_of
 from pyflame.dtypes import DType
 from pyflame.lazy import Val, mode_changes, spec_of
 from pyflame.ops.core import Handle
+from pyflame_rt.backends.cpu.llvm.ways import Signs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,14 +37,12 @@ _TRACE_ONLY = 4
 # Values that may not take the place of old ones are copied there after the run, if they are not more bytes than this.
 MAX_COPIED = 8 << 20
 
-# One item for each replay under way: tensors may be written to that nobody seems to refer to.
-_running: list[int] = []
 _all: WeakSet[Steady] = WeakSet()
 
 
 def is_running() -> bool:
-    """Whether a replay is under way in some thread."""
-    return bool(_running) or bool(under_way[0])
+    """Whether a replay is under way in some thread: tensors may be written to that nobody seems to refer to."""
+    return bool(under_way[0])
 
 
 class Steady:
@@ -61,7 +61,7 @@ class Steady:
 
     def __init__(self, trace: Any, short: Any, tables: _Tables) -> None:
         self.trace, self.flat, self.grad = trace, tables.flat, trace.key[1]
-        self._now = len(tables.watched.words)
+        self._now = len(tables.watched.more)
         self._results = Results(trace, short.makers, tables.fresh, tables.positions)
         self._ready = self._results.ready
         self._scalars = [(read, dtype) for _, read, dtype in trace.scalars]
@@ -77,6 +77,11 @@ class Steady:
         """How many replays it made."""
         return self._way.runs
 
+    @property
+    def looks(self) -> int:
+        """How many times it looked at everything, as somebody had used a tensor, or might have."""
+        return self._way.looks
+
     def agree(self) -> None:
         """All conditions were seen to hold."""
         self._kept[0] = self.trace.conditions.changes
@@ -84,7 +89,7 @@ class Steady:
 
     def holds(self) -> bool:
         """Whether what must stay as it is has not changed yet, apart from what the next call changes first."""
-        return self._way.compare(self._now)
+        return self._way.compare("words") and self._way.compare("more", self._now)
 
     def give_up(self) -> None:
         """Replay no more."""
@@ -97,12 +102,7 @@ class Steady:
         if self._scalars:
             arguments = (*arguments, *[np.array(read(), dtype) for read, dtype in self._scalars])
         result, fresh = self._result(arguments)
-        _running.append(1)
-        try:
-            status = self._run(arguments, fresh)
-        finally:
-            _running.pop()
-        if status:
+        if self._run(arguments, fresh):
             self._results.unused(result, fresh)
             return MISS
         if self.standing is not None:
@@ -176,13 +176,14 @@ class _Tables:
             "arrays": self.arrays,
             "given": self.given,
             "found": self.found,
-            "words": self.watched.in_order(),
+            **self.watched.tables(),
             "fresh": [(i,) for i in self.fresh],
             "drawn": self.drawn,
             "copied": self.copied,
             "put": self.put,
         }
-        return short.replay(self.inputs, self.outputs, self.count, self.offsets, tables)
+        signs = Signs(under_way.ctypes.data, marks.ctypes.data, id(waking) + object.__basicsize__)
+        return short.replay(self.inputs, self.outputs, self.count, self.offsets, tables, signs)
 
     def _state(self) -> None:
         """Tensors that are written where they are."""
@@ -230,7 +231,7 @@ class _Tables:
                 self._right = False
                 return
             new = id(lf) in absent
-            self.watched.gradient(handle, 0 if new else slot)
+            self.watched.gradient(handle, lf, 0 if new else slot)
             if new:
                 self.put.append((slot, id(handle)))
             array = handle._value.array
@@ -313,8 +314,8 @@ def _offsets() -> dict[str, int]:
 
 def _forget() -> None:
     """In a child process nothing is as it was: threads of plans, and those that were replaying, are the parent's."""
-    _running.clear()
     under_way[0] = 0
+    waking.clear()
     for steady in list(_all):
         steady.give_up()
 

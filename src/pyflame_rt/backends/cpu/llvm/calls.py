@@ -21,7 +21,8 @@ from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.ir import Builder
 from pyflame_rt.backends.cpu.llvm.jit import follow, own_address
 from pyflame_rt.backends.cpu.llvm.loops import when
-from pyflame_rt.backends.cpu.llvm.replay import Emitter, api, check, let_go, run
+from pyflame_rt.backends.cpu.llvm.replay import Emitter, check, count, let_go, run
+from pyflame_rt.backends.cpu.llvm.ways import api
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +62,6 @@ class Call(ctypes.Structure):
         thread: number of the thread it is for.
         mode: the address of a word, and (``wanted``) what must be there.
         tracing: the address of a word that must be zero.
-        running: the address of a count of replays under way.
         gate: how many replays of the plan are under way, and (the next word) whether it was given up.
         free: the list of the plan's arenas.
         arena: the one to be taken from it, described by ``entry``.
@@ -77,7 +77,6 @@ class Call(ctypes.Structure):
         ("mode", c_void_p),
         ("wanted", c_int64),
         ("tracing", c_void_p),
-        ("running", c_void_p),
         ("gate", c_void_p),
         ("free", c_void_p),
         ("arena", c_void_p),
@@ -239,13 +238,11 @@ def _attempt(b: Builder, call: Fields, more: str, slow: str) -> None:
     result, owner, entry, arena = shell.load("result"), *(call.load(name) for name in ("owner", "entry", "arena"))
     for held in (result, owner):
         e.call("incref", arguments=f"ptr {held}")
-    for name in ("running", "gate"):
-        _count(b, call.load(name), 1)
+    count(b, call.load("gate"), 1)
     items = e.at(call.load("free"), str(LIST_ITEMS))
-    later = [result, owner, arena, items, "%args", "%self", *(call.load(name) for name in ("free", "running", "gate"))]
+    later = [result, owner, arena, items, "%args", "%self", *(call.load(name) for name in ("free", "gate"))]
     status = run(e, entry, shell.load("arrays"), later)
-    for name in ("running", "gate"):
-        _count(b, call.load(name), -1)
+    count(b, call.load("gate"), -1)
     _give_back(e, call, arena)
     let_go(e)
     ran, failed = b.label("ran"), b.label("failed")
@@ -263,11 +260,6 @@ def _attempt(b: Builder, call: Fields, more: str, slow: str) -> None:
     b.place(inside)
     let_go(e)
     b.jump(more)
-
-
-def _count(b: Builder, address: str, change: int) -> None:
-    after = b.integer(f"add {b.load_i64(address, 0)}, {change}")
-    b.do(f"store i64 {after}, ptr {address}")
 
 
 def _precede(e: Emitter, call: Fields) -> None:

@@ -1,206 +1,36 @@
 """A run like the one before, in one native call: its tensors are found and looked at without Python.
 
-The caller's objects are read from memory, as in :mod:`entry`; what has to be true of them is said in tables: slots that
-hold an object still, objects that have as many references as before. Only then the plan runs, without the GIL, and
-slots get what the run says they hold from now on.
+The caller's objects are read from memory, as in :mod:`entry`; what has to be true of them is said in tables
+(:mod:`ways`): slots that hold an object still, objects that have as many references as before. Only then the plan runs,
+without the GIL, and slots get what the run says they hold from now on.
 """
 
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_int64, c_void_p
+from ctypes import c_void_p
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pyflame_rt.backends.cpu.llvm.driver import _Fields as Fields
-from pyflame_rt.backends.cpu.llvm.entry import ARRAY_DATA, LIST_ITEMS, OBJECT_TYPE, TUPLE_ITEMS, enter_address
+from pyflame_rt.backends.cpu.llvm.entry import ARRAY_DATA, LIST_ITEMS, OBJECT_TYPE, TUPLE_ITEMS
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.ir import Builder
 from pyflame_rt.backends.cpu.llvm.jit import follow, own_address
 from pyflame_rt.backends.cpu.llvm.loops import loop, when
+from pyflame_rt.backends.cpu.llvm.ways import TABLES, Way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyflame_rt.backends.cpu.llvm.ir import V
+    from pyflame_rt.backends.cpu.llvm.ways import Replay
 
-__all__ = [
-    "MISSED", "Copied", "Drawn", "Emitter", "Found", "Given", "Put", "Replay", "api", "check", "let_go", "replay",
-    "run",
-]  # fmt: skip
+__all__ = ["MISSED", "Emitter", "check", "count", "let_go", "replay", "run"]
 
 MISSED = 1  # something is not as it was, and nothing was done
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX = ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)))
-
-
-class Given(ctypes.Structure):
-    """A tensor among the arguments: a holder of the type it must have, of a value with that type and mode."""
-
-    _fields_ = (("number", c_int64), ("place", c_int64), ("type", c_void_p), ("spec", c_void_p), ("mode", c_void_p))
-
-
-class Found(ctypes.Structure):
-    """An input that is read where it is now: from a slot with a value, or (``far``) with a holder of one."""
-
-    _fields_ = (("slot", c_void_p), ("place", c_int64), ("far", c_int64))
-
-
-class Drawn(ctypes.Structure):
-    """Random keys to make: where to write them, how many, the state of their source and how many it had made then.
-
-    The state is three words: whether it is just being changed, the mixed seed, and how many keys were made before.
-    """
-
-    _fields_ = (("target", c_void_p), ("number", c_int64), ("state", c_void_p), ("drawn", c_int64))
-
-
-class Copied(ctypes.Structure):
-    """Bytes to copy after the run."""
-
-    _fields_ = (("target", c_void_p), ("source", c_void_p), ("size", c_int64))
-
-
-class Put(ctypes.Structure):
-    """A slot that holds an object after the run."""
-
-    _fields_ = (("slot", c_void_p), ("held", c_void_p))
-
-
-# Tables of the structure below and what is in them.
-_TABLES: dict[str, Any] = {
-    "plain": c_int64,  # pairs: number of an argument, address of the object that it must be
-    "arrays": c_int64,  # pairs: number of an argument that is an array, place of the input
-    "given": Given,
-    "found": Found,
-    "words": c_int64,  # pairs: an address, what must be there
-    "fresh": c_int64,  # places of the outputs that the caller gives
-    "drawn": Drawn,
-    "copied": Copied,
-    "put": Put,
-}
-_OFFSETS = ("value", "array", "spec", "mode")
-
-
-class _Way(ctypes.Structure):
-    """What the native function is given."""
-
-    _fields_ = (
-        ("busy", c_int64),
-        ("runs", c_int64),
-        ("enter", c_void_p),
-        ("save", c_void_p),
-        ("restore", c_void_p),
-        ("incref", c_void_p),
-        ("decref", c_void_p),
-        ("copy", c_void_p),
-        ("integer", c_void_p),
-        ("number", c_void_p),
-        ("none", c_void_p),
-        ("narguments", c_int64),
-        ("inputs", c_void_p),
-        ("items", c_void_p),
-        ("outputs", c_void_p),
-        ("held", c_void_p),
-        ("nheld", c_int64),
-        *((f"at_{name}", c_int64) for name in _OFFSETS),
-        *(field for name in _TABLES for field in ((name, c_void_p), (f"n{name}", c_int64))),
-    )
-
-
-class Replay:
-    """Inputs, outputs and conditions of runs that are alike.
-
-    It refers to none of the objects: whoever made it keeps alive what the tables name.
-
-    Args:
-        inputs: arrays (None where a table says where they come from).
-        outputs: arrays (None where the caller gives one at each run).
-        narguments: how many arguments there are.
-        offsets: where in a holder its value is, and in a value its array, its type and its mode.
-        tables: rows of the tables named in this module.
-    """
-
-    __slots__ = ("_keep", "_rows", "_way", "memory")
-
-    def __init__(
-        self,
-        inputs: Sequence[Any],
-        outputs: Sequence[Any],
-        narguments: int,
-        offsets: dict[str, int],
-        tables: dict[str, Sequence[Any]],
-    ) -> None:
-        self.memory = np.zeros(ctypes.sizeof(_Way) // 8, np.int64)  # functions of Python's find the structure by it
-        way = self._way = _Way.from_address(self.memory.ctypes.data)
-        skipped = TUPLE_ITEMS // 8
-        ins = (c_int64 * (skipped + len(inputs)))(*[0] * skipped, *map(id, inputs))
-        items = (c_int64 * max(len(outputs), 1))(*map(id, outputs))
-        outs = (c_int64 * (LIST_ITEMS // 8 + 1))()
-        outs[LIST_ITEMS // 8] = ctypes.addressof(items)
-        held = (c_void_p * (sum(len(tables.get(name, ())) for name in ("arrays", "given", "found")) + 1))()
-        self._rows: dict[str, Any] = {}
-        for name, kind in _TABLES.items():
-            rows = tables.get(name, ())
-            flat = [n for row in rows for n in row] if kind is c_int64 else rows
-            made = (kind * max(len(flat), 1))(*flat)
-            self._rows[name] = made
-            setattr(way, name, ctypes.addressof(made))
-            setattr(way, f"n{name}", len(rows))
-        for name in _OFFSETS:
-            setattr(way, f"at_{name}", offsets[name])
-        for name, address in _api().items():
-            setattr(way, name, address)
-        way.none, way.narguments = id(None), narguments
-        way.inputs, way.outputs, way.items = map(ctypes.addressof, (ins, outs, items))
-        way.held = ctypes.addressof(held)
-        way.enter = enter_address()
-        self._keep = (ins, items, outs, held)
-        follow(way.enter, ctypes.addressof(way) + _Way.enter.offset, way)
-
-    @property
-    def runs(self) -> int:
-        """How many runs there were."""
-        return self._way.runs
-
-    @property
-    def address(self) -> int:
-        """Where the structure is."""
-        return ctypes.addressof(self._way)
-
-    def compare(self, number: int) -> bool:
-        """Whether the first so many words are what they must be."""
-        words = self._rows["words"]
-        return all(c_int64.from_address(words[2 * i]).value == words[2 * i + 1] for i in range(number))
-
-    def expect(self, number: int, wanted: int) -> None:
-        """Change what one of the words must be."""
-        self._rows["words"][2 * number + 1] = wanted
-
-
-@cache
-def api(names: frozenset[tuple[str, str]]) -> dict[str, int]:
-    """Addresses of functions of Python's, by the names they get here."""
-    return {name: _address(getattr(ctypes.pythonapi, text)) for name, text in names}
-
-
-@cache
-def _api() -> dict[str, int]:
-    names = {
-        "save": "PyEval_SaveThread",
-        "restore": "PyEval_RestoreThread",
-        "incref": "Py_IncRef",
-        "decref": "Py_DecRef",
-        "integer": "PyLong_AsVoidPtr",
-        "number": "PyLong_FromLongLong",
-    }
-    return {**api(frozenset(names.items())), "copy": _address(ctypes.memmove)}
-
-
-def _address(function: Any) -> int:
-    return ctypes.cast(function, c_void_p).value or 0
 
 
 class _Method(ctypes.Structure):
@@ -251,7 +81,7 @@ class Emitter:
 
     def aim(self, way: str) -> None:
         """The structure that is read from here on."""
-        self.way = Fields(self.b, _Way, way)
+        self.way = Fields(self.b, Way, way)
         self.missed = self.b.label("missed")
 
     def at(self, pointer: str, offset: str, kind: str = "ptr") -> str:
@@ -274,7 +104,7 @@ class Emitter:
 
     def each(self, table: str, body: Callable[[Any], None]) -> None:
         """Emit the body for the rows of a table: fields of a structure, or two numbers."""
-        rows, number, kind = self.way.load(table), self.way.load(f"n{table}"), _TABLES[table]
+        rows, number, kind = self.way.load(table), self.way.load(f"n{table}"), TABLES[table]
 
         def turn(i: str, _: list[V]) -> list[V]:
             size = ctypes.sizeof(kind) if issubclass(kind, ctypes.Structure) else 16
@@ -321,16 +151,79 @@ class Emitter:
 
 def check(e: Emitter) -> None:
     """Begin with a table that nobody else runs by; all must be as it was."""
-    e.each("words", lambda row: e.soon(e.b.op(f"load ptr, ptr {row}")))  # far more at once than comparing would ask for
+    b = e.b
+    _ask(e, "words")
     e.each("found", lambda row: e.soon(row.load("slot")))
-    e.each("found", lambda row: e.soon(e.b.op(f"load ptr, ptr {row.load('slot')}")))
+    touched = _touched(e)
+    when(b, touched, [], lambda _: _ask(e, "more"))
+    e.each("found", lambda row: e.soon(b.op(f"load ptr, ptr {row.load('slot')}")))
     e.way.store("busy", "1")
     e.way.store("nheld", "0")
     number = e.at(e.arguments, str(object.__basicsize__), "i64")
-    e.require(e.b.op(f"icmp eq i64 {number}, {e.way.load('narguments')}"))
+    e.require(b.op(f"icmp eq i64 {number}, {e.way.load('narguments')}"))
     _read(e)
     e.each("words", lambda row: _compare(e, row))
-    e.each("drawn", lambda row: e.require(e.b.op(f"icmp eq i64 {e.b.load_i64(row.load('state'), 0)}, 0")))
+    when(b, touched, [], lambda _: _look(e))
+    e.each("drawn", lambda row: e.require(b.op(f"icmp eq i64 {b.load_i64(row.load('state'), 0)}, 0")))
+
+
+def _ask(e: Emitter, table: str) -> list[V]:
+    """Far more words at once than comparing would ask for."""
+    e.each(table, lambda row: e.soon(e.b.op(f"load ptr, ptr {row}")))
+    return []
+
+
+def _touched(e: Emitter) -> str:
+    """Whether somebody used something that was parked, is just doing so, or may hold inputs of a run that is under way.
+
+    All this is read, and all that follows is done, without giving up the GIL in between.
+    """
+    b, way = e.b, e.way
+    marks = way.load("marks")
+    differ = [b.integer(f"xor {b.load_i64(marks, k)}, {way.load(name)}") for k, name in enumerate(("seen", "seen_put"))]
+    busy = [b.load_i64(way.load(name), 0) for name in ("running", "waking")]
+    found = differ[0]
+    for word in (differ[1], *busy):
+        found = b.integer(f"or {found}, {word}")
+    return b.op(f"icmp ne i64 {found}, 0")
+
+
+def _look(e: Emitter) -> list[V]:
+    """Compare what need not be compared each time, and park it."""
+    b, way = e.b, e.way
+    way.store("looks", b.integer(f"add {way.load('looks')}, 1"))
+    e.each("more", lambda row: _compare(e, row))
+    inside, parking, after = e.missed, b.label("parking"), b.label("looked")
+    b.branch(b.op(f"icmp sgt i64 {way.load('nparked')}, 0"), parking, after)
+    b.place(parking)
+    e.missed = after
+    e.each("alone", lambda row: _compare(e, row))
+    e.missed = inside
+
+    def park(row: Fields) -> None:
+        kind = b.element("i8", row.load("held"), str(OBJECT_TYPE))
+        plain, parked = row.load("plain"), row.load("parked")
+
+        def change(_: list[V]) -> list[V]:
+            b.do(f"store ptr {parked}, ptr {kind}")
+            e.call("incref", arguments=f"ptr {parked}")
+            e.call("decref", arguments=f"ptr {plain}")
+            return []
+
+        when(b, b.op(f"icmp eq ptr {b.op(f'load ptr, ptr {kind}')}, {plain}"), [], change)
+
+    e.each("parked", park)
+    for k, name in enumerate(("seen", "seen_put")):
+        way.store(name, b.load_i64(way.load("marks"), k))
+    b.jump(after)
+    b.place(after)
+    return []
+
+
+def count(b: Builder, address: str, change: int | str) -> None:
+    """Add to a number in memory."""
+    after = b.integer(f"add {b.load_i64(address, 0)}, {change}")
+    b.do(f"store i64 {after}, ptr {address}")
 
 
 def run(e: Emitter, entry: str, arrays: str, after: Sequence[str] = ()) -> str:
@@ -344,14 +237,16 @@ def run(e: Emitter, entry: str, arrays: str, after: Sequence[str] = ()) -> str:
     """
     b, way = e.b, e.way
     _prepare(e, arrays)
+    count(b, way.load("running"), 1)
     state = e.call("save", "ptr")
     status = b.op(f"call i64 {way.load('enter')}(ptr {entry}, ptr {way.load('inputs')}, ptr {way.load('outputs')})")
     ran = b.op(f"icmp eq i64 {status}, 0")
-    for pointer in after:
+    for pointer in (*after, way.load("running")):
         e.soon(pointer)
     when(b, ran, [], lambda _: _copy(e))
     e.call("restore", arguments=f"ptr {state}")
     when(b, ran, [], lambda _: _put(e))
+    count(b, way.load("running"), -1)  # now only: letting go of what was in a slot may let others run
     when(b, b.op(f"icmp ne i64 {status}, 0"), [], lambda _: _undraw(e))
     return status
 
@@ -508,13 +403,20 @@ def _copy(e: Emitter) -> list[V]:
 
 def _put(e: Emitter) -> list[V]:
     """Slots get what they hold from now on."""
+    b = e.b
 
     def one(row: Fields) -> None:
         slot, held = row.load("slot"), row.load("held")
-        e.call("incref", arguments=f"ptr {held}")
-        before = e.b.op(f"load ptr, ptr {slot}")
-        e.b.do(f"store ptr {held}, ptr {slot}")
-        e.call("decref", arguments=f"ptr {before}")
+        before = b.op(f"load ptr, ptr {slot}")
+
+        def change(_: list[V]) -> list[V]:
+            e.call("incref", arguments=f"ptr {held}")
+            b.do(f"store ptr {held}, ptr {slot}")
+            count(b, b.element("i64", e.way.load("marks"), "1"), 1)
+            e.call("decref", arguments=f"ptr {before}")
+            return []
+
+        when(b, b.op(f"icmp ne ptr {before}, {held}"), [], change)
 
     e.each("put", one)
     e.way.store("runs", e.b.integer(f"add {e.way.load('runs')}, 1"))

@@ -13,7 +13,8 @@ from pyflame_rt.backends.cpu.llvm.driver import Plan as Segment
 from pyflame_rt.backends.cpu.llvm.driver import driver_address
 from pyflame_rt.backends.cpu.llvm.entry import Entry, Expected, enter, expect, readable
 from pyflame_rt.backends.cpu.llvm.jit import follow
-from pyflame_rt.backends.cpu.llvm.replay import MISSED, Replay, replay
+from pyflame_rt.backends.cpu.llvm.replay import MISSED, replay
+from pyflame_rt.backends.cpu.llvm.ways import Replay
 from pyflame_rt.backends.cpu.plan.lower import DnnStep
 from pyflame_rt.backends.cpu.plan.outputs import makers
 from pyflame_rt.backends.cpu.threads import openmp_threads
