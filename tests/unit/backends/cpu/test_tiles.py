@@ -216,9 +216,35 @@ def test_short_functions_keep_their_bounds(name):
     assert np.isnan(finished(name, np.float32([np.nan])))[0]
 
 
-def finished(name, x):
+GATES = {
+    "silu": (lambda x: apply("mul", x, apply("sigmoid", x)), lambda x, s: x * s),
+    "turned": (lambda x: apply("mul", apply("sigmoid", x), x), lambda x, s: x * s),
+    "plus": (lambda x: apply("add", apply("mul", x, apply("sigmoid", x)), 3.0), lambda x, s: x * s + 3),
+    "squared": (lambda x: apply("mul", apply("sigmoid", x), apply("sigmoid", x)), lambda x, s: s * s),
+    "with one more": (
+        lambda x: apply("add", apply("mul", x, apply("sigmoid", x)), apply("mul", x, 0.5)),
+        lambda x, s: x * s + x * 0.5,
+    ),
+}
+
+
+@pytest.mark.parametrize("form", GATES)
+def test_products_with_a_sigmoid_keep_their_bounds(form):
+    x = np.concatenate([np.linspace(-80, 80, 100_001), np.linspace(-4, 4, 50_001), [0.0, -0.0, 1e30]]).astype(np.float32)
+    expression, exact = GATES[form]
+    s = torch.sigmoid(torch.tensor(x).double()).numpy()
+    wanted = exact(x.astype(np.float64), s)
+    parts = np.abs(x) + 3 if form in ("plus", "with one more") else np.abs(wanted)
+    bound = 3.5e-7 * (2 if form == "squared" else 1) + 1.2e-7  # of each sigmoid, and two roundings
+    assert (np.abs(finished(expression(load(0, "float32")), x) - wanted) <= parts * bound + 1e-37).all()
+    assert np.isnan(finished(expression(load(0, "float32")), np.float32([np.nan])))[0]
+
+
+def finished(value, x):
     """A function at the end of a product with one."""
-    finish, tile = Finish(apply(name, load(0, "float32"))), tile_for(host(), 1)
+    if isinstance(value, str):
+        value = apply(value, load(0, "float32"))
+    finish, tile = Finish(value), tile_for(host(), 1)
     packed, out = panels(np.ones((1, 1), np.float32), tile.vectors * lanes()), np.empty_like(x)
     buffers = [x.ctypes.data, packed.ctypes.data, out.ctypes.data]
     block = -(-len(x) // tile.rows) * tile.rows

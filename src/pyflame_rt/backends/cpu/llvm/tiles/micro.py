@@ -11,7 +11,7 @@ from pyflame_rt.backends.cpu.llvm import ops
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
 from pyflame_rt.backends.cpu.llvm.program import structure_of, walk
 from pyflame_rt.backends.cpu.llvm.tiles.control import Loop, add, floats, least, load_vector, mul, store_vector
-from pyflame_rt.backends.cpu.llvm.tiles.fastmath import FAST
+from pyflame_rt.backends.cpu.llvm.tiles.fastmath import FAST, one_more_than_exp_of_minus
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
@@ -262,12 +262,15 @@ class Finish:
         known: dict[int, V] = {}
         loaded: dict[int, V] = {0: total}
         nodes = list(walk([self.value]))
-        fused = _fused(nodes)
+        gated = _gated(nodes)
+        fused = _fused(nodes, gated)
         for node in nodes:
-            if id(node) in fused.values():
+            if id(node) in fused.values() or id(node) in gated.values():
                 continue
             if id(node) in fused:
                 known[id(node)] = _multiply_add(node, fused[id(node)], known)
+            elif id(node) in gated:
+                known[id(node)] = _gate(node, gated[id(node)], known)
             elif node.op == "load":
                 which = int(node.value or 0)
                 if which not in loaded:
@@ -284,16 +287,36 @@ class Finish:
         return known[id(self.value)]
 
 
-def _fused(nodes: Sequence[Expr]) -> dict[int, int]:
+def _fused(nodes: Sequence[Expr], gated: dict[int, int]) -> dict[int, int]:
     """Sums and differences that are rounded once with the product they alone read: node -> product, by id."""
     readers = Counter(id(arg) for node in nodes for arg in node.args)
     result: dict[int, int] = {}
     for node in nodes:
         if node.op in ("add", "sub") and node.dtype == "float32":
-            products = [id(a) for a in node.args if a.op == "mul" and readers[id(a)] == 1]
+            products = [id(a) for a in node.args if a.op == "mul" and readers[id(a)] == 1 and id(a) not in gated]
             if products:
                 result[id(node)] = products[0]
     return result
+
+
+def _gated(nodes: Sequence[Expr]) -> dict[int, int]:
+    """Products with a sigmoid that they alone read, as SiLU has it: node -> sigmoid, by id."""
+    readers = Counter(id(arg) for node in nodes for arg in node.args)
+    result: dict[int, int] = {}
+    for node in nodes:
+        if node.op == "mul" and node.dtype == "float32":
+            sigmoids = [id(a) for a in node.args if a.op == "sigmoid" and readers[id(a)] == 1]
+            if sigmoids:
+                result[id(node)] = sigmoids[0]
+    return result
+
+
+def _gate(node: Expr, sigmoid: int, known: dict[int, V]) -> V:
+    """The product of a value and a sigmoid: one division."""
+    left, right = node.args
+    first = id(left) == sigmoid
+    (x,), other = (left if first else right).args, known[id(right if first else left)]
+    return other / one_more_than_exp_of_minus(known[id(x)])
 
 
 def _multiply_add(node: Expr, product: int, known: dict[int, V]) -> V:
