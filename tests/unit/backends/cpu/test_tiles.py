@@ -230,7 +230,9 @@ GATES = {
 
 @pytest.mark.parametrize("form", GATES)
 def test_products_with_a_sigmoid_keep_their_bounds(form):
-    x = np.concatenate([np.linspace(-80, 80, 100_001), np.linspace(-4, 4, 50_001), [0.0, -0.0, 1e30]]).astype(np.float32)
+    x = np.concatenate([np.linspace(-80, 80, 100_001), np.linspace(-4, 4, 50_001), [0.0, -0.0, 1e30]]).astype(
+        np.float32
+    )
     expression, exact = GATES[form]
     s = torch.sigmoid(torch.tensor(x).double()).numpy()
     wanted = exact(x.astype(np.float64), s)
