@@ -199,7 +199,7 @@ class InferenceSession:
             ShapeMismatchError: A rank or size the model does not declare.
             BackendError: A node failed; RunTimeoutError when time was up.
         """
-        if not output_names and run_options is None and not taps:
+        if (not output_names or output_names == self._output_names) and run_options is None and not taps:
             short = getattr(self._plain, "short", None)
             results = None if short is None else short(input_feed)
             if results is not None:
