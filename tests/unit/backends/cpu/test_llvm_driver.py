@@ -180,9 +180,10 @@ def test_layouts_are_words():
 
 
 class Watched:
-    """A plan of two threads whose clock and whose parallel regions are ours."""
+    """A plan of several threads whose clock and whose parallel regions are ours; ``took``: by 1 or by 2 and more."""
 
-    def __init__(self, *, brief=True):
+    def __init__(self, *, brief=True, threads=2):
+        self.team = threads
         self.now, self.took, self.regions = 0, {1: 0, 2: 0}, 0
         self.levels = [7]
         self.calls = [
@@ -193,9 +194,9 @@ class Watched:
             CFUNCTYPE(None, c_int)(self.levels.append),
         ]
         clock, parallel, number, get_level, set_level = (ctypes.cast(call, c_void_p).value for call in self.calls)
-        self.data, self.budget = np.zeros(8, "f"), np.array([2, 0], np.int64)
-        step = kernel_step(add(1.0), [self.data.ctypes.data] * 2, 8, grain=1)
-        self.built = Built([step], threads=2, budget=self.budget.ctypes.data)
+        self.data, self.budget = np.zeros(16, "f"), np.array([threads, 0], np.int64)
+        step = kernel_step(add(1.0), [self.data.ctypes.data] * 2, len(self.data), grain=1)
+        self.built = Built([step], threads=threads, budget=self.budget.ctypes.data)
         plan = self.plan = self.built.plan
         driver.watch(plan, brief=brief)
         plan.clock, plan.parallel, plan.thread_num = clock, parallel, number
@@ -208,7 +209,7 @@ class Watched:
         return 0
 
     def _parallel(self, work, team, threads, _flags):
-        assert threads == 2
+        assert threads == self.team
         self.now += self.took[2] - self.took[1]
         self.regions += 1
         CFUNCTYPE(None, c_void_p)(work)(team)
@@ -221,7 +222,7 @@ class Watched:
             assert self.built.run() == 0
             np.testing.assert_array_equal(self.data, was + 1)
             assert self.budget[1] == 0
-            counts.append(1 + self.regions - before)
+            counts.append(self.team if self.regions > before else 1)
         return counts
 
 
@@ -262,6 +263,33 @@ def test_a_long_run_does_without_threads_that_come_late(long_watched):
     long_watched.took = {1: 9_000_000, 2: 5_000_000}  # it has gone
     long_watched.threads(200)
     assert long_watched.threads(1000) == [2] * 1000
+
+
+def test_a_long_run_gives_a_moment_of_trouble_few_runs(long_watched):
+    long_watched.took = {1: 9_000_000, 2: 5_000_000}
+    long_watched.threads(20)
+    for _ in range(5):
+        long_watched.took = {1: 9_000_000, 2: 25_000_000}
+        while long_watched.threads(1) == [2]:
+            pass
+        long_watched.took = {1: 9_000_000, 2: 5_000_000}
+        assert long_watched.threads(300).count(1) < 8
+
+
+@pytest.mark.parametrize(("threads", "late"), [(2, 1.75), (4, 3.5), (16, 14.0)])
+def test_late_is_nearly_what_one_thread_would_take(threads, late):
+    """As long as nobody knows what one takes: threads that share work well are no reason to try one."""
+    if not driver.clock():
+        pytest.skip("no clock in the C library")
+    case = Watched(brief=False, threads=threads)
+    case.took = {1: 1, 2: 4_000_000}
+    case.threads(20)
+    case.took = {1: 1, 2: int(4_000_000 * late * 0.99)}
+    assert case.threads(2) == [threads] * 2
+    case.took = {1: 1, 2: 4_000_000}
+    assert case.threads(10) == [threads] * 10
+    case.took = {1: 1, 2: int(4_000_000 * late * 1.1)}
+    assert case.threads(3) == [threads, threads, 1]
 
 
 def test_threads_that_are_late_but_faster_are_used(long_watched):

@@ -146,6 +146,17 @@ def test_float32_function(op, machine):
     assert error <= bound, error
 
 
+@pytest.mark.parametrize("machine", MACHINES)
+def test_decay_is_exp_down_to_the_least_normal_number(machine):
+    x = np.concatenate([-np.abs(everywhere()), dense(-105, 0), dense(-1, 0)])
+    got = evaluate("decay", machine, x)
+    exact = np.exp(x.astype("d"))
+    normal = exact >= 1.1755e-38
+    assert ulps(got[normal], exact[normal]) <= 1.0
+    np.testing.assert_array_equal(got[exact < 1.1754e-38], 0)
+    assert np.isnan(evaluate("decay", machine, np.full(9, np.nan, "f"))).all()
+
+
 @pytest.mark.parametrize("op", ["expm1", "log1p", "tanh", "erf", "sin"])
 def test_sign_of_zero(op):
     got = evaluate(op, "here", np.array([0.0, -0.0] * 5, "f"))

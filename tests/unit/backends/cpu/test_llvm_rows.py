@@ -154,14 +154,35 @@ def test_max_meets_nan_anywhere():
             assert np.isnan(out[0, 0])
 
 
+def test_the_top_passes_over_nan():
+    for place in (0, 3, 17, 39):
+        data = np.arange(-40, 0, dtype="f")[None]
+        data[0, place] = np.nan
+        out = np.zeros((1, 1), "f")
+        run_rows([Reduce((Reduction("r", "top", x()),)), Scalar("o", scalar("r"), store=1)], [data], [out], (1, 40))
+        assert out[0, 0] == np.nanmax(data)
+
+
 def softmax_stages():
-    e = apply("exp", apply("sub", x(), scalar("m")))
+    e = apply("decay", apply("sub", x(), scalar("m")))
     return [
-        Reduce((Reduction("m", "max", x()),)),
+        Reduce((Reduction("m", "top", x()),)),
         Reduce((Reduction("s", "sum", e),), (Store(1, e),)),
         Scalar("r", apply("reciprocal", scalar("s"))),
         Map((Store(1, apply("mul", x(1), scalar("r"))),)),
     ]
+
+
+@pytest.mark.parametrize("place", [0, 5, 36])
+def test_softmax_of_nan_and_infinities(place):
+    data = np.linspace(-3, 3, 4 * 37, dtype="f").reshape(4, 37)
+    data[0, place], data[1, place], data[2, place] = np.nan, -np.inf, np.inf
+    out = np.zeros_like(data)
+    run_rows(softmax_stages(), [data], [out], data.shape)
+    assert np.isnan(out[0]).all()
+    assert out[1, place] == 0
+    assert abs(out[1].sum() - 1) < 1e-6
+    assert np.isnan(out[2]).all()
 
 
 @pytest.mark.parametrize("n", LENGTHS[1:])

@@ -387,7 +387,7 @@ def _define_raise(b: Builder, lanes: int) -> None:
 
     def vector(i: str, sums: list[V]) -> list[V]:
         place = inner.element("float", "%row", i)
-        weight = FUNCTIONS["exp"](load_vector(at, place) - spread)
+        weight = FUNCTIONS["decay"](load_vector(at, place) - spread)
         store_vector(weight, place)
         return [sums[0] + weight]
 

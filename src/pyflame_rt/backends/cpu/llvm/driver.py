@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.ir import Builder
 from pyflame_rt.backends.cpu.llvm.jit import follow, own_address, prepare_text
-from pyflame_rt.backends.cpu.llvm.pacing import CLOCK, FIRST, LONG, PAUSE, emit_threads, emit_watched, least
+from pyflame_rt.backends.cpu.llvm.pacing import CLOCK, FIRST, LONG, LONG_PAUSE, PAUSE, emit_threads, emit_watched, least
 from pyflame_rt.backends.cpu.onednn.library import load_gomp
 from pyflame_rt.graph.records import dataclass
 
@@ -174,8 +174,8 @@ def watch(plan: Plan, *, brief: bool) -> None:
         brief: it has little work, none of it by primitives of several threads: it begins with one.
     """
     if clock():
-        plan.watched, plan.clock, plan.pause = 1 if brief else LONG, clock(), PAUSE
-        plan.left = FIRST if brief else 0
+        plan.clock = clock()
+        plan.watched, plan.pause, plan.left = (1, PAUSE, FIRST) if brief else (LONG, LONG_PAUSE, 0)
         if not brief:
             plan.get_level, plan.set_level = openmp().get_level or None, openmp().set_level or None
 

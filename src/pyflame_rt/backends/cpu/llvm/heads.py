@@ -296,7 +296,7 @@ def _define_soften(b: Builder, lanes: int) -> None:
 
     def raised(i: str, sums: list[V]) -> list[V]:
         place = inner.element("float", "%line", i)
-        value = FUNCTIONS["exp"](load_vector(at, place) - base)
+        value = FUNCTIONS["decay"](load_vector(at, place) - base)
         value = tail_mask(at, i, "%count").where(value, zero)
         store_vector(value, place)
         return [sums[0] + value]

@@ -85,12 +85,14 @@ def _extreme(op: str, node: Expr, args: Sequence[V]) -> V:
 
 
 def combine(kind: str, dtype: str, a: V, b: V) -> V:
-    """One step of a reduction; NaN stays once met."""
+    """One step of a reduction; NaN stays once met, but for "top", which passes over it."""
     if kind in ("sum", "prod"):
         return a + b if kind == "sum" else a * b
     if dtype not in FLOATS:
-        return a.cmp(_predicate("gt" if kind == "max" else "lt", dtype), b).where(a, b)
-    chosen = b.cmp("ogt" if kind == "max" else "olt", a).where(b, a)  # gives a when either is NaN
+        return a.cmp(_predicate("lt" if kind == "min" else "gt", dtype), b).where(a, b)
+    chosen = b.cmp("olt" if kind == "min" else "ogt", a).where(b, a)  # gives a when either is NaN
+    if kind == "top":
+        return chosen
     return b.cmp("uno", b).where(b, chosen)
 
 
@@ -99,10 +101,10 @@ def identity(kind: str, dtype: str) -> float:
     if kind in ("sum", "prod"):
         return 0 if kind == "sum" else 1
     if dtype in FLOATS:
-        return -math.inf if kind == "max" else math.inf
+        return math.inf if kind == "min" else -math.inf
     bits = int(element(dtype)[1:])
     low, high = (0, 2**bits - 1) if _unsigned(dtype) else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    return low if kind == "max" else high
+    return high if kind == "min" else low
 
 
 def _float_function(op: str, args: Sequence[V]) -> V:
@@ -116,7 +118,7 @@ def _float_function(op: str, args: Sequence[V]) -> V:
     if op == "sigmoid":
         e = libm("exp", -abs(x))
         return x.cmp("oge", 0.0).where(1.0, e) / (e + 1.0)
-    return tanh64(x) if op == "tanh" and x.elem == "double" else libm(op, *args)
+    return tanh64(x) if op == "tanh" and x.elem == "double" else libm("exp" if op == "decay" else op, *args)
 
 
 def _float_sign(x: V) -> V:

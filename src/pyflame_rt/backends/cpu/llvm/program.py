@@ -65,7 +65,8 @@ OPS: dict[str, tuple[int, str, Literal["same", "bool"]]] = {
     **dict.fromkeys(("max", "min"), (2, "fib", "same")),
     **dict.fromkeys(("neg", "abs", "sign"), (1, "fi", "same")),
     **dict.fromkeys(
-        ("sqrt", "rsqrt", "reciprocal", "exp", "log", "log2", "log1p", "expm1", "tanh", "erf"), (1, "f", "same")
+        ("sqrt", "rsqrt", "reciprocal", "exp", "log", "log2", "log1p", "expm1", "tanh", "erf", "decay"),
+        (1, "f", "same"),
     ),
     **dict.fromkeys(("sigmoid", "sin", "cos", "floor", "ceil", "round", "trunc"), (1, "f", "same")),
     **dict.fromkeys(("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"), (1, "f", "same")),
@@ -78,7 +79,7 @@ OPS: dict[str, tuple[int, str, Literal["same", "bool"]]] = {
 _LEAVES = ("load", "const", "scalar", "count", "index")
 
 Inner = Literal["unit", "zero", "strided"]
-ReduceKind = Literal["sum", "prod", "max", "min"]
+ReduceKind = Literal["sum", "prod", "max", "min", "top"]
 
 
 def itemsize(dtype: str) -> int:

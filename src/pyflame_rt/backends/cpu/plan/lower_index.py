@@ -310,7 +310,7 @@ def class_score(low: Lowering, step: Step) -> None:
     rows = x.shape[0]
     score, top, log = (low.new((rows, 1), x.dtype) for _ in range(3))
     value = load(0, label)
-    raised = apply("exp", apply("sub", value, scalar("top", label)))
+    raised = apply("decay", apply("sub", value, scalar("top", label)))
     stages = [
         Reduce((Reduction("top", "max", value),)),
         Scalar("top_kept", scalar("top", label), 1),

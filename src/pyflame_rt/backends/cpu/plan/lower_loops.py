@@ -182,8 +182,8 @@ def softmax(low: Lowering, step: Step) -> None:
     label = x.dtype.label
     value = load(0, label)
     shifted = apply("sub", value, scalar("top", label))
-    top = Reduce((Reduction("top", "max", value),))
-    raised = apply("exp", shifted)
+    top = Reduce((Reduction("top", "top", value),))  # a NaN makes the sum one all the same
+    raised = apply("decay", shifted)
     if step.op.name == "Softmax":
         total = Reduce((Reduction("sum", "sum", raised),), (Store(1, raised),))
         factor = Scalar("factor", apply("reciprocal", scalar("sum", label)))
