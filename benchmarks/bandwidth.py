@@ -41,7 +41,7 @@ def chain() -> Any:
     names = ["x", *(f"t{i}" for i in range(9)), "y"]
     kinds = ("Mul", "Add", "Sub", "Mul", "Add", "Mul", "Sub", "Add", "Mul", "Add")
     nodes = [helper.make_node(k, [names[i], f"c{i}"], [names[i + 1]]) for i, k in enumerate(kinds)]
-    weights = [numpy_helper.from_array(np.float32(1 + i / 100), f"c{i}") for i in range(10)]
+    weights = [numpy_helper.from_array(np.array(1 + i / 100, np.float32), f"c{i}") for i in range(10)]
     return session(nodes, (COUNT,), weights)
 
 
