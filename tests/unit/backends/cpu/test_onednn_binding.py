@@ -140,6 +140,10 @@ def test_a_blocked_layout_with_axes_of_one_element_can_be_made_again_from_its_na
     assert MemDesc(dims, "f32", desc.layout) == desc
 
 
+def test_the_layout_of_weights_of_single_channels_has_the_name_the_library_gives_it():
+    assert MemDesc((16, 1, 1, 3, 3), "f32", "decbA8a").layout == "decbA8a"
+
+
 def test_strided_and_open_descriptors():
     assert MemDesc((2, 3), "f32", strides=(10, 2)).layout == "plain(10, 2)"
     assert MemDesc((2, 3), "f32").layout == "ab"

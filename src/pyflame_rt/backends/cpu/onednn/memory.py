@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import math
 import string
 from typing import TYPE_CHECKING, Any, Self
@@ -16,7 +17,7 @@ from pyflame_rt.backends.cpu.onednn import api
 from pyflame_rt.backends.cpu.onednn.runtime import Handle, engine
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["MemDesc", "Memory", "data_type", "dense_strides", "numpy_dtype", "tag_strides"]
 
@@ -243,13 +244,26 @@ class MemDesc(Handle):
             return "opaque"
         # Where strides are equal, all but one of the axes have one element, and names of the library have these last.
         order = sorted(range(self.ndims), key=lambda axis: (-self._strides[axis], self._outer[axis] == 1))
-        letters = string.ascii_lowercase
         if not self.blocks and not self._is_dense(order):
             return f"plain{self._strides}"
+        name = self._name(order)
+        if self.blocks and name not in api.format_tags():
+            names = map(self._name, self._orders(order))
+            name = next((name for name in names if name in api.format_tags()), name)
+        return name + ("+" if self._has_extra else "")
+
+    def _name(self, order: Sequence[int]) -> str:
+        letters = string.ascii_lowercase
         blocked = {axis for axis, _ in self.blocks}
         outer = "".join(letters[a].upper() if a in blocked else letters[a] for a in order)
-        inner = "".join(f"{size}{letters[axis]}" for axis, size in self.blocks)
-        return outer + inner + ("+" if self._has_extra else "")
+        return outer + "".join(f"{size}{letters[axis]}" for axis, size in self.blocks)
+
+    def _orders(self, order: Sequence[int]) -> Iterator[Sequence[int]]:
+        """Orders of the axes that mean the same: those of one element may change places with each other."""
+        ones = [axis for axis in order if self._outer[axis] == 1]
+        for turned in itertools.permutations(ones):
+            rest = iter(turned)
+            yield [next(rest) if axis in ones else axis for axis in order]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MemDesc):
