@@ -200,19 +200,41 @@ def Mish(X: Value, /) -> Value:
     return widened(X, lambda x: x * Tanh(Softplus(x)))
 
 
-@operator(since=20, infer=same)
-def Gelu(X: Value, /, *, approximate: str = "none") -> Value:
-    """``X`` times the normal distribution function, or its tanh approximation."""
+def _gelu_part(x: Value, approximate: str) -> Value:
+    """What goes from -1 to 1 in Gelu."""
     if approximate not in ("none", "tanh"):
         raise InputError(f"approximate must be none or tanh, got {approximate!r}")
+    if approximate == "none":
+        return Erf(x * math.sqrt(0.5))
+    return Tanh(x * (x * x * 0.044715 + 1.0) * math.sqrt(2.0 / math.pi))
+
+
+@operator(since=1, domain="pyflame", infer=same)
+def GeluSlope(X: Value, /, *, approximate: str = "none") -> Value:
+    """The derivative of Gelu."""
 
     def body(x: Value) -> Value:
+        part = _gelu_part(x, approximate)
         if approximate == "none":
-            return x * 0.5 * (Erf(x * math.sqrt(0.5)) + 1.0)
-        inner = x * (x * x * 0.044715 + 1.0) * math.sqrt(2.0 / math.pi)
-        return x * 0.5 * (Tanh(inner) + 1.0)
+            bent = Exp(x * x * -0.5) * x * math.sqrt(0.5 / math.pi)
+        else:
+            bent = (1.0 - part * part) * x * (x * x * (3 * 0.044715) + 1.0) * math.sqrt(0.5 / math.pi)
+        return (part + 1.0) * 0.5 + bent
 
     return widened(X, body)
+
+
+def _gelu_vjp(g: Value, y: Value, x: Value, *, approximate: str) -> tuple[Value]:
+    if x.dtype not in _HALF:
+        return (g * GeluSlope(x, approximate=approximate),)
+    wide, slope = (Cast(v, to=DType.Float32) for v in (g, x))
+    return (Cast(wide * GeluSlope(slope, approximate=approximate), to=x.dtype),)
+
+
+@operator(since=20, infer=same, vjp=_gelu_vjp)
+def Gelu(X: Value, /, *, approximate: str = "none") -> Value:
+    """``X`` times the normal distribution function, or its tanh approximation."""
+    return widened(X, lambda x: x * 0.5 * (_gelu_part(x, approximate) + 1.0))
 
 
 # ------------------------------------------------------------------ along an axis

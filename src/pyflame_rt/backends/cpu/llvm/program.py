@@ -49,6 +49,7 @@ __all__ = [
     "roots_of",
     "row_params",
     "scalar",
+    "shared",
     "structure_of",
     "walk",
 ]
@@ -446,6 +447,23 @@ def ordered(root: Expr) -> Expr:
         same = all(a is b for a, b in zip(args, node.args, strict=True))
         new = made[id(node)] = node if same else Expr(node.op, node.dtype, args, node.value)
         keys[id(new)] = depth, structure_of(new)
+    return made[id(root)]
+
+
+def shared(root: Expr) -> Expr:
+    """The same expression with parts of equal structure computed once.
+
+    Example:
+        >>> x, y = load(0, "float32"), load(0, "float32")
+        >>> structure_of(shared(apply("mul", x, y)))
+        'load/float32/0();mul/float32/None(0,0)'
+    """
+    made: dict[int, Expr] = {}
+    known: dict[tuple[object, ...], Expr] = {}
+    for node in walk([root]):
+        args = tuple(made[id(a)] for a in node.args)
+        key = (node.op, node.dtype, type(node.value), node.value, *map(id, args))
+        made[id(node)] = known.setdefault(key, Expr(node.op, node.dtype, args, node.value))
     return made[id(root)]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.llvm.program import RowKernel
+from pyflame_rt.backends.cpu.llvm.tiles.product import ProductKernel
 from pyflame_rt.backends.cpu.plan.facts import views_of
 from pyflame_rt.backends.cpu.plan.lower import DnnStep, HostStep, KernelStep
 from pyflame_rt.backends.cpu.plan.memory import assign_offsets
@@ -116,7 +117,8 @@ def _written(step: AnyStep) -> list[Buffer]:
     if isinstance(step.kernel, RowKernel):
         return [view.buffer for view in step.views[len(step.kernel.inputs) :]]
     if type(step.kernel).__name__ in _WRITES_LAST:
-        return [[v.buffer for v in step.views if v.buffer.place is not Place.FLAG][-1]]
+        results = 1 + (len(step.kernel.finish.more) if isinstance(step.kernel, ProductKernel) else 0)
+        return [v.buffer for v in step.views if v.buffer.place is not Place.FLAG][-results:]
     return _touched(step)
 
 

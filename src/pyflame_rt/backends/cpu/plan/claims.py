@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from pyflame_rt.ops.registry import Op
 
-__all__ = ["ACTIVATIONS", "ELEMENTWISE", "LOOP_TYPES", "OURS", "PARAMETERS", "VIEWS", "WHOLE", "keeps"]
+__all__ = ["ACTIVATIONS", "ELEMENTWISE", "LOOP_TYPES", "OURS", "PARAMETERS", "SLOPES", "VIEWS", "WHOLE", "keeps"]
 
 # Primitives that are one scalar expression of their operands.
 ELEMENTWISE = frozenset(
@@ -31,6 +31,9 @@ ACTIVATIONS = frozenset(
         "Selu", "Shrink", "Softsign", "Swish", "ThresholdedRelu",
     }
 )  # fmt: skip
+
+# Derivatives of activations, which are computed with these: the activation each belongs to.
+SLOPES = {"pyflame::GeluSlope": "Gelu"}
 
 # Other compositions with a kernel of their own.
 WHOLE = frozenset(
@@ -76,7 +79,7 @@ LOOP_TYPES = frozenset(
 def keeps(op: Op, attributes: Mapping[str, Any]) -> bool:
     """Whether a composition is taken whole instead of being opened."""
     if op.domain:
-        return op.full_name in OURS
+        return op.full_name in OURS or op.full_name in SLOPES
     if op.name in ("LayerNormalization", "RMSNormalization"):
         return attributes.get("stash_type", 1) == 1
     return op.name in ACTIVATIONS or op.name in WHOLE

@@ -6,10 +6,12 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.plan.attention import find_attention
-from pyflame_rt.backends.cpu.plan.claims import ACTIVATIONS, ELEMENTWISE, LOOP_TYPES
+from pyflame_rt.backends.cpu.plan.claims import ACTIVATIONS, ELEMENTWISE, LOOP_TYPES, SLOPES
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyflame_rt.backends.cpu.plan.attention import Attention
     from pyflame_rt.backends.cpu.plan.concrete import Concrete, Step
 
@@ -19,6 +21,7 @@ __all__ = ["Group", "group_steps", "is_elementwise", "single"]
 MAX_STEPS = 24
 MAX_INPUTS = 12
 MAX_EXTRA = 3
+_SCALAR = ELEMENTWISE | ACTIVATIONS | SLOPES.keys()
 CHEAP = frozenset({"Abs", "Add", "Cast", "Greater", "Less", "Mul", "Neg", "Not", "Relu", "Sub"})
 
 
@@ -40,7 +43,7 @@ class Group:
 
 def is_elementwise(step: Step, concrete: Concrete) -> bool:
     """Whether a step is one scalar expression over types the loop generator has."""
-    if step.op.domain or step.op.name not in ELEMENTWISE | ACTIVATIONS:
+    if step.op.full_name not in _SCALAR:
         return False
     names = [n for n in (*step.node.inputs, *step.node.outputs) if n]
     return all(concrete.dtype(n) in LOOP_TYPES for n in names) and len(step.node.outputs) == 1
@@ -48,22 +51,69 @@ def is_elementwise(step: Step, concrete: Concrete) -> bool:
 
 def group_steps(concrete: Concrete) -> list[Group]:
     """Groups in running order; each elementwise step joins the loop that alone reads it."""
+    steps, beside = _with_slopes(concrete.steps)
     readers: dict[str, set[int]] = {}
-    for i, step in enumerate(concrete.steps):
+    for i, step in enumerate(steps):
         for name in step.node.inputs:
             readers.setdefault(name, set()).add(i)
     home: dict[int, list[Group]] = {}
     outputs = set(concrete.outputs)
-    products = {s.node.outputs[0] for s in concrete.steps if s.op.name in ("Conv", "Gemm", "MatMul")}
+    products = {s.node.outputs[0] for s in steps if s.op.name in ("Conv", "Gemm", "MatMul")}
     taken = _attentions(concrete)
-    for i in reversed(range(len(concrete.steps))):
-        step = concrete.steps[i]
+    for i in reversed(range(len(steps))):
+        step = steps[i]
         whole = taken.get(id(step))
+        if i in beside and _accompanies(step, home[i + 1][0], concrete, readers, home):
+            home[i] = [home[i + 1][0]]
+            continue
         home[i] = [whole] if whole is not None else _join(step, concrete, readers, home, outputs, products)
         for group in home[i]:
             group.last = max(group.last, i)
     # A group runs where its last step stood: everything it reads is made by then.
     return sorted({id(g): g for groups in home.values() for g in groups}.values(), key=lambda g: g.last)
+
+
+def _with_slopes(steps: Sequence[Step]) -> tuple[Sequence[Step], set[int]]:
+    """Steps with each slope before the activation of the same value, and where these slopes are then.
+
+    What a step back needs of an activation is its slope alone: one value is kept, not those the slope is made from.
+    """
+    slopes = {(SLOPES[s.op.full_name], s.node.inputs[0]): s for s in steps if s.op.full_name in SLOPES}
+    if not slopes:
+        return steps, set()
+    result: list[Step] = []
+    moved: set[int] = set()
+    places: set[int] = set()
+    seen: set[int] = set()
+    for step in steps:
+        seen.add(id(step))
+        slope = slopes.get((step.op.name, step.node.inputs[0])) if step.node.inputs else None
+        if slope is not None and id(slope) not in seen and slope.attributes == step.attributes:
+            places.add(len(result))
+            moved.add(id(slope))
+            seen.add(id(slope))
+            result.append(slope)
+            result.append(step)
+        elif id(step) not in moved:
+            result.append(step)
+    return result, places
+
+
+def _accompanies(
+    step: Step, group: Group, concrete: Concrete, readers: dict[str, set[int]], home: dict[int, list[Group]]
+) -> bool:
+    """Have a loop store a slope too, where those who read it run later."""
+    name = step.node.outputs[0]
+    later = all(g.last > group.last for r in readers.get(name, ()) for g in home[r])
+    fits = (
+        group.loop and group.shape == concrete.shape(name) and _has_room(group, step) and is_elementwise(step, concrete)
+    )
+    if not (later and fits) or len(group.extra) >= MAX_EXTRA:
+        return False
+    group.steps.insert(0, step)
+    group.inputs |= {n for n in step.node.inputs if n}
+    group.extra.append(name)
+    return True
 
 
 def _attentions(concrete: Concrete) -> dict[int, Group]:

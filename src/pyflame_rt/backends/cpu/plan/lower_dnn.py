@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.plan.concrete import Step
     from pyflame_rt.backends.cpu.plan.groups import Group
 
-__all__ = ["fuse_epilogue"]
+__all__ = ["fuse_epilogue", "fuse_results"]
 
 
 def fuse_epilogue(low: Lowering, group: Group) -> bool:
@@ -59,6 +59,21 @@ def fuse_epilogue(low: Lowering, group: Group) -> bool:
             continue
         low.places[group.steps[-1].node.outputs[0]] = out
         return True
+    return False
+
+
+def fuse_results(low: Lowering, group: Group) -> bool:
+    """Like :func:`fuse_epilogue`, for a loop of several results: products of values made at run time take these."""
+    inputs = {n for s in group.steps for n in s.node.inputs if n}
+    for name in [n for n in low.deferred if n in inputs][::-1]:
+        step = low.deferred[name]
+        if step.op.name == "Conv" or low.constant_of(step.node.inputs[1]) is not None:
+            continue
+        try:
+            if _fuse_tiled(low, group, name):
+                return True
+        except BetterApart:
+            continue
     return False
 
 

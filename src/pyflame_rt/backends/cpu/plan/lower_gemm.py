@@ -62,8 +62,10 @@ def moving(low: Lowering, step: Step, group: Group | None = None) -> View:
         row_operand(low, n, r, (rows, width)) for n, r in zip(ending.names, ending.finish.operands, strict=True)
     ]
     packed = _packed(low, b)
-    out = low.new((rows, width), DType.Float32)
-    packed_step(low, label, x, packed, operands, ending.finish, out, _block(rows, depth, width))
+    out, *more = (low.new((rows, width), DType.Float32) for _ in range(1 + len(ending.finish.more)))
+    packed_step(low, label, x, packed, operands, ending.finish, out, _block(rows, depth, width), more=more)
+    for name, view in zip(group.extra if group is not None else (), more, strict=True):
+        low.places[name] = view.reshaped(shape) or view
     return out.reshaped(shape) or out
 
 

@@ -24,6 +24,7 @@ from pyflame_rt.backends.cpu.llvm.program import (
     count,
     load,
     scalar,
+    shared,
 )
 from pyflame_rt.backends.cpu.llvm.tiles.pack import ColumnSumKernel
 from pyflame_rt.backends.cpu.plan.claims import LOOP_TYPES
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.plan.concrete import Step
     from pyflame_rt.backends.cpu.plan.groups import Group
 
-__all__ = ["external_names", "group_expression", "lower_loop"]
+__all__ = ["external_names", "group_expression", "group_values", "lower_loop"]
 
 COLUMN_GRAIN = 65_536  # elements whose columns are summed by one thread
 MAX_COLUMNS = 1024  # whose sums stay in the first-level cache
@@ -50,9 +51,9 @@ MAX_COLUMNS = 1024  # whose sums stay in the first-level cache
 
 def lower_loop(low: Lowering, group: Group) -> None:
     """One kernel for a group of elementwise steps, or a product's epilogue where it fits."""
-    from pyflame_rt.backends.cpu.plan.lower_dnn import fuse_epilogue
+    from pyflame_rt.backends.cpu.plan.lower_dnn import fuse_epilogue, fuse_results
 
-    if not group.extra and fuse_epilogue(low, group):
+    if (fuse_results if group.extra else fuse_epilogue)(low, group):
         return
     try:
         _loop(low, group)
@@ -81,7 +82,10 @@ def _loop(low: Lowering, group: Group) -> None:
     operands = [nest.operand(i, v.dtype.label) for i, v in enumerate([*views, *outs])]
     loads = {n: load(i, operands[i].dtype) for i, n in enumerate(names)}
     values = group_values(low, group, loads)
-    stores = tuple(Store(len(names) + i, values[t]) for i, t in enumerate(targets))
+    results = [values[t] for t in targets]
+    if len(results) > 1:
+        results = shared(Expr("several", "float32", tuple(results))).args
+    stores = tuple(Store(len(names) + i, value) for i, value in enumerate(results))
     split = len(names)
     kernel = RowKernel(len(nest.outer), tuple(operands[:split]), tuple(operands[split:]), (Map(stores),))
     label = "+".join(s.op.name for s in group.steps)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.backends.cpu.llvm.host import host
-from pyflame_rt.backends.cpu.llvm.program import Expr, Map, RowKernel, Store, apply, cast, load, ordered, walk
+from pyflame_rt.backends.cpu.llvm.program import Expr, Map, RowKernel, Store, apply, cast, load, ordered, shared, walk
 from pyflame_rt.backends.cpu.llvm.tiles.micro import Finish, Reach, Tile, multiplies_pairs, tile_for
 from pyflame_rt.backends.cpu.llvm.tiles.product import ProductKernel
 from pyflame_rt.backends.cpu.plan.loops import nest_of
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative
-from pyflame_rt.backends.cpu.plan.lower_loops import external_names, group_expression
+from pyflame_rt.backends.cpu.plan.lower_loops import external_names, group_values
 from pyflame_rt.backends.cpu.plan.panels import pair_panels, panels
 from pyflame_rt.backends.cpu.plan.sizes import least, most
 from pyflame_rt.backends.cpu.plan.views import View
@@ -21,6 +21,8 @@ from pyflame_rt.graph import DType
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyflame_rt.backends.cpu.plan.concrete import Step
     from pyflame_rt.backends.cpu.plan.groups import Group
 
@@ -74,6 +76,7 @@ def ending_of(low: Lowering, step: Step, group: Group | None, bias: str, axis: i
     shape = low.concrete.shape(product)
     names, reaches = [], []
     value: Expr = load(0, "float32")
+    more: list[Expr] = []
     if bias:
         names.append(bias)
         reaches.append("column")
@@ -88,9 +91,13 @@ def ending_of(low: Lowering, step: Step, group: Group | None, bias: str, axis: i
             names.append(name)
             reaches.append(reach_of(low, name, shape, axis, single=single))
             loads[name] = load(len(names), "float32")
-        value = group_expression(low, group, loads)
-        if any(node.dtype not in ("float32", "bool") for node in walk([value])):
+        values = group_values(low, group, loads)
+        value, *more = (values[name] for name in (group.steps[-1].node.outputs[0], *group.extra))
+        if any(node.dtype not in ("float32", "bool") for node in walk([value, *more])):
             raise NotNative("the loop computes in another type than float32")
+    if more:
+        value, *more = ordered(shared(Expr("several", "float32", (value, *more)))).args
+        return Ending(tuple(names), Finish(value, tuple(reaches), tuple(more)))
     finish = Finish(ordered(value) if names or group is not None else None, tuple(reaches))
     return Ending(tuple(names), finish)
 
@@ -215,10 +222,12 @@ def packed_step(
     block: int = 0,
     *,
     pairs: bool = False,
+    more: Sequence[View] = (),
 ) -> None:
     """The step that multiplies rows by a matrix in panels; ``block`` rows share a panel, or as many as is usual.
 
-    Rows may be in panels too, by the depth and number of columns of a tile: then ``x`` has three axes.
+    ``more`` results of the finish lie as ``out``. Rows may be in panels too, by the depth and number of columns of a
+    tile: then ``x`` has three axes.
     """
     depth, (rows, width) = x.shape[1], out.shape
     tile = tile_for(host(), width)
@@ -229,7 +238,7 @@ def packed_step(
     params += [o.strides[0] for o, r in zip(operands, finish.operands, strict=True) if r == "full"]
     grain = GRAIN // most(least(block, rows) * depth * columns, 1)
     kernel = ProductKernel("rows" if len(x.shape) == 2 else "panels", tile, finish, pairs)
-    low.kernel(label, kernel, [x, packed, *operands, out], params, blocks * count, grain, PIECES)
+    low.kernel(label, kernel, [x, packed, *operands, out, *more], params, blocks * count, grain, PIECES)
 
 
 def apart_of(low: Lowering, items: int) -> int:

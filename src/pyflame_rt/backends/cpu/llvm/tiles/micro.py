@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pyflame_rt.backends.cpu.llvm import ops
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
-from pyflame_rt.backends.cpu.llvm.program import structure_of, walk
+from pyflame_rt.backends.cpu.llvm.program import Expr, structure_of, walk
 from pyflame_rt.backends.cpu.llvm.tiles.control import Loop, add, floats, least, load_vector, mul, store_vector
 from pyflame_rt.backends.cpu.llvm.tiles.fastmath import FAST, one_more_than_exp_of_minus
 from pyflame_rt.graph.records import dataclass
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyflame_rt.backends.cpu.llvm.host import Host
-    from pyflame_rt.backends.cpu.llvm.program import Expr
 
 __all__ = [
     "PLAIN",
@@ -236,34 +235,44 @@ class Finish:
     """What happens to a sum before it is stored: an expression where load(0) is the sum, load(i) operand i - 1.
 
     A "full" operand lies as the result does, a "column" operand has one element for each column,
-    a "single" one has one for all.
+    a "single" one has one for all. Products may have ``more`` results, which lie as the first.
     """
 
     value: Expr | None = None
     operands: tuple[Reach, ...] = ()
+    more: tuple[Expr, ...] = ()
 
     @cached_property
     def structure(self) -> str:
         """A text equal for expressions of equal structure."""
-        return "" if self.value is None else structure_of(self.value)
+        if self.value is None:
+            return ""
+        return structure_of(Expr("several", "float32", self._roots) if self.more else self.value)
+
+    @property
+    def _roots(self) -> tuple[Expr, ...]:
+        return () if self.value is None else (self.value, *self.more)
 
     @cached_property
     def light(self) -> bool:
         """Whether the expression is short enough to be repeated for every vector."""
-        if self.value is None:
-            return True
-        nodes = list(walk([self.value]))
+        nodes = list(walk(self._roots))
         return len(nodes) <= _LIGHT and not any(node.op in ops.HEAVY for node in nodes)
 
     def apply(self, total: V, operand: Callable[[int], V]) -> V:
         """The finished value; ``operand`` loads the lanes of an operand."""
+        return self.results(total, operand)[0]
+
+    def results(self, total: V, operand: Callable[[int], V]) -> list[V]:
+        """The finished value and the ``more`` ones."""
         if self.value is None:
-            return total
+            return [total]
         known: dict[int, V] = {}
         loaded: dict[int, V] = {0: total}
-        nodes = list(walk([self.value]))
-        gated = _gated(nodes)
-        fused = _fused(nodes, gated)
+        nodes = list(walk(self._roots))
+        readers = Counter([*(id(arg) for node in nodes for arg in node.args), *map(id, self._roots)])
+        gated = _gated(nodes, readers)
+        fused = _fused(nodes, gated, readers)
         for node in nodes:
             if id(node) in fused.values() or id(node) in gated.values():
                 continue
@@ -284,12 +293,11 @@ class Finish:
                 known[id(node)] = FAST[node.op](known[id(node.args[0])])
             else:
                 known[id(node)] = ops.emit(node, [known[id(a)] for a in node.args], "")
-        return known[id(self.value)]
+        return [known[id(root)] for root in self._roots]
 
 
-def _fused(nodes: Sequence[Expr], gated: dict[int, int]) -> dict[int, int]:
+def _fused(nodes: Sequence[Expr], gated: dict[int, int], readers: Counter[int]) -> dict[int, int]:
     """Sums and differences that are rounded once with the product they alone read: node -> product, by id."""
-    readers = Counter(id(arg) for node in nodes for arg in node.args)
     result: dict[int, int] = {}
     for node in nodes:
         if node.op in ("add", "sub") and node.dtype == "float32":
@@ -299,9 +307,8 @@ def _fused(nodes: Sequence[Expr], gated: dict[int, int]) -> dict[int, int]:
     return result
 
 
-def _gated(nodes: Sequence[Expr]) -> dict[int, int]:
+def _gated(nodes: Sequence[Expr], readers: Counter[int]) -> dict[int, int]:
     """Products with a sigmoid that they alone read, as SiLU has it: node -> sigmoid, by id."""
-    readers = Counter(id(arg) for node in nodes for arg in node.args)
     result: dict[int, int] = {}
     for node in nodes:
         if node.op == "mul" and node.dtype == "float32":
@@ -341,6 +348,7 @@ class Target:
     stride: str
     operands: tuple[str, ...]
     strides: tuple[str, ...]  # of "full" operands; "0" for the others
+    more: tuple[str, ...] = ()  # further results
 
 
 def finish(
@@ -403,7 +411,7 @@ def _finish_row(
     at: Lanes, plan: Finish, target: Target, row: str, values: Sequence[V], masks: Sequence[V] | None
 ) -> None:
     b, lanes = at.builder, at.lanes
-    start = floats(b, target.result, mul(b, target.stride, row))
+    starts = [floats(b, base, mul(b, target.stride, row)) for base in (target.result, *target.more)]
     sources = [
         floats(b, pointer, mul(b, stride, row)) if reach == "full" else pointer
         for pointer, stride, reach in zip(target.operands, target.strides, plan.operands, strict=True)
@@ -416,4 +424,5 @@ def _finish_row(
                 return at.splat("float", b.op(f"load float, ptr {sources[which]}, align 4"))
             return load_vector(at, floats(b, sources[which], v * lanes), mask)
 
-        store_vector(at, plan.apply(value, operand), floats(b, start, v * lanes), mask)
+        for start, result in zip(starts, plan.results(value, operand), strict=True):
+            store_vector(at, result, floats(b, start, v * lanes), mask)

@@ -42,8 +42,9 @@ PIXEL_PARAMS = (
 class ProductKernel:
     """Result[row, column] = finish(sum of source[row, k] * weights[k, column]).
 
-    bufs: source, packed weights, operands of the finish, result. params: ROW_PARAMS, or PIXEL_PARAMS for a convolution;
-    then the row strides of "full" operands; then, for a convolution, the offset of each tap.
+    bufs: source, packed weights, operands of the finish, result, further results of the finish. params: ROW_PARAMS, or
+    PIXEL_PARAMS for a convolution; then the row strides of "full" operands; then, for a convolution, the offset of each
+    tap.
     rows: items, that is blocks of rows times panels, panels fastest.
 
     A row of a convolution is an output pixel, counted over images, lines and columns; each tap adds ``depth`` products
@@ -100,7 +101,9 @@ class _Product:
 
     def emit(self) -> None:
         b, p = self.b, self.p
-        self.source, self.weights, *self.operands, self.result = buffers(b, 3 + len(self.kernel.finish.operands))
+        count, more = len(self.kernel.finish.operands), len(self.kernel.finish.more)
+        self.source, self.weights, *rest = buffers(b, 3 + count + more)
+        self.operands, self.result, self.more = rest[:count], rest[count], rest[count + 1 :]
         self.spill = b.op(f"alloca [{self.tile.rows * self.width} x float], align 64")
         self.panels = b.integer(f"sdiv {add(b, p['columns'], self.width - 1)}, {self.width}")
         self.deep = p["depth"]
@@ -144,8 +147,9 @@ class _Product:
             o if reach == "single" else floats(b, o, first if reach == "column" else add(b, mul(b, row, s), first))
             for o, reach, s in zip(self.operands, self.kernel.finish.operands, strides, strict=True)
         )
-        start = floats(b, self.result, add(b, mul(b, row, self.p["stride"]), first))
-        target = Target(start, self.p["stride"], operands, strides)
+        place = add(b, mul(b, row, self.p["stride"]), first)
+        start, *more = (floats(b, base, place) for base in (self.result, *self.more))
+        target = Target(start, self.p["stride"], operands, strides, tuple(more))
         ask_for(at, self.tile, size, self.kernel.finish, target)
         if self.kernel.source == "rows":
             pointers = row_pointers(b, size, valid, source, row, self.p["source_stride"])
