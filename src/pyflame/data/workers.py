@@ -1,11 +1,17 @@
 """Processes that load samples ahead of their use."""
 
 import multiprocessing
+import os
+import pickle
 import random
+import signal
+import threading
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from concurrent.futures import TimeoutError as LateError
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 
@@ -60,12 +66,35 @@ def get_worker_info() -> WorkerInfo | None:
 
 def start_worker(job: Job, number: int, total: int, seed: int) -> None:
     """Set up a worker process: seeds, then the user's own function."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the loader's ends us
+    threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     _state.job, _state.info = job, WorkerInfo(number, total, seed, job.dataset)
     manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - users' transforms may draw from NumPy's global generator
     if job.worker_init is not None:
         job.worker_init(number)
+
+
+def _end_with(parent: Any) -> None:
+    """End when the process that loads ends, however that happens."""
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _told(task: Callable[..., Any], *args: Any) -> Any:
+    """In a worker: do a task; an exception that could not be sent is told of by one that can."""
+    try:
+        return task(*args)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
+        except Exception:  # noqa: BLE001 - whatever its own code raises
+            text = "".join(traceback.format_exception(error))
+            number = -1 if _state.info is None else _state.info.id
+            raise DataLoaderWorkerError(f"DataLoader worker {number} failed:\n{text}") from None
+        raise
 
 
 def load_batch(indices: Any) -> Any:
@@ -113,6 +142,21 @@ def _context() -> Any:
     return context
 
 
+_pools: "WeakSet[WorkerPool]" = WeakSet()
+
+
+def _close_all() -> None:
+    """At the program's end: executors would wait for samples that nobody wants any more."""
+    for pool in list(_pools):
+        pool.close()
+
+
+# Executors have theirs called in the same place, last registered first; functions of `atexit` come after that.
+_at_end: Callable[[Callable[[], None]], None] | None = getattr(threading, "_register_atexit", None)
+if _at_end is not None:
+    _at_end(_close_all)
+
+
 class WorkerPool:
     """One single-process executor for each worker, so that batch `i` is always made by worker `i % n`."""
 
@@ -122,11 +166,12 @@ class WorkerPool:
             ProcessPoolExecutor(1, _context(), start_worker, (job, number, num_workers, seed + number))
             for number in range(num_workers)
         ]
+        _pools.add(self)
 
     def submit(self, worker: int, task: Callable[..., Any], *args: Any) -> "Future[Any]":
         """Hand a task to one worker."""
         try:
-            return self.executors[worker % len(self.executors)].submit(task, *args)
+            return self.executors[worker % len(self.executors)].submit(_told, task, *args)
         except BrokenExecutor as error:
             raise self._died(worker) from error
 
@@ -144,7 +189,11 @@ class WorkerPool:
     def close(self) -> None:
         """End the processes without waiting for work that nobody will use."""
         for executor in self.executors:
+            # Each has its own pipes, so one that is stuck in a sample can be ended without harm to the others.
+            processes = list((getattr(executor, "_processes", None) or {}).values())
             executor.shutdown(wait=False, cancel_futures=True)
+            for process in processes:
+                process.terminate()
 
     def _died(self, worker: int) -> DataLoaderWorkerError:
         return DataLoaderWorkerError(

@@ -13,23 +13,44 @@ from pyflame.serialization import load, save
 __all__ = ["latest_checkpoint", "prune_checkpoints", "read_checkpoint", "write_whole"]
 
 NAME = re.compile(r"checkpoint-(\d+)\.pf$")
+UNFINISHED = re.compile(r"^\.checkpoint-\d+\.pf\.(\d+)\.[^.]+\.pf$")
 PARTS = ("model", "optimizer", "callbacks", "scaler", "pending", "metrics", "position", "history", "steps")
 
 
 def write_whole(obj: Any, path: str | Path) -> None:
-    """Write a file beside its place, then move it there: a reader sees the old file or the new one, never a part."""
+    """Write a file beside its place, then move it there: a reader sees the old file or the new one, never a part.
+
+    Raises:
+        OSError: the disk is full, or the like; what was there before is as it was.
+    """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix or ".pf", dir=target.parent)
+    prefix = f".{target.name}.{os.getpid()}."
+    handle, name = tempfile.mkstemp(prefix=prefix, suffix=target.suffix or ".pf", dir=target.parent)
     os.close(handle)
     try:
         save(obj, name)
-        with Path(name).open("rb") as file:
-            os.fsync(file.fileno())
+        _to_disk(Path(name))
         Path(name).replace(target)
+    except OSError as error:
+        Path(name).unlink(missing_ok=True)
+        raise OSError(
+            error.errno, f"{error.strerror or error}: could not write it, files written before are whole", str(target)
+        ) from error
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+    if os.name == "posix":
+        _to_disk(target.parent)  # the new name, too
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until a file, or a folder's list of names, is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -61,6 +82,21 @@ def latest_checkpoint(folder: str | Path) -> Path | None:
 
 
 def prune_checkpoints(folder: str | Path, keep: int) -> None:
-    """Remove all but the newest checkpoints."""
+    """Remove all but the newest checkpoints, and what processes that were killed left unfinished."""
     for _, path in _numbered(folder)[:-keep]:
         path.unlink(missing_ok=True)
+    for path in Path(folder).glob(".checkpoint-*.pf.*.pf"):
+        if (match := UNFINISHED.search(path.name)) and not _is_alive(int(match[1])):
+            path.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    if os.name != "posix":
+        return True  # there, asking would end it
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # somebody else's
+        return True
+    return True

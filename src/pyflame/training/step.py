@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from pyflame.arrays import adopt
 from pyflame.autograd import no_grad
 from pyflame.dtypes import DType
 from pyflame.nn.utils import clip_grad_norm_, clip_grad_value_
@@ -40,36 +43,45 @@ class Step:
         self.scaler = GradScaler() if config.precision == "float16" else None
         self.accumulate = config.accumulate_grad_batches
         self._samples, self._unit = 0, 0
-        self._whole = self._compiled() if self._can_compile() else self._one_go
+        self._whole, self._gather = self._perhaps(self._one_go), self._perhaps(self._add)
+        self._last, self._apply = self._perhaps(self._add_and_apply), self._perhaps(self._scale_and_update)
 
     def __call__(self, inputs: Any, targets: Any, *, last: bool, size: int = 1) -> tuple[Tensor, Any]:
         """The loss and outputs of a batch; parameters change at the last batch of an accumulation."""
         if self.scaler is None and self.accumulate == 1:
             return self._whole(inputs, targets)
-        loss, outputs = self.forward(inputs, targets)
-        self._unit = self._unit or max(size, 1)
-        self._samples += max(size, 1)
+        size = max(size, 1)
+        unit, there = self._unit or size, self._samples + size
         # A batch counts by its samples, as it would in one large batch.
-        share = max(size, 1) / (self._unit * self.accumulate)
-        part = loss if share == 1 else loss * share
-        (part if self.scaler is None else self.scaler.scale(part)).backward()
+        share = _number(size / (unit * self.accumulate))
+        if last and self.scaler is None:
+            loss, outputs = self._last(inputs, targets, share, self._missing(unit, there))
+            self._samples = self._unit = 0
+            return loss, outputs
+        loss, outputs = self._gather(
+            inputs, targets, share, None if self.scaler is None else _number(self.scaler.value)
+        )
+        self._unit, self._samples = unit, there
         if last:
             self.finish()
-        return loss.detach(), outputs
+        return loss, outputs
 
     def finish(self) -> bool:
         """Step with the gradients that have come together, however few; whether there were any."""
         if not self._samples:
             return False
-        expected, there = self._unit * self.accumulate, self._samples
-        if there != expected:
-            with no_grad():
-                for p in self._parameters():
-                    if p.grad is not None:
-                        p.grad = p.grad.detach() * (expected / there)
+        factor = self._missing(self._unit, self._samples)
         self._samples = self._unit = 0
-        self._update()
+        if self.scaler is None:
+            self._apply(factor)
+        else:
+            self._scale_and_update(factor)
         return True
+
+    def _missing(self, unit: int, there: int) -> Any:
+        """What makes gradients of fewer samples than expected those of a whole step; None where none are missing."""
+        expected = unit * self.accumulate
+        return None if there == expected else _number(expected / there)
 
     def pending(self) -> dict[str, Any] | None:
         """The gradients of a step whose batches have not all come."""
@@ -97,19 +109,37 @@ class Step:
         loss = self.loss_fn(outputs, targets) if targets is not None else self.loss_fn(outputs)
         return (loss if loss.dtype.is_floating_point else cast(loss, DType.float32)), outputs
 
-    def _can_compile(self) -> bool:
-        return self.config.compile and self.scaler is None and self.accumulate == 1
-
-    def _compiled(self) -> Callable[..., Any]:
+    def _perhaps(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function compiled, unless the settings say otherwise."""
         from pyflame.compiling.compiled import compile_function
 
-        return compile_function(self._one_go)
+        return compile_function(function) if self.config.compile else function
 
     def _one_go(self, inputs: Any, targets: Any) -> tuple[Tensor, Any]:
         loss, outputs = self.forward(inputs, targets)
         loss.backward()
         self._update()
         return loss.detach(), outputs
+
+    def _add(self, inputs: Any, targets: Any, share: Any, scale: Any) -> tuple[Tensor, Any]:
+        """Add a batch's share to the gradients."""
+        loss, outputs = self.forward(inputs, targets)
+        part = loss * cast(share, loss.dtype)
+        (part if scale is None else part * cast(scale, loss.dtype)).backward()
+        return loss.detach(), outputs
+
+    def _add_and_apply(self, inputs: Any, targets: Any, share: Any, factor: Any) -> tuple[Tensor, Any]:
+        loss, outputs = self._add(inputs, targets, share, None)
+        self._scale_and_update(factor)
+        return loss, outputs
+
+    def _scale_and_update(self, factor: Any) -> None:
+        if factor is not None:
+            with no_grad():
+                for p in self._parameters():
+                    if p.grad is not None:
+                        p.grad = p.grad.detach() * cast(factor, p.grad.dtype)
+        self._update()
 
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.optimizer.param_groups for p in group["params"]]
@@ -128,3 +158,8 @@ class Step:
         else:
             self.optimizer.step()
         self.optimizer.zero_grad()
+
+
+def _number(value: float) -> Tensor:
+    """A number that compiled steps read anew each time."""
+    return adopt(np.array(value, np.float64))

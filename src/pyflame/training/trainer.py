@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Sequence, Sized
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from pyflame.training.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from pyflame.training.checkpoints import prune_checkpoints, read_checkpoint, write_whole
 from pyflame.training.config import TrainerConfig
 from pyflame.training.history import History
+from pyflame.training.interrupts import Interrupts
 from pyflame.training.orders import begin_order, order_state, restore_order
 from pyflame.training.progress import ProgressBar
 from pyflame.training.step import Step, apply_model
@@ -77,6 +79,8 @@ class Trainer:
         self._resume: dict[str, Any] | None = None
         self._running: list[float] = []
         self._epoch_over, self._partial_row = False, False
+        self._interrupts = Interrupts()
+        self._whole_position: dict[str, Any] | None = None
         self._step = Step(model, optimizer, loss_fn, self.config)
 
     def fit(
@@ -87,6 +91,10 @@ class Trainer:
     ) -> History:
         """Train, and return what was measured in each epoch.
 
+        Ctrl-C lets the step under way end (pressed twice, it does not), writes a checkpoint where there is a
+        `checkpoint_dir`, and raises KeyboardInterrupt. After that, or any other exception, a further `fit` goes on
+        behind the last batch that was done.
+
         Args:
             train_loader: Gives batches: (inputs, targets), or inputs alone, of arrays or tensors.
             val_loader: Batches to validate with.
@@ -96,12 +104,17 @@ class Trainer:
         if self.config.seed is not None and self._resume is None:
             manual_seed(self.config.seed)
         self.should_stop, self.stop_reason = False, ""
-        self._tell("on_train_begin", {"epochs": total})
-        try:
-            while self.epoch < total and not self.should_stop:
-                self._train_epoch(train_loader, val_loader, total)
-        finally:
-            self._tell("on_train_end", {"history": self.history})
+        self._whole_position = self._position()
+        with self._interrupts.watched():
+            try:
+                self._tell("on_train_begin", {"epochs": total})
+                while self.epoch < total and not self.should_stop:
+                    self._train_epoch(train_loader, val_loader, total)
+            except BaseException as error:
+                self._cut_off(error)
+                raise
+            finally:
+                self._tell_all("on_train_end", {"history": self.history})
         if self.config.checkpoint_dir is not None and self.history:
             folder = Path(self.config.checkpoint_dir)
             folder.mkdir(parents=True, exist_ok=True)
@@ -177,6 +190,17 @@ class Trainer:
         """Write the model's weights alone; `pf.load` reads them."""
         write_whole(self.model.state_dict(), path)
 
+    def _cut_off(self, error: BaseException) -> None:
+        """Training ends in the middle: the next `fit`, and checkpoints, go on behind the last whole batch."""
+        if self._resume is None and self._whole_position is not None:
+            self._resume = self._whole_position
+        wanted = isinstance(error, KeyboardInterrupt) and not self._interrupts.broken
+        if wanted and self.config.checkpoint_dir is not None and self.global_step:
+            try:
+                self._checkpoint()
+            except OSError as failure:
+                error.add_note(str(failure))
+
     def _position(self) -> dict[str, Any]:
         """Where training is; a callback that is told of an epoch's end saves the beginning of the next one."""
         if self._resume is not None:
@@ -230,6 +254,17 @@ class Trainer:
         for callback in self.callbacks:
             getattr(callback, event)(*args)
 
+    def _tell_all(self, event: str, *args: Any) -> None:
+        """Tell everyone, even when telling one of them fails; the first failure is raised at the end."""
+        failed: BaseException | None = None
+        for callback in self.callbacks:
+            try:
+                getattr(callback, event)(*args)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
     def _tell_end(self, logs: dict[str, Any]) -> None:
         """Tell of an epoch's end; those that write checkpoints come last, so that they write what the others did."""
         for callback in sorted(self.callbacks, key=lambda callback: isinstance(callback, ModelCheckpoint)):
@@ -242,15 +277,18 @@ class Trainer:
         batches = _length(loader)
         self._tell("on_epoch_begin", self.epoch, {"epochs": total, "batches": batches})
         finished = True
-        for batch in self._batches(loader):
-            last = self._train_batch(batch, batches, val_loader)
-            if self.should_stop and last:
-                finished = self._batch == batches
-                break
+        with closing(self._batches(loader)) as given:
+            for batch in given:
+                last = self._train_batch(batch, batches, val_loader)
+                if self.should_stop and last:
+                    finished = self._batch == batches
+                    break
         if not self._running:
             raise ValueError("The training loader gave no batches")
-        if finished and self._step.finish():
-            self.global_step += 1
+        with self._interrupts.held():
+            if finished and self._step.finish():
+                self.global_step += 1
+            self._whole_position = self._position()
         self._next_order = order_state(loader)
         self._end_epoch(val_loader, finished=finished)
         due = self.should_stop or self.epoch % self.config.checkpoint_interval == 0
@@ -265,24 +303,27 @@ class Trainer:
         if val_loader is not None:
             logs |= self._validate(val_loader)
         logs["lr"] = self.optimizer.get_lr()
-        self.history.add(logs)
-        self._epoch_over, self._partial_row = finished, not finished
-        try:
-            self._tell_end(logs)
-        finally:
-            self._epoch_over = False
-        if finished:
-            self.epoch += 1
-            self._batch, self._epoch_rng, self._order, self._running = 0, None, self._next_order, []
-        else:
-            self._resume = self._position()
+        with self._interrupts.held():
+            self.history.add(logs)
+            self._partial_row = True  # until everybody was told
+            self._whole_position, self._epoch_over = self._position(), finished
+            try:
+                self._tell_end(logs)
+            finally:
+                self._epoch_over = False
+            if finished:
+                self.epoch, self._partial_row = self.epoch + 1, False
+                self._batch, self._epoch_rng, self._order, self._running = 0, None, self._next_order, []
+                self._whole_position = self._position()
+            else:
+                self._resume = self._position()
 
     @property
     def epoch_finished(self) -> bool:
         """Whether `on_epoch_end` is told of a whole epoch; False for one that `stop` or `max_steps` cut off."""
         return self._epoch_over
 
-    def _batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+    def _batches(self, loader: Iterable[Any]) -> Generator[Any]:
         """The batches of this epoch, from where a checkpoint left off."""
         resume, self._resume = self._resume, None
         if resume is not None:
@@ -290,6 +331,7 @@ class Trainer:
             set_rng_state(self._epoch_rng)
             restore_order(loader, resume["order"])
         self._epoch_rng, self._order = get_rng_state(), order_state(loader)
+        self._whole_position = self._position() if resume is None else resume
         begin_order(loader, self.epoch)
         batches = iter(loader)
         if resume is not None and self._batch:
@@ -306,19 +348,11 @@ class Trainer:
         self._tell("on_batch_begin", self._batch, {})
         last = (self._batch + 1) % config.accumulate_grad_batches == 0 or self._batch + 1 == batches
         size = batch_size(inputs)
-        loss, outputs = self._step(inputs, targets, last=last, size=size)
-        if self.metrics is not None:
-            self.metrics.update(outputs, targets)
-        value = float(loss.item())
-        if not np.isfinite(value) and self._step.scaler is None:
-            raise FloatingPointError(f"The loss is {value} at step {self.global_step} of epoch {self.epoch}")
-        self._running.append(value)
-        self.history.steps.append(value)
         number = self._batch
-        self._batch += 1
-        self.global_step += int(last)
-        logs = {"loss": value, "size": size, "step": self.global_step, "stepped": last}
-        self._tell("on_batch_end", number, logs)
+        with self._interrupts.held():
+            value = self._do(inputs, targets, last, size)
+            self._tell("on_batch_end", number, {"loss": value, "size": size, "step": self.global_step, "stepped": last})
+            self._whole_position = self._position()
         if last and config.max_steps is not None and self.global_step >= config.max_steps:
             self.stop(f"max_steps={config.max_steps} reached")
         if last and config.eval_interval and val_loader is not None and self.global_step % config.eval_interval == 0:
@@ -327,6 +361,21 @@ class Trainer:
         if due and config.checkpoint_dir is not None:
             self._checkpoint()
         return last
+
+    def _do(self, inputs: Any, targets: Any, last: bool, size: int) -> float:
+        """The loss of a batch that was trained with; counts go on with it."""
+        loss, outputs = self._step(inputs, targets, last=last, size=size)
+        if self.metrics is not None:
+            self.metrics.update(outputs, targets)
+        value = float(loss.item())
+        if not np.isfinite(value) and self._step.scaler is None:
+            raise FloatingPointError(f"The loss is {value} at step {self.global_step} of epoch {self.epoch}")
+        self._running.append(value)
+        self.history.steps.append(value)
+        self._batch += 1
+        self.global_step += int(last)
+        self._whole_position = self._position()
+        return value
 
     def _validate(self, loader: Iterable[Any]) -> dict[str, float]:
         logs = self.evaluate(loader, prefix="val_")

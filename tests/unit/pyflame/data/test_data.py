@@ -1,6 +1,10 @@
 """Datasets, samplers, loaders with and without workers, and transforms."""
 
 import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +14,8 @@ from hypothesis import strategies as st
 import pyflame as pf
 from pyflame import data
 from pyflame.data import transforms
+
+PROC = Path("/proc/self/stat").exists()
 
 
 class Squares(data.Dataset):
@@ -103,6 +109,74 @@ def test_a_dead_worker_is_an_error_and_no_hang():
 def test_a_samples_error_reaches_the_caller():
     with pytest.raises(KeyError, match="sample three"):
         list(data.DataLoader(Fails(6), batch_size=2, num_workers=1, timeout=120))
+
+
+class OddError(Exception):
+    """Cannot be made again from its arguments."""
+
+    def __init__(self, text, more):
+        super().__init__(text)
+        self.more = more
+
+
+class FailsOddly(Squares):
+    def __getitem__(self, index):
+        if index == 3:
+            raise OddError("sample three is odd", 3)
+        return super().__getitem__(index)
+
+
+def test_an_error_that_cannot_be_sent_is_told_of():
+    with pytest.raises(data.DataLoaderWorkerError, match="OddError: sample three is odd"):
+        list(data.DataLoader(FailsOddly(6), batch_size=2, num_workers=1, timeout=120))
+
+
+ENDING = """
+import os, signal, sys, time
+import numpy as np
+from pyflame import data
+
+class Stuck(data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        while index > 4:
+            time.sleep(0.05)
+        return np.float32(os.getpid())
+
+if __name__ == "__main__":
+    loader = data.DataLoader(Stuck(), batch_size=2, num_workers=1, persistent_workers=sys.argv[1] == "persistent")
+    batches = iter(loader)
+    print(int(next(batches)[0].item()), flush=True)
+    if sys.argv[2] == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if sys.argv[2] == "interrupt":
+        os.killpg(0, signal.SIGINT)
+"""
+
+
+@pytest.mark.parametrize("how", ["leave", "kill", "interrupt"])
+@pytest.mark.parametrize("kind", ["persistent", "plain"])
+def test_workers_end_with_their_loader(tmp_path, kind, how):
+    script = tmp_path / "ending.py"
+    script.write_text(ENDING)
+    command = [sys.executable, str(script), kind, how]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=200, start_new_session=True)
+    worker = int(process.stdout)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and is_running(worker):
+        time.sleep(0.01)
+    assert not is_running(worker)
+    assert process.stderr.count("Traceback") == (how == "interrupt")
+
+
+def is_running(process):
+    try:
+        os.kill(process, 0)
+        state = Path(f"/proc/{process}/stat").read_text() if PROC else ") R"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    return state.rsplit(")", 1)[1].split()[0] != "Z"  # ended, and nobody asked yet how
 
 
 def test_collation_of_nests():

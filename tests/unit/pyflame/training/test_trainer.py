@@ -91,6 +91,25 @@ def test_gradients_of_small_batches_add_up():
     np.testing.assert_allclose(small_history["loss"], large_history["loss"], rtol=1e-4)
 
 
+@pytest.mark.parametrize(("accumulate", "size"), [(2, 8), (3, 8), (4, 7), (5, 96)])
+@pytest.mark.parametrize("clip", [None, 0.3])
+def test_compiled_steps_of_several_batches_are_the_plain_ones(accumulate, size, clip):
+    settings = {"accumulate_grad_batches": accumulate, "grad_clip_norm": clip}
+    plain = trainer(compile=False, **settings)
+    expected = plain.fit(loader(size=size)).steps
+    compiled = trainer(compile=True, **settings)
+    np.testing.assert_allclose(compiled.fit(loader(size=size)).steps, expected, rtol=1e-5)
+    for a, b in zip(compiled.model.parameters(), plain.model.parameters(), strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_steps_of_several_batches_are_traced_a_few_times_only():
+    run = trainer(accumulate_grad_batches=4, max_epochs=6)
+    run.fit(loader(size=8))
+    assert run._step._gather.trace_count <= 3
+    assert run._step._last.trace_count <= 2
+
+
 SCRIPT = """
 import sys, numpy as np, pyflame as pf
 from pyflame.training import Trainer, TrainerConfig
