@@ -32,20 +32,24 @@ class Library:
     def __init__(self, backend: ModuleType) -> None:
         self.name = backend.NAME
         self._backend = backend
-        for name in DECLARED.keys() - vars(Library).keys():
-            setattr(self, name, self._resolve(name))
-
-    def _resolve(self, name: str) -> Callable[..., Any]:
-        native = self._backend.NATIVE.get(name)
-        return partial(DECLARED[name], self) if native is None else native
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        # Only reached for operations declared after this library was loaded.
-        if name.startswith("_") or name not in DECLARED:
+        # Reached by the first use of an operation. Those of the backend's own do without the families' modules.
+        bound = None if name.startswith("_") else self._backend.NATIVE.get(name) or self._composed(name)
+        if bound is None:
             raise AttributeError(f"library {self.name!r} has no operation {name!r}")
-        bound = self._resolve(name)
         setattr(self, name, bound)
         return bound
+
+    def _composed(self, name: str) -> Callable[..., Any] | None:
+        """An operation by its default body."""
+        if name not in DECLARED:
+            importlib.import_module("emberharmony.ops")  # declares them, and itself imports this file
+        return partial(DECLARED[name], self) if name in DECLARED else None
+
+    def __dir__(self) -> list[str]:
+        importlib.import_module("emberharmony.ops")
+        return [*super().__dir__(), *DECLARED]
 
     def __repr__(self) -> str:
         return f"library({self.name!r})"
@@ -115,8 +119,6 @@ class Library:
 
 @functools.cache
 def _load(name: str) -> Library:
-    # Families are declared when `emberharmony.ops` is imported, which itself imports this file.
-    importlib.import_module("emberharmony.ops")
     try:
         backend = importlib.import_module(f"emberharmony.backends.{name}")
     except ModuleNotFoundError as error:
