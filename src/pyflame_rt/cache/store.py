@@ -27,7 +27,7 @@ from pyflame_rt.graph.pages import note_mapping
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = ["CacheEntry", "Store", "current_store", "default_folder", "set_default_folder", "use_store"]
 
@@ -200,24 +200,24 @@ class Store:
         with contextlib.suppress(OSError):
             os.unlink(name)
 
-    def later(self, kind: str, key: str, data: bytes, *, unless: str | None = None) -> None:
+    def later(self, kind: str, key: str, data: bytes | Callable[[], bytes], *, unless: str | None = None) -> None:
         """Keep contents under a key, in the background.
 
         Args:
             kind: of the entry.
             key: of the entry.
-            data: its contents.
+            data: its contents, or what makes them when they are written.
             unless: an entry of this kind under the same key makes this one worthless. Whoever puts that one discards
                 this one; here it is seen to that it does not come back after that.
         """
         if self.writable:
             self.writer.submit(lambda: self._put_unless(kind, key, data, unless))
 
-    def _put_unless(self, kind: str, key: str, data: bytes, unless: str | None) -> None:
+    def _put_unless(self, kind: str, key: str, data: bytes | Callable[[], bytes], unless: str | None) -> None:
         better = None if unless is None else self.path(unless, key)
         if better is not None and better.exists():
             return
-        self.put(kind, key, data)
+        self.put(kind, key, data if isinstance(data, bytes) else data())
         if better is not None and better.exists():  # it came meanwhile
             self.discard(kind, key)
 

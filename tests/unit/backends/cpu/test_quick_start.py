@@ -119,6 +119,74 @@ def test_steps_of_arenas_are_rewritten_and_closed_sessions_left_alone(tmp_path, 
     kept.close()
 
 
+def odd_sizes(path, number):
+    """A depthwise convolution, Winograd's by tiles of both sizes, a product and one row, none of whole tiles."""
+    shapes = {"a": (20, 1, 3, 3), "b": (44, 20, 1, 1), "c": (40, 44, 1, 1), "d": (25, 40, 3, 3), "w": (25, 19)}
+    shapes |= {"e": (25, 448, 3, 3), "f": (448, 25, 1, 1)}
+    weights = {n: RNG.standard_normal(s).astype(np.float32) / 9 for n, s in shapes.items()}
+    weights |= {"n": np.float32(number), "g": RNG.standard_normal((450, 448, 3, 3)).astype(np.float32) / 50}
+    pads = {"pads": [1, 1, 1, 1]}
+    nodes = [
+        helper.make_node("Conv", ["x", "a"], ["1"], group=20, **pads),
+        helper.make_node("Mul", ["1", "n"], ["2"]),
+        helper.make_node("Conv", ["2", "b"], ["3"]),
+        helper.make_node("Tanh", ["3"], ["4"]),
+        helper.make_node("Conv", ["4", "c"], ["5"]),
+        helper.make_node("Conv", ["5", "d"], ["6"], **pads),
+        helper.make_node("Mul", ["6", "n"], ["7"]),
+        helper.make_node("Conv", ["7", "f"], ["8"]),
+        helper.make_node("Conv", ["8", "g"], ["9"], **pads),
+        helper.make_node("Mul", ["9", "n"], ["10"]),
+        helper.make_node("GlobalAveragePool", ["7"], ["11"]),
+        helper.make_node("Flatten", ["11"], ["12"]),
+        helper.make_node("MatMul", ["12", "w"], ["13"]),
+        helper.make_node("Mul", ["13", "n"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 20, 7, 5])]
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("y", "10", "4", "7")]
+    used = {name for node in nodes for name in node.input}
+    constants = [numpy_helper.from_array(np.asarray(w), n) for n, w in weights.items() if n in used]
+    model = helper.make_model(helper.make_graph(nodes, "g", inputs, outputs, constants), ir_version=9)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+@pytest.fixture
+def shortened(monkeypatch):
+    """Keys of the kernels whose quick form is written shorter than the full one."""
+    found, begin, brief_form = [], jit._begin, jit._brief_form
+
+    def begun(name, entry, emit, *, quick):
+        def noted(emit):
+            ir, full = brief_form(emit)
+            if full.text is None:
+                found.append(entry)
+            return ir, full
+
+        monkeypatch.setattr(jit, "_brief_form", noted)
+        return begin(name, entry, emit, quick=quick)
+
+    monkeypatch.setattr(jit, "_begin", begun)
+    return found
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_short_code_computes_the_same_bits_for_sizes_that_are_no_whole_tiles(tmp_path, held, shortened):
+    feed = {"x": RNG.standard_normal((1, 20, 7, 5)).astype(np.float32)}
+    with pyflame_rt.InferenceSession(odd_sizes(tmp_path / "m.onnx", 0.37)) as session:
+        first = session.run(None, feed)
+        kinds = ("depthwise", "winograd4", "winograd2", "product", "gemv")
+        assert all(any(kind in entry for entry in shortened) for kind in kinds)
+        held.set()
+        jit.settle()
+        later = session.run(None, feed)
+        with pyflame_rt.InferenceSession(tmp_path / "m.onnx", providers=["ReferenceExecutionProvider"]) as reference:
+            wanted = reference.run(None, feed)
+    for one, other, want in zip(first, later, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+        np.testing.assert_allclose(one, want, rtol=1e-3, atol=1e-4)
+
+
 def test_waiting_is_a_setting(tmp_path, monkeypatch):
     path = conv_model(tmp_path / "m.onnx", "Tanh", 0.33)
     with pyflame_rt.InferenceSession(path, pyflame_rt.SessionOptions(quick_start=False)) as session:

@@ -70,7 +70,8 @@ class _Emitter:
 
     def _panels(self, low: str, high: str) -> None:
         """Panels low to high, so many at once, then half as many; each is summed in the same order in all of them."""
-        b, streams = self.b, _STREAMS
+        b = self.b
+        streams = 1 if b.brief else _STREAMS
         while streams:
             rest = b.integer(f"urem {b.integer(f'sub {high}, {low}')}, {streams}")
             middle = b.integer(f"sub {high}, {rest}")
@@ -81,7 +82,7 @@ class _Emitter:
         b, kernel, vectors = self.b, self.kernel, self.vectors
         numbers = [b.integer(f"add {first}, {s}") for s in range(streams)]
         panels = [b.element("float", self.w, b.integer(f"mul {p}, {self.stride}")) for p in numbers]
-        whole = b.integer(f"and {self.k}, {-_UNROLL}")
+        whole = "0" if b.brief else b.integer(f"and {self.k}, {-_UNROLL}")
 
         def turn(k: str, sums: list[V]) -> list[V]:
             for u in range(_UNROLL):
@@ -89,7 +90,7 @@ class _Emitter:
             return sums
 
         zeros = [self.at.const("float", 0.0)] * (streams * vectors)
-        sums = loop(b, "0", whole, _UNROLL, zeros, turn)
+        sums = zeros if b.brief else loop(b, "0", whole, _UNROLL, zeros, turn)
         sums = loop(b, whole, self.k, 1, sums, lambda k, now: self._row(panels, k, 0, now))
         for s, p in enumerate(numbers):
             column = b.integer(f"mul {p}, {kernel.panel}")

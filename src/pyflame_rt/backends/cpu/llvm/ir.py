@@ -6,14 +6,16 @@ Text is written directly because building it through objects costs several times
 from __future__ import annotations
 
 import struct
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyflame_rt.backends.cpu.llvm.host import Host
 
-__all__ = ["Builder", "Lanes", "V", "float_literal"]
+__all__ = ["Brevity", "Builder", "Lanes", "V", "briefly", "float_literal"]
 
 Number = int | float
 _INTRINSIC_SUFFIX = {"float": "f32", "double": "f64", "half": "f16", "ptr": "p0"}
@@ -38,6 +40,26 @@ def round_to_single(value: float) -> float:
         return float("inf") if value > 0 else float("-inf")
 
 
+class Brevity:
+    """What became of the wish for short code; ``heeded`` when some was written that would else be longer."""
+
+    heeded = False
+
+
+_brevity: ContextVar[Brevity | None] = ContextVar("brevity", default=None)
+
+
+@contextmanager
+def briefly() -> Iterator[Brevity]:
+    """Code written inside is meant to be compiled soon, and to run seldom: it computes the same in fewer lines."""
+    brevity = Brevity()
+    token = _brevity.set(brevity)
+    try:
+        yield brevity
+    finally:
+        _brevity.reset(token)
+
+
 class Builder:
     """Collects the text of one module; `op` appends an instruction to the current block."""
 
@@ -49,6 +71,14 @@ class Builder:
         self._names = 0
         self._declared: dict[str, str] = {}
         self._functions: list[str] = []
+        self._brevity = _brevity.get()
+
+    @property
+    def brief(self) -> bool:
+        """Whether to write short code where there is a longer and faster form; ask only there."""
+        if self._brevity is not None:
+            self._brevity.heeded = True
+        return self._brevity is not None
 
     def op(self, text: str) -> str:
         """Append an instruction with a result; its name is returned."""

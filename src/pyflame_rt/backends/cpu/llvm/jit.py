@@ -35,6 +35,7 @@ from pyflame_rt.backends.cpu.llvm.copies import emit_fill, emit_gather, emit_tra
 from pyflame_rt.backends.cpu.llvm.crew import HELPERS, Crew, Task, do_all
 from pyflame_rt.backends.cpu.llvm.emit import emit_rows
 from pyflame_rt.backends.cpu.llvm.host import host
+from pyflame_rt.backends.cpu.llvm.ir import briefly
 from pyflame_rt.backends.cpu.llvm.loader import load
 from pyflame_rt.backends.cpu.llvm.program import FillKernel, GatherKernel, RowKernel, TransposeKernel
 from pyflame_rt.backends.cpu.threads import available_threads
@@ -133,6 +134,19 @@ def _build() -> str:
     return f"{made_by} {machine} {code_signature('backends/cpu')}"
 
 
+class _Text:
+    """IR that is written, or unpacked, when first asked for: nobody waits for another who does that, and may fork."""
+
+    def __init__(self, make: Callable[[], str], text: str | None = None) -> None:
+        self._make, self.text = make, text
+
+    def __call__(self) -> str:
+        text = self.text
+        if text is None:
+            text = self.text = self._make()
+        return text
+
+
 @dataclass(frozen=True)
 class _Making:
     """A function on its way: ``task`` gives its object code, ``ir`` what the full form of a quick one is made from."""
@@ -140,7 +154,7 @@ class _Making:
     name: str
     level: int
     task: Task[bytes]
-    ir: Callable[[], str]
+    ir: _Text
     store: Store
     entry: str
 
@@ -161,23 +175,34 @@ def _begin(name: str, entry: str, emit: Callable[[], str], *, quick: bool) -> _M
     store = current_store()
     code = store.get("object", entry)
     if code is not None:
-        return _Making(name, FULL, Task(lambda: code), str, store, entry)
+        return _Making(name, FULL, Task(lambda: code), _Text(str), store, entry)
     draft = _read_draft(store.get("draft", entry))
     if draft is not None and quick:
-        return _Making(name, QUICK, Task(lambda: draft[0]), draft[1], store, entry)
-    ir = emit() if draft is None else draft[1]()
-    task = Task(lambda: _compile(ir, QUICK if quick else FULL, store, entry))
+        return _Making(name, QUICK, Task(lambda: draft[0]), _Text(draft[1]), store, entry)
+    full = _Text(emit if draft is None else draft[1])
+    if quick:
+        ir, full = _brief_form(emit)
+        task = Task(lambda: _compile(ir, QUICK, store, entry, full))
+    else:
+        ir = full()
+        task = Task(lambda: _compile(ir, FULL, store, entry, full))
     HELPERS.submit(task)
-    return _Making(name, QUICK if quick else FULL, task, lambda: ir, store, entry)
+    return _Making(name, QUICK if quick else FULL, task, full, store, entry)
 
 
-def _compile(ir: str, level: int, store: Store, entry: str) -> bytes:
+def _brief_form(emit: Callable[[], str]) -> tuple[str, _Text]:
+    """IR that is soon compiled, and what gives that of the full form: the same where nothing was shortened."""
+    with briefly() as brevity:
+        ir = emit()
+    return ir, _Text(emit, None if brevity.heeded else ir)
+
+
+def _compile(ir: str, level: int, store: Store, entry: str, full: _Text) -> bytes:
+    code = object_code(ir, level)
     if level == FULL:
-        code = object_code(ir)
         store.later("object", entry, code)
-        return code
-    code = object_code(ir, QUICK)
-    store.later("draft", entry, _draft(code, ir), unless="object")
+    else:
+        store.later("draft", entry, lambda: _draft(code, full()), unless="object")
     return code
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from pyflame_rt.backends.cpu.llvm.ir import Builder, Lanes, V
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-__all__ = ["Loop", "add", "buffers", "floats", "least", "load_vector", "most", "mul", "store_vector", "when"]
+__all__ = ["Loop", "add", "buffers", "each", "floats", "least", "load_vector", "most", "mul", "store_vector", "when"]
 
 
 class Loop:
@@ -56,6 +56,16 @@ class Loop:
         self.close()
 
 
+def each(b: Builder, number: int, body: Callable[[str], None]) -> None:
+    """``body`` for every number below one: written out, or as a loop where code is to be short."""
+    if b.brief:
+        with Loop(b, "0", str(number)) as i:
+            body(i)
+        return
+    for i in range(number):
+        body(str(i))
+
+
 class when:
     """What is emitted inside runs only if a condition (i1) holds."""
 
@@ -74,11 +84,15 @@ class when:
 
 def add(b: Builder, x: str, y: str | int) -> str:
     """The i64 sum."""
+    if x.isdecimal() and str(y).isdecimal():
+        return str(int(x) + int(y))
     return b.integer(f"add {x}, {y}")
 
 
 def mul(b: Builder, x: str, y: str | int) -> str:
     """The i64 product."""
+    if x.isdecimal() and str(y).isdecimal():
+        return str(int(x) * int(y))
     return b.integer(f"mul {x}, {y}")
 
 

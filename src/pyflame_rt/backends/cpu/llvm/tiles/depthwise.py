@@ -117,6 +117,9 @@ class _Depthwise:
         b, p, kernel = self.b, self.p, self.kernel
         left = b.integer(f"sub {mul(b, x, kernel.stride)}, {p['pad_x']}")
         count = least(b, b.integer(f"sub {p['out_width']}, {x}"), kernel.pixels)
+        if b.brief:
+            self._edge(left, x, count)
+            return
         begins = b.op(f"icmp sge i64 {left}, 0")
         ends = b.op(f"icmp sle i64 {add(b, left, self.reach)}, {p['width']}")
         whole = b.op(f"icmp eq i64 {count}, {kernel.pixels}")
@@ -129,11 +132,15 @@ class _Depthwise:
             self._channels(c, x, first, count, masked=False)
         b.jump(done)
         b.place(edge)
-        self._find_columns(left)
-        with Loop(b, "0", p["channels"], kernel.lanes) as c:
-            self._channels(c, x, self.line, count, masked=True)
+        self._edge(left, x, count)
         b.jump(done)
         b.place(done)
+
+    def _edge(self, left: str, x: str, count: str) -> None:
+        """Pixels whose windows may reach beyond the image."""
+        self._find_columns(left)
+        with Loop(self.b, "0", self.p["channels"], self.kernel.lanes) as c:
+            self._channels(c, x, self.line, count, masked=True)
 
     def _find_columns(self, left: str) -> None:
         """Offsets of the columns a tile reads; those outside read an edge of the image through an empty mask."""

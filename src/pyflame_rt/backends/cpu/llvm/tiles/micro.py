@@ -86,6 +86,10 @@ def rows_together(tile: Tile) -> int:
 
 def each_tile(b: Builder, tile: Tile, low: str, high: str, body: Callable[[int, str, str], None]) -> None:
     """Cover rows [low, high) by tiles of the full or the lesser height; ``body`` gets height, first row, rows left."""
+    if b.brief:
+        with Loop(b, low, high, tile.rows) as row:
+            body(tile.rows, row, b.integer(f"sub {high}, {row}"))
+        return
     loop = Loop(b, low, high)
     row, _ = loop.open()
     rest = b.integer(f"sub {high}, {row}")
@@ -112,6 +116,14 @@ def row_pointers(b: Builder, size: int, valid: str, source: str, row: str, strid
     return [floats(b, source, mul(b, n, stride)) for n in numbers]
 
 
+def _rounds(b: Builder, depth: str) -> list[tuple[str, str, int]]:
+    """Loops that go through the depth one after the other: first and end, turns written out."""
+    if b.brief:
+        return [("0", depth, 1)]
+    whole = b.integer(f"and {depth}, {-_UNROLL}")
+    return [("0", whole, _UNROLL), (whole, depth, 1)]
+
+
 def accumulate(
     at: Lanes,
     tile: Tile,
@@ -131,9 +143,8 @@ def accumulate(
     b, vector = at.builder, at.type("i32" if pairs else "float")
     turn = _turn_pairs if pairs else _turn
     width = tile.vectors * at.lanes
-    whole = b.integer(f"and {depth}, {-_UNROLL}")
     carried = [("ptr", panel), *((vector, s) for s in sums)]
-    for low, high, step in (("0", whole, _UNROLL), (whole, depth, 1)):
+    for low, high, step in _rounds(b, depth):
         loop = Loop(b, low, high, step, carried)
         k, (place, *values) = loop.open()
         for u in range(step):
@@ -150,9 +161,8 @@ def accumulate_packed(
     """Like :func:`accumulate`, of rows that lie side by side: ``step`` floats on is the next of the depth."""
     b, vector = at.builder, at.type("float")
     width = tile.vectors * at.lanes
-    whole = b.integer(f"and {depth}, {-_UNROLL}")
     carried = [("ptr", left), ("ptr", panel), *((vector, s) for s in sums)]
-    for low, high, turns in (("0", whole, _UNROLL), (whole, depth, 1)):
+    for low, high, turns in _rounds(b, depth):
         loop = Loop(b, low, high, turns, carried)
         _, (rows, place, *values) = loop.open()
         for u in range(turns):
@@ -367,7 +377,8 @@ def finish(
     width = tile.vectors * lanes
     wide = b.op(f"icmp sge i64 {left}, {width}")
     loop_wide, direct, rest, done = (b.label(hint) for hint in ("rows", "direct", "rest", "stored"))
-    if plan.light:
+    brief = b.brief
+    if plan.light and not brief:
         whole = b.op(f"and i1 {wide}, {b.op(f'icmp eq i64 {valid}, {rows}')}")
         b.branch(whole, direct, rest)
         b.place(direct)
@@ -379,7 +390,7 @@ def finish(
     for position, total in enumerate(sums):
         store_vector(at, V(at, "float", total), floats(b, spill, position * lanes))
     masked = b.label("masked")
-    if plan.light:
+    if plan.light or brief:
         b.jump(masked)
     else:
         b.branch(wide, loop_wide, masked)

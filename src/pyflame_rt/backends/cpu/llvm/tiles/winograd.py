@@ -22,6 +22,7 @@ from pyflame_rt.backends.cpu.llvm.tiles.control import (
     Loop,
     add,
     buffers,
+    each,
     floats,
     least,
     load_vector,
@@ -201,7 +202,8 @@ class _Winograd:
         columns = [add(b, x, j) for j in range(self.side)]
         inside = [b.op(f"icmp ult i64 {c}, {p['width']}") for c in columns]
         offsets = [mul(b, c, p["source_x"]) for c in columns]
-        for i in range(self.side):
+
+        def find(i: str) -> None:
             line = add(b, y, i)
             good = b.op(f"icmp ult i64 {line}, {p['height']}")
             start = mul(b, line, p["source_y"])
@@ -209,21 +211,33 @@ class _Winograd:
                 place = floats(b, base, add(b, start, offsets[j]))
                 both = b.op(f"and i1 {good}, {inside[j]}")
                 chosen = b.op(f"select i1 {both}, ptr {place}, ptr {self.zeros}")
-                b.do(f"store ptr {chosen}, ptr {b.element('ptr', self.places, str(i * self.side + j))}")
+                b.do(f"store ptr {chosen}, ptr {b.element('ptr', self.places, self._number(i, j))}")
+
+        each(b, self.side, find)
+
+    def _number(self, i: str | int, j: str | int, width: int = 0, unit: int = 1) -> str:
+        """The place of element j of line i in a square of points, or in lines of ``width``."""
+        b = self.b
+        return mul(b, add(b, mul(b, str(i), width or self.side), j), unit)
 
     def _transform_channels(self, channel: str, target: str, apart: str) -> None:
         b, at, lanes = self.b, self.at, self.at.lanes
-        for i in range(self.side):
+
+        def line(i: str) -> None:
             values = []
             for j in range(self.side):
-                place = b.op(f"load ptr, ptr {b.element('ptr', self.places, str(i * self.side + j))}")
+                place = b.op(f"load ptr, ptr {b.element('ptr', self.places, self._number(i, j))}")
                 values.append(load_vector(at, floats(b, place, channel)))
             for j, value in enumerate(spread_image(values)):
-                store_vector(at, value, floats(b, self.temp, (i * self.side + j) * lanes))
-        for j in range(self.side):
-            values = [load_vector(at, floats(b, self.temp, (i * self.side + j) * lanes)) for i in range(self.side)]
-            for i, value in enumerate(spread_image(values)):
-                store_vector(at, value, floats(b, target, mul(b, apart, i * self.side + j)))
+                store_vector(at, value, floats(b, self.temp, self._number(i, j, unit=lanes)))
+
+        def column(j: str) -> None:
+            places = [floats(b, self.temp, self._number(i, j, unit=lanes)) for i in range(self.side)]
+            for i, value in enumerate(spread_image([load_vector(at, place) for place in places])):
+                store_vector(at, value, floats(b, target, mul(b, apart, self._number(i, j))))
+
+        each(b, self.side, line)
+        each(b, self.side, column)
 
     # ------------------------------------------------------------------ products
 
@@ -292,12 +306,13 @@ class _Winograd:
     def _gather_lanes(self, source: str) -> None:
         """The results of one vector of columns, into the temporary."""
         b, at, lanes = self.b, self.at, self.at.lanes
-        for i in range(self.side):
-            values = [
-                load_vector(at, floats(b, source, mul(b, self.apart, i * self.side + j))) for j in range(self.side)
-            ]
-            for j, value in enumerate(_collected(values)):
-                store_vector(at, value, floats(b, self.temp, (i * self.out + j) * lanes))
+
+        def line(i: str) -> None:
+            places = [floats(b, source, mul(b, self.apart, self._number(i, j))) for j in range(self.side)]
+            for j, value in enumerate(_collected([load_vector(at, place) for place in places])):
+                store_vector(at, value, floats(b, self.temp, self._number(i, j, self.out, lanes)))
+
+        each(b, self.side, line)
         columns = []
         for j in range(self.out):
             values = [load_vector(at, floats(b, self.temp, (i * self.out + j) * lanes)) for i in range(self.side)]
@@ -310,8 +325,13 @@ class _Winograd:
         """Finish the results that lie inside the image."""
         b, at = self.b, self.at
         wide, narrow, done = b.label("wide"), b.label("narrow"), b.label("stored")
-        b.branch(b.op(f"icmp sge i64 {left}, {at.lanes}"), wide, narrow)
-        for label, masked in ((wide, False), (narrow, True)):
+        forms = ((wide, False), (narrow, True))
+        if b.brief:
+            forms = forms[1:]
+            b.jump(narrow)
+        else:
+            b.branch(b.op(f"icmp sge i64 {left}, {at.lanes}"), wide, narrow)
+        for label, masked in forms:
             b.place(label)
             mask = at.iota("0", "i64").cmp("slt", at.splat("i64", left)) if masked else None
             with Loop(b, "0", bounds[0]) as i, Loop(b, "0", bounds[1]) as j:
