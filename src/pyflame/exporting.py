@@ -12,7 +12,7 @@ from pyflame.compiling.tracer import Tracer
 from pyflame.compiling.trees import flatten, unflatten
 from pyflame.dtypes import to_dtype
 from pyflame.evaluation import Work, evaluate, to_graph
-from pyflame.lazy import Val, apply, modes, onnx, spec_of
+from pyflame.lazy import Val, apply, modes, onnx, spec_of, tracing
 from pyflame.ops.core import Handle, wrap
 from pyflame.spans import Spans, recording
 from pyflame_rt.graph import Graph, Tensor
@@ -99,11 +99,13 @@ def _placeholder(tracer: Tracer, i: int, t: Any) -> Val:
 def _trace(model: Callable[..., Any], structure: Any, inputs: list[Val], tracer: Tracer) -> list[Any]:
     """Run the model on placeholders; what it writes (statistics) is put back."""
     before, modes.tracer = modes.tracer, tracer
+    tracing.append(1)
     try:
         with no_grad(), recording(tracer.spans):
             result = model(*unflatten(structure, iter([wrap(v) for v in inputs])))
     finally:
         modes.tracer = before
+        tracing.pop()
         for handle, old, _ in tracer.rebound.values():
             handle._value.handles -= 1
             handle._value = old

@@ -50,7 +50,6 @@ class Modes(threading.local):
         tracer: set while a function is being compiled.
         anomaly: remember where operators were called, and look for NaN.
         spans: set while somebody wants to know which module records what.
-        word: what machine code reads of these: 1 for ``grad``, 2 more while there is a tracer.
     """
 
     grad: bool = True
@@ -58,18 +57,15 @@ class Modes(threading.local):
     tracer: Tracer | None = None
     anomaly: bool = False
     spans: Spans | None = None
-    word: np.ndarray[Any, Any]
 
     def __init__(self) -> None:
-        self.word = np.ones(1, np.int64)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        if name == "grad" or name == "tracer":
-            self.word[0] = bool(self.grad) + 2 * (self.tracer is not None)
+        self.grad = True  # each thread has it in its dictionary, where machine code finds it
 
 
 modes = Modes()
+
+# One item for each trace that is being made, in whatever thread: compiled functions do not begin replays meanwhile.
+tracing: list[int] = []
 
 # How often something was changed that compiled functions count on, in all threads: modes and parts of modules, settings
 # of optimizers, which tensors require gradients, the type of a tensor's contents, the device, and who watches.

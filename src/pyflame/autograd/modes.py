@@ -26,28 +26,13 @@ __all__ = [
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
-class _Switch:
-    """A context manager that is also a decorator, of plain and of generator functions."""
+class _Decorator:
+    """Context managers that are also decorators, of plain and of generator functions."""
 
-    _fields: tuple[str, ...] = ("grad",)
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        self._before: list[tuple[Any, ...]] = []
-
-    def _set(self) -> None:
-        raise NotImplementedError
-
-    def _again(self) -> _Switch:
+    def _again(self) -> Any:
         return type(self)()
-
-    def __enter__(self) -> Any:
-        self._before.append(tuple(getattr(modes, name) for name in self._fields))
-        self._set()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for name, value in zip(self._fields, self._before.pop(), strict=True):
-            setattr(modes, name, value)
 
     def __call__(self, fn: F) -> F:
         if inspect.isgeneratorfunction(fn):
@@ -67,7 +52,28 @@ class _Switch:
         return wrapper  # type: ignore[return-value]
 
 
-class no_grad(_Switch):
+class _Switch(_Decorator):
+    """Sets what `_set` says, and puts back what was there before."""
+
+    _fields: tuple[str, ...] = ("grad",)
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Any, ...]] = []
+
+    def _set(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Any:
+        self._before.append(tuple(getattr(modes, name) for name in self._fields))
+        self._set()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, value in zip(self._fields, self._before.pop(), strict=True):
+            setattr(modes, name, value)
+
+
+class no_grad(_Decorator):
     """Record no gradients inside.
 
     Example:
@@ -79,23 +85,32 @@ class no_grad(_Switch):
         False
     """
 
+    __slots__ = ("_before",)
+
+    _mode = False
+
     def __new__(cls, fn: Any = None) -> Any:
         """A switch, or the decorated function."""
-        made = super().__new__(cls)
-        if fn is None:
-            return made
-        made.__init__()
-        return made(fn)
+        made = object.__new__(cls)
+        made._before = []
+        return made if fn is None else made(fn)
 
-    def _set(self) -> None:
-        modes.grad = False
+    # Between runs these find nothing of Python in the caches: every call less counts.
+    def __enter__(self) -> Any:
+        self._before.append(modes.grad)
+        modes.grad = self._mode
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        modes.grad = self._before.pop()
 
 
 class enable_grad(no_grad):
     """Record gradients inside, also within ``no_grad``."""
 
-    def _set(self) -> None:
-        modes.grad = True
+    __slots__ = ()
+
+    _mode = True
 
 
 class inference_mode(_Switch):

@@ -12,7 +12,6 @@ from pyflame import watching
 from pyflame.autograd.function import with_gradient
 from pyflame.compiling.conditions import Conditions
 from pyflame.compiling.standing import Fronted, fronted
-from pyflame.compiling.standing import tracing as _tracing
 from pyflame.compiling.steady import MISS, Steady, is_running, steady_of
 from pyflame.compiling.tracer import Tracer
 from pyflame.compiling.trees import flat_positions, flatten, unflatten
@@ -21,6 +20,7 @@ from pyflame.device import chosen
 from pyflame.dtypes import to_dtype
 from pyflame.evaluation import Work, evaluate, make_plan, to_graph
 from pyflame.lazy import Val, leaf, modes, spec_of
+from pyflame.lazy import tracing as _tracing
 from pyflame.ops.core import Handle, wrap
 from pyflame.spans import recording
 from pyflame.watching import labels_of

@@ -8,13 +8,15 @@ result was handed out before, and it is handed out again. So nothing is made and
 from __future__ import annotations
 
 import ctypes
+import sys
+import threading
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pyflame.compiling.watched import slot_of
-from pyflame.lazy import modes
+from pyflame.lazy import modes, tracing
 from pyflame.ops.core import Handle
 from pyflame_rt.backends.cpu.llvm.calls import Call, Shell, callable_type, thread_number
 from pyflame_rt.backends.cpu.llvm.entry import ARRAY_SIZES, ARRAY_WORDS, LIST_ITEMS
@@ -22,7 +24,7 @@ from pyflame_rt.backends.cpu.llvm.entry import ARRAY_SIZES, ARRAY_WORDS, LIST_IT
 if TYPE_CHECKING:
     from pyflame.compiling.results import Results
 
-__all__ = ["Fronted", "Standing", "can_stand", "fronted", "tracing", "under_way"]
+__all__ = ["Fronted", "Standing", "can_stand", "fronted", "under_way"]
 
 # Results made at once: small ones in advance, of larger ones as many as are in use in turn.
 SMALL, MANY, FEW = 1 << 14, 16, 2
@@ -30,8 +32,6 @@ SMALL, MANY, FEW = 1 << 14, 16, 2
 MAX_BYTES = 64 << 20
 _WORD = 8
 
-# One item for each trace that is being made, in whatever thread.
-tracing: list[int] = []
 # How many replays are under way, in all threads; machine code counts them.
 under_way = np.zeros(1, np.int64)
 
@@ -66,7 +66,7 @@ class Standing:
         call: what machine code reads.
     """
 
-    __slots__ = ("_made", "_memory", "_mode", "_results", "_short", "_words", "call")
+    __slots__ = ("_grad", "_made", "_memory", "_mode", "_results", "_short", "_words", "call")
 
     def __init__(self, steady: Any, short: Any, way: Any, results: Results, grad: bool) -> None:
         self._results, self._short = results, short
@@ -75,19 +75,21 @@ class Standing:
         self._memory: Any = None
         call = self.call = Call()
         call.connect()
-        call.way, call.owner, call.wanted, call.dry = way.address, id(steady), int(grad), 1
+        call.way, call.owner, call.dry = way.address, id(steady), 1
         call.tracing = id(tracing) + object.__basicsize__
         short.standing(call, first=True)
         call.closed = 1  # until it is known which thread calls
-        self._mode: Any = None
+        self._grad = grad
+        self._mode: _Mode | None = None
 
     def allow(self) -> None:
         """It is for the thread that calls this, from now on."""
-        call, word = self.call, modes.word
-        call.thread, call.mode = thread_number(), word.ctypes.data
-        self._mode = word
+        call = self.call
+        mode = self._mode = _mode()
+        if mode is not None:
+            call.thread, call.mode = thread_number(), mode.words[self._grad].ctypes.data
         self._short.standing(call, first=False)
-        call.closed = int(not call.arena)
+        call.closed = int(mode is None or not call.arena)
 
     def close(self) -> None:
         """Begin no more."""
@@ -113,6 +115,42 @@ class Standing:
         self._made, self._words, self._memory = made, words, (shells, arrays)
         self.call.shells, self.call.nshells, self.call.dry = ctypes.addressof(shells), len(shells), 0
         return made[first]
+
+
+class _Mode(NamedTuple):
+    """Where a thread keeps its gradient mode: a dictionary, the table it has just now, and what must be in memory.
+
+    The words say that the dictionary has that table, that the name is there, and (by mode) what stands beside it.
+    """
+
+    held: dict[str, Any]
+    table: int
+    words: tuple[Any, Any]
+
+
+class _Modes(threading.local):
+    found: _Mode | None = None
+
+
+_modes = _Modes()
+_NAME = sys.intern("grad")
+
+
+def _mode() -> _Mode | None:
+    """That of this thread; None where dictionaries look different."""
+    held, place = modes.__dict__, dict.__basicsize__ - 2 * _WORD
+    table = ctypes.c_int64.from_address(id(held) + place).value
+    found = _modes.found
+    if found is None or found.held is not held or found.table != table:
+        size = sys.getsizeof(held) - sys.getsizeof({}) if held else 0
+        found = _modes.found = None
+        value = id(held.get(_NAME))
+        for start in _range(table, size // _WORD - 1):
+            if [ctypes.c_int64.from_address(start + k).value for k in (0, _WORD)] == [id(_NAME), value]:
+                both = [(id(held) + place, table), (start, id(_NAME))]
+                words = [np.array([*both, (start + _WORD, id(mode))], np.int64) for mode in (False, True)]
+                found = _modes.found = _Mode(held, table, (words[0], words[1]))
+    return found
 
 
 def can_stand(short: Any, trace: Any, results: Results) -> bool:

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 import pyflame as pf
+import pyflame_rt
 from pyflame.compiling.compiled import CompiledFunction
+from pyflame.lazy import modes
 from pyflame.nn import functional as F
 from pyflame_rt.graph.errors import InputError
 
@@ -211,6 +213,47 @@ def test_another_thread_has_modes_of_its_own(long_calls):
         thread.join()
         assert quiet(lambda: f(x), long_calls) == 0
     assert seen == [True]
+
+
+def test_modes_may_move(long_calls):
+    """The table in which a thread keeps its modes is replaced when it gets too small."""
+    weight = pf.ones(3).requires_grad_()
+    f = pf.compile(lambda x: x * weight)
+    x = pf.ones(3)
+    names = [f"further{i}" for i in range(40)]
+    with pf.no_grad():
+        settled(f, x)
+        assert quiet(lambda: f(x), long_calls) == 0
+        try:
+            for name in names:
+                setattr(modes, name, name)
+            assert quiet(lambda: f(x), long_calls) == 1
+            with pf.enable_grad():
+                assert f(x).requires_grad
+            assert not f(x).requires_grad
+        finally:
+            for name in names:
+                delattr(modes, name)
+        assert quiet(lambda: f(x), long_calls) == 0
+    assert f(x).requires_grad
+
+
+def test_switches_within_themselves():
+    switch = pf.no_grad()
+    with switch, pf.enable_grad(), switch:
+        assert not pf.is_grad_enabled()
+    assert pf.is_grad_enabled()
+    with pytest.raises(ZeroDivisionError), switch:
+        1 / 0  # noqa: B018
+    assert pf.is_grad_enabled()
+
+
+def test_calls_within_an_export_are_traced(tmp_path):
+    inner = settled(doubling(), ramp(0))
+    pf.export(pf.compile(lambda x: inner(x) + inner(x)), (ramp(0),), tmp_path / "model.onnx")
+    session = pyflame_rt.InferenceSession(tmp_path / "model.onnx")
+    feed = {session.get_inputs()[0].name: ramp(1).numpy()}
+    np.testing.assert_array_equal(session.run(None, feed)[0], ramp(1).numpy() * 4)
 
 
 def test_calls_within_a_trace_are_traced():

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "Shell", "callable_type", "front", "thread_number"]
 
+_MODES = 3  # words that say which mode a thread is in
 _LIST_SIZE = object.__basicsize__
 _TP_CALL, _BASETYPE = 50, 1 << 10 | 1 << 18  # of CPython's stable interface
 _API = frozenset(
@@ -60,7 +61,7 @@ class Call(ctypes.Structure):
         closed: not zero: no longer to be used.
         dry: set when every shell was in use.
         thread: number of the thread it is for.
-        mode: the address of a word, and (``wanted``) what must be there.
+        mode: the address of three pairs: an address, what must be there.
         tracing: the address of a word that must be zero.
         gate: how many replays of the plan are under way, and (the next word) whether it was given up.
         free: the list of the plan's arenas.
@@ -75,7 +76,6 @@ class Call(ctypes.Structure):
         ("dry", c_int64),
         ("thread", c_int64),
         ("mode", c_void_p),
-        ("wanted", c_int64),
         ("tracing", c_void_p),
         ("gate", c_void_p),
         ("free", c_void_p),
@@ -275,8 +275,9 @@ def _precede(e: Emitter, call: Fields) -> None:
     state = b.op(f"call ptr {call.load('tstate')}()")
     thread = b.op(f"call i64 {call.load('tnumber')}(ptr {state})")
     e.require(b.op(f"icmp eq i64 {thread}, {call.load('thread')}"))
-    mode = b.op(f"load i64, ptr {call.load('mode')}")
-    e.require(b.op(f"icmp eq i64 {mode}, {call.load('wanted')}"))
+    for k in range(_MODES):
+        row = b.element("i64", call.load("mode"), str(2 * k))
+        e.require(b.op(f"icmp eq i64 {b.load_i64(b.op(f'load ptr, ptr {row}'), 0)}, {b.load_i64(row, 1)}"))
     zero(b.load_i64(call.load("gate"), 1))
 
 

@@ -157,6 +157,7 @@ def check(e: Emitter) -> None:
     touched = _touched(e)
     when(b, touched, [], lambda _: _ask(e, "more"))
     e.each("found", lambda row: e.soon(b.op(f"load ptr, ptr {row.load('slot')}")))
+    e.each("found", lambda row: _ask_array(e, row))
     e.way.store("busy", "1")
     e.way.store("nheld", "0")
     number = e.at(e.arguments, str(object.__basicsize__), "i64")
@@ -171,6 +172,14 @@ def _ask(e: Emitter, table: str) -> list[V]:
     """Far more words at once than comparing would ask for."""
     e.each(table, lambda row: e.soon(e.b.op(f"load ptr, ptr {row}")))
     return []
+
+
+def _ask_array(e: Emitter, row: Fields) -> None:
+    """The array behind a slot with a value."""
+    b, slot = e.b, row.load("slot")
+    behind = b.element("i8", b.op(f"load ptr, ptr {slot}"), e.way.load("at_array"))
+    near = b.op(f"icmp eq i64 {row.load('far')}, 0")
+    e.soon(b.op(f"load ptr, ptr {b.op(f'select i1 {near}, ptr {behind}, ptr {slot}')}"))
 
 
 def _touched(e: Emitter) -> str:
@@ -243,12 +252,19 @@ def run(e: Emitter, entry: str, arrays: str, after: Sequence[str] = ()) -> str:
     ran = b.op(f"icmp eq i64 {status}, 0")
     for pointer in (*after, way.load("running")):
         e.soon(pointer)
+    loop(b, "0", way.load("nheld"), 1, [], lambda i, _: _ask_held(e, i))
     when(b, ran, [], lambda _: _copy(e))
     e.call("restore", arguments=f"ptr {state}")
     when(b, ran, [], lambda _: _put(e))
     count(b, way.load("running"), -1)  # now only: letting go of what was in a slot may let others run
     when(b, b.op(f"icmp ne i64 {status}, 0"), [], lambda _: _undraw(e))
     return status
+
+
+def _ask_held(e: Emitter, number: str) -> list[V]:
+    """An input that is let go of next."""
+    e.soon(e.b.op(f"load ptr, ptr {e.b.element('ptr', e.way.load('held'), number)}"))
+    return []
 
 
 def let_go(e: Emitter) -> None:
