@@ -21,6 +21,7 @@ from pyflame_rt.graph.errors import (
     UnsupportedFormatError,
     ValidationError,
 )
+from pyflame_rt.ops.agreement import check_types
 from pyflame_rt.options import ModelMetadata, SessionOptions
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ def prepare_graph(graph: Graph, options: SessionOptions) -> None:
     errors = graph.validate()
     if errors:
         raise ValidationError(f"graph {graph.name!r} is not valid", errors)
+    check_types(graph)
     if any(_is_vague(info.type) for info in graph.outputs):
         _complete_outputs(graph)
 
