@@ -29,6 +29,8 @@ from pyflame_rt.backends.cpu.plan.panels import channel_filters, panels, winogra
 pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 
 BIAS_RELU = Finish(apply("max", apply("add", load(0, "float32"), load(1, "float32")), 0.0), ("column",))
+_SHIFTED = apply("add", load(0, "float32"), load(1, "float32"))
+BIAS_SILU = Finish(apply("mul", _SHIFTED, apply("sigmoid", _SHIFTED)), ("column",))
 GELU = Finish(
     apply(
         "mul",
@@ -174,14 +176,16 @@ def test_winograd_stays_in_bounds(images, height, width, vectors, columns, pad, 
 @given(
     st.integers(1, 2),
     st.tuples(st.integers(1, 12), st.integers(1, 19)),
-    st.integers(1, 3),
+    st.integers(1, 9),
     st.sampled_from([1, 3, 5]),
     st.integers(1, 2),
     st.integers(0, 2),
     st.integers(4, 7),
+    st.sampled_from([BIAS_RELU, BIAS_SILU]),
+    st.integers(1, 3),
     st.integers(0, 2**32 - 1),
 )
-def test_depthwise_stays_in_bounds(images, size, vectors, taps, stride, pad, pixels, seed):
+def test_depthwise_stays_in_bounds(images, size, vectors, taps, stride, pad, pixels, finish, block, seed):
     rng = np.random.default_rng(seed)
     channels, (height, width) = vectors * lanes(), size
     out = [(n + 2 * pad - taps) // stride + 1 for n in size]
@@ -194,15 +198,17 @@ def test_depthwise_stays_in_bounds(images, size, vectors, taps, stride, pad, pix
     result = Guarded(np.full((images, *out, channels), np.nan, np.float32))
     params = [
         channels, height, width, *out, taps, stride, pad, pad, height * width * channels, width * channels, channels,
-        out[0] * out[1] * channels, out[1] * channels, channels,
+        out[0] * out[1] * channels, out[1] * channels, channels, block * lanes(), -(-vectors // block),
     ]  # fmt: skip
     buffers = [source.address, filters.address, shift.address, result.address]
-    call(DepthwiseKernel(taps, stride, pixels, lanes(), BIAS_RELU), buffers, params, 0, images * out[0])
+    items = images * out[0] * -(-vectors // block)
+    call(DepthwiseKernel(taps, stride, pixels, lanes(), finish), buffers, params, 0, items)
     image = torch.tensor(x.astype(np.float64)).permute(0, 3, 1, 2)
     exact = torch.conv2d(
         image, torch.tensor(w).double(), torch.tensor(bias).double(), stride=stride, padding=pad, groups=channels
     )
-    np.testing.assert_allclose(result.array, torch.relu(exact).permute(0, 2, 3, 1).numpy(), rtol=1e-5, atol=1e-5)
+    wanted = (torch.relu if finish is BIAS_RELU else torch.nn.functional.silu)(exact)
+    np.testing.assert_allclose(result.array, wanted.permute(0, 2, 3, 1).numpy(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", FAST)

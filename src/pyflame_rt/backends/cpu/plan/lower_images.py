@@ -40,6 +40,8 @@ __all__ = ["channels_last", "convolution", "steps_of", "turned_convolution"]
 # From so many weights per tap on, filters for tiles of 4x4 would not fit any cache.
 DEEP = 200_000
 SMALL_IMAGE = 64
+# Channels of a block, four lines of the cache, and floats in three quarters of a first-level cache of 32 KB.
+CHANNELS, LINE_FLOATS = 64, 6_144
 # Channels summed at a time where weights are trained: errors of one step are what the next begins with.
 TRAINED_RUN = 16
 
@@ -271,13 +273,21 @@ def _depthwise(low: Lowering, task: _Task) -> None:
     pixels = min((4, 5, 6, 7), key=lambda n: (-(-width // n) * n, -n))
     kernel = DepthwiseKernel(at.kernel[1], at.strides[1], pixels, lanes, task.finish)
     filters = low.constant(channel_filters(task.weights))
+    block = _channels_together(channels, task.x.shape[3], at.kernel[0])
+    blocks = -(-channels // block)
     params = [
         channels, *task.x.shape[2:], height, width, at.kernel[0], at.strides[0], at.padding[0][0], at.padding[1][0],
-        *steps_of(task.x), *steps_of(task.out), *_operand_steps(task),
+        *steps_of(task.x), *steps_of(task.out), block, blocks, *_operand_steps(task),
     ]  # fmt: skip
     # A multiplication costs more here than in a product: less work is worth a thread.
-    grain = GRAIN // 4 // max(width * channels * math.prod(at.kernel), 1)
-    low.kernel(task.label, kernel, [task.x, filters, *task.operands, task.out], params, images * height, grain)
+    grain = GRAIN // 4 // max(width * block * math.prod(at.kernel), 1)
+    views = [task.x, filters, *task.operands, task.out]
+    low.kernel(task.label, kernel, views, params, images * blocks * height, grain)
+
+
+def _channels_together(channels: int, width: int, lines: int) -> int:
+    """Channels of a block: few where the lines a window lies in then fit the first-level cache, else all."""
+    return CHANNELS if channels > CHANNELS and lines * width * CHANNELS <= LINE_FLOATS else channels
 
 
 _LOWERINGS = {

@@ -1,7 +1,8 @@
 """Convolutions in which every channel has a filter of its own, channels last.
 
 A register tile is a few neighbouring pixels of one vector of channels: each input vector is loaded once for all pixels
-whose window it lies in.
+whose window it lies in. The work is divided into items of one line of results and one block of channels, lines fastest:
+the lines of a block that windows share stay in the first-level cache, and so do its filters.
 """
 
 from __future__ import annotations
@@ -27,19 +28,21 @@ from pyflame_rt.graph.records import dataclass
 
 __all__ = ["DEPTHWISE_PARAMS", "DepthwiseKernel"]
 
+_WAITING = 8  # vectors of channels whose sums wait to be finished together
 DEPTHWISE_PARAMS = (
     "channels", "height", "width", "out_height", "out_width", "taps_y", "stride_y", "pad_y", "pad_x",
     "source_image", "source_y", "source_x", "result_image", "result_y", "result_x",
+    "block", "blocks",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class DepthwiseKernel:
-    """A depthwise convolution over lines of results.
+    """A depthwise convolution over lines of results, so many channels at a time.
 
     bufs: source, filters [taps_y, taps, channels], operands of the finish, result. params: DEPTHWISE_PARAMS, then the
-    strides (image, line, pixel) of "full" operands. rows: lines of results, over all images. The number of channels
-    must be a multiple of ``lanes``.
+    strides (image, line, pixel) of "full" operands. rows: lines of results times blocks of channels, over all images.
+    The number of channels and that of a block must be multiples of ``lanes``.
 
     Attributes:
         taps: width of the filters.
@@ -91,11 +94,13 @@ class _Depthwise:
     def emit(self) -> None:
         b, p, kernel = self.b, self.p, self.kernel
         self.source, self.filters, *self.operands, self.result = buffers(b, 3 + len(kernel.finish.operands))
-        self.offsets = b.op(f"alloca [{self.reach} x i64], align 64")
-        self.masks = b.op(f"alloca [{self.reach} x {self.at.type('i32')}], align 64")
-        self.spill = b.op(f"alloca [{kernel.pixels * kernel.lanes} x float], align 64")
-        with Loop(b, "%begin", "%end") as line:
-            y, image = b.integer(f"urem {line}, {p['out_height']}"), b.integer(f"udiv {line}, {p['out_height']}")
+        self.inside = b.op(f"alloca [{self.reach} x i8], align 64")
+        self.spill = b.op(f"alloca [{_WAITING * kernel.pixels * kernel.lanes} x float], align 64")
+        with Loop(b, "%begin", "%end") as item:
+            y, rest = b.integer(f"urem {item}, {p['out_height']}"), b.integer(f"udiv {item}, {p['out_height']}")
+            block, image = b.integer(f"urem {rest}, {p['blocks']}"), b.integer(f"udiv {rest}, {p['blocks']}")
+            self.first = mul(b, block, p["block"])
+            self.last = least(b, add(b, self.first, p["block"]), p["channels"])
             top = b.integer(f"sub {mul(b, y, p['stride_y'])}, {p['pad_y']}")
             # Rows of the filter that fall on the image.
             self.low = most(b, b.integer(f"sub 0, {top}"), 0)
@@ -113,12 +118,15 @@ class _Depthwise:
         return floats(b, base, add(b, mul(b, image, strides[0]), mul(b, y, strides[1])))
 
     def _tile(self, x: str) -> None:
-        """The pixels from column x on, all channels: quickly where the windows lie inside, else with masks."""
+        """The pixels from column x on: all columns where the windows lie inside, else those that do."""
         b, p, kernel = self.b, self.p, self.kernel
         left = b.integer(f"sub {mul(b, x, kernel.stride)}, {p['pad_x']}")
         count = least(b, b.integer(f"sub {p['out_width']}, {x}"), kernel.pixels)
+        source = floats(b, self.line, mul(b, left, p["source_x"]))
+        steps = [p["result_x"], *(s[2] for s in self.strides)]
+        starts = [floats(b, start, mul(b, x, step)) for start, step in zip(self.ends, steps, strict=True)]
         if b.brief:
-            self._edge(left, x, count)
+            self._edge(left, source, starts, steps, count)
             return
         begins = b.op(f"icmp sge i64 {left}, 0")
         ends = b.op(f"icmp sle i64 {add(b, left, self.reach)}, {p['width']}")
@@ -127,34 +135,44 @@ class _Depthwise:
         quick, edge, done = b.label("quick"), b.label("edge"), b.label("tiled")
         b.branch(inside, quick, edge)
         b.place(quick)
-        first = floats(b, self.line, mul(b, left, p["source_x"]))
-        with Loop(b, "0", p["channels"], kernel.lanes) as c:
-            self._channels(c, x, first, count, masked=False)
+        if kernel.finish.light:
+            with Loop(b, self.first, self.last, kernel.lanes) as channel:
+                for k, total in enumerate(self._sums(channel, source, at_edge=False)):
+                    self._store(V(self.at, "float", total), starts, steps, str(k), channel)
+        else:
+            self._apart(source, starts, steps, str(kernel.pixels), at_edge=False)
         b.jump(done)
         b.place(edge)
-        self._edge(left, x, count)
+        self._edge(left, source, starts, steps, count)
         b.jump(done)
         b.place(done)
 
-    def _edge(self, left: str, x: str, count: str) -> None:
+    def _edge(self, left: str, source: str, starts: list[str], steps: list[str], count: str) -> None:
         """Pixels whose windows may reach beyond the image."""
-        self._find_columns(left)
-        with Loop(self.b, "0", self.p["channels"], self.kernel.lanes) as c:
-            self._channels(c, x, self.line, count, masked=True)
-
-    def _find_columns(self, left: str) -> None:
-        """Offsets of the columns a tile reads; those outside read an edge of the image through an empty mask."""
-        b, p, kind = self.b, self.p, self.at.type("i32")
-        last = b.integer(f"sub {p['width']}, 1")
+        b = self.b
         for j in range(self.reach):
-            column = add(b, left, j)
-            inside = b.op(f"icmp ult i64 {column}, {p['width']}")
-            offset = mul(b, most(b, least(b, column, last), 0), p["source_x"])
-            b.do(f"store i64 {offset}, ptr {b.element('i64', self.offsets, str(j))}")
-            mask = self.at.splat("i32", b.op(f"sext i1 {inside} to i32"))
-            b.do(f"store {kind} {mask.name}, ptr {b.element(kind, self.masks, str(j))}, align 4")
+            known = b.op(f"icmp ult i64 {add(b, left, j)}, {self.p['width']}")
+            b.do(f"store i8 {b.op(f'zext i1 {known} to i8')}, ptr {b.element('i8', self.inside, str(j))}")
+        self._apart(source, starts, steps, count, at_edge=True)
 
-    def _channels(self, channel: str, x: str, first: str, count: str, *, masked: bool) -> None:
+    def _apart(self, source: str, starts: list[str], steps: list[str], count: str, *, at_edge: bool) -> None:
+        """Sums of several vectors of channels first, then what follows, in which no vector waits for another."""
+        b, at, kernel = self.b, self.at, self.kernel
+        tile = kernel.pixels * kernel.lanes
+        with Loop(b, self.first, self.last, _WAITING * kernel.lanes) as low:
+            high = least(b, add(b, low, _WAITING * kernel.lanes), self.last)
+            with Loop(b, low, high, kernel.lanes) as channel:
+                place = floats(b, self.spill, mul(b, b.integer(f"sub {channel}, {low}"), kernel.pixels))
+                for k, total in enumerate(self._sums(channel, source, at_edge=at_edge)):
+                    store_vector(at, V(at, "float", total), floats(b, place, k * kernel.lanes))
+            with Loop(b, "0", count) as pixel:
+                loop = Loop(b, low, high, kernel.lanes, [("ptr", floats(b, self.spill, mul(b, pixel, kernel.lanes)))])
+                channel, (place,) = loop.open()
+                self._store(load_vector(at, place), starts, steps, pixel, channel)
+                loop.close([floats(b, place, tile)])
+
+    def _sums(self, channel: str, first: str, *, at_edge: bool) -> list[str]:
+        """The sums of a tile, for the channels of one vector."""
         b, at, p, kernel = self.b, self.at, self.p, self.kernel
         vector = at.type("float")
         source, filters = floats(b, first, channel), floats(b, self.filters, channel)
@@ -166,48 +184,41 @@ class _Depthwise:
         for _ in range(kernel.taps):
             weights.append(load_vector(at, weight))
             weight = floats(b, weight, p["channels"])
-        values = [V(at, "float", s) for s in sums]
+        values = list(sums)
         for j in range(self.reach):
-            column, row = self._column(j, row, masked=masked)
-            for k in range(kernel.pixels):
-                t = j - k * kernel.stride
-                if 0 <= t < kernel.taps:
-                    values[k] = at.fma(column, weights[t], values[k])
-        sums = loop.close([v.name for v in values])
-        self._finish(channel, x, sums, count, direct=kernel.finish.light and not masked)
+            values = (self._column_inside if at_edge else self._column)(j, row, weights, values)
+            row = floats(b, row, p["source_x"])
+        return loop.close(values)
 
-    def _column(self, j: int, row: str, *, masked: bool) -> tuple[V, str]:
-        """One input vector, and where the next column is."""
-        b, at = self.b, self.at
-        if not masked:
-            return load_vector(at, row), floats(b, row, self.p["source_x"])
-        kind = at.type("i32")
-        offset = b.op(f"load i64, ptr {b.element('i64', self.offsets, str(j))}")
-        mask = at.wrap("i32", f"load {kind}, ptr {b.element(kind, self.masks, str(j))}, align 4")
-        value = load_vector(at, floats(b, row, offset))
-        return (value.bits("i32") & mask).bits("float"), row
+    def _column(self, j: int, row: str, weights: list[V], sums: list[str]) -> list[str]:
+        """Add what one column of the input gives to the pixels whose windows it lies in."""
+        at, kernel = self.at, self.kernel
+        column, result = load_vector(at, row), list(sums)
+        for k in range(kernel.pixels):
+            t = j - k * kernel.stride
+            if 0 <= t < kernel.taps:
+                result[k] = at.fma(column, weights[t], V(at, "float", result[k])).name
+        return result
 
-    def _finish(self, channel: str, x: str, sums: list[str], count: str, *, direct: bool) -> None:
-        b, at, p, kernel = self.b, self.at, self.p, self.kernel
-        steps = [p["result_x"], *(s[2] for s in self.strides)]
-        starts = [
-            floats(b, start, add(b, mul(b, x, step), channel)) for start, step in zip(self.ends, steps, strict=True)
-        ]
-        if direct:
-            for k, total in enumerate(sums):
-                self._store(V(at, "float", total), starts, steps, str(k))
-            return
-        for k, total in enumerate(sums):
-            store_vector(at, V(at, "float", total), floats(b, self.spill, k * kernel.lanes))
-        with Loop(b, "0", count) as k:
-            value = load_vector(at, floats(b, self.spill, mul(b, k, kernel.lanes)))
-            self._store(value, starts, steps, k)
+    def _column_inside(self, j: int, row: str, weights: list[V], sums: list[str]) -> list[str]:
+        """The same where the column may lie outside."""
+        b, vector = self.b, self.at.type("float")
+        known = b.op(f"load i8, ptr {b.element('i8', self.inside, str(j))}")
+        before, some, after = b.block, b.label("column"), b.label("after")
+        b.branch(b.op(f"icmp ne i8 {known}, 0"), some, after)
+        b.place(some)
+        added = self._column(j, row, weights, sums)
+        last = b.block
+        b.jump(after)
+        b.place(after)
+        pairs = zip(sums, added, strict=True)
+        return [old if old == new else b.phi(vector, (old, before), (new, last)) for old, new in pairs]
 
-    def _store(self, value: V, starts: list[str], steps: list[str], pixel: str) -> None:
+    def _store(self, value: V, starts: list[str], steps: list[str], pixel: str, channel: str) -> None:
         b, at = self.b, self.at
 
-        def operand(which: int) -> V:
-            return load_vector(at, floats(b, starts[1 + which], mul(b, steps[1 + which], pixel)))
+        def place(which: int) -> str:
+            return floats(b, starts[which], add(b, mul(b, steps[which], pixel), channel))
 
-        result = self.kernel.finish.apply(value, operand)
-        store_vector(at, result, floats(b, starts[0], mul(b, steps[0], pixel)))
+        result = self.kernel.finish.apply(value, lambda which: load_vector(at, place(1 + which)))
+        store_vector(at, result, place(0))
