@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame.evaluation import Work, evaluate, to_graph
+from pyflame.evaluation import Work, evaluate, graphs, to_graph
 from pyflame.inspection import Graph
 from pyflame.lazy import Expr, ancestors
 from pyflame.ops.core import Handle
@@ -105,7 +105,9 @@ def _drawn(roots: list[Val]) -> list[Val]:
     """Values that come from seeds, counters and other integers alone: the host makes them, the wafer gets the data."""
     made: set[Expr] = set()
     found: dict[int, Val] = {}
-    for expr in ancestors(roots):
+    with graphs:
+        exprs = ancestors(roots)
+    for expr in exprs:
         given = [v for v in expr.inputs if v is not None]
         if given and all(_is_number(v) and (v.array is not None or v.expr in made) for v in given):
             made.add(expr)
@@ -126,8 +128,9 @@ def _prepared(roots: list[Val]) -> tuple[RtGraph, dict[str, Any], tuple[int, int
             "the tensor is evaluated: there is nothing left to compute on the wafer. Compile it before pf.eval"
         )
     evaluate(_drawn(roots))
-    work = Work(roots, exact=True)
-    graph = to_graph(work.exprs, work.leaves, work.outputs)
+    with graphs:
+        work = Work(roots, exact=True)
+        graph = to_graph(work.exprs, work.leaves, work.outputs)
     feeds = {info.name: np.asarray(v.array) for info, v in zip(graph.inputs, work.leaves, strict=True)}
     layouts = [node.spec.layout for node in Graph(roots).nodes]
     rows = max((layout.pe_rows for layout in layouts), default=1)

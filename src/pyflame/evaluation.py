@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyflame.spans import Spans
     from pyflame_rt.backends.base import Executable
 
-__all__ = ["Plan", "cache_info", "clear_cache", "evaluate", "plan_for", "to_graph"]
+__all__ = ["Plan", "cache_info", "clear_cache", "evaluate", "graphs", "plan_for", "to_graph"]
 
 # Less work than this many elements is done node by node: it ends before machine code would be there.
 SMALL_WORK = 1 << 14
@@ -60,8 +60,8 @@ class Plan:
 
 _plans: OrderedDict[tuple[Any, ...], Plan] = OrderedDict()
 _lock = new_lock()
-# Contents that another thread gives to a value while a graph is looked through would change its structure meanwhile.
-_graphs = new_rlock()
+# Held by whoever looks through a graph: contents that another thread gives to a value change its structure.
+graphs = new_rlock()
 _counts = {"hits": 0, "misses": 0}
 
 
@@ -234,7 +234,7 @@ def evaluate(roots: Sequence[Val]) -> None:
         modes.tracer.refuse_evaluation(roots)
     if all(v.array is not None for v in roots):
         return
-    with _graphs:
+    with graphs:
         pending = [v for v in roots if v.array is None]
         if not pending:
             return
@@ -255,7 +255,7 @@ def evaluate(roots: Sequence[Val]) -> None:
 
 
 def _settle_all(work: Work, results: Sequence[Any]) -> None:
-    with _graphs:
+    with graphs:
         for v, result in zip(work.outputs, results, strict=True):
             if v.array is None:  # else another thread was quicker
                 settle(v, result)

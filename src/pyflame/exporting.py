@@ -11,7 +11,7 @@ from pyflame.autograd.modes import no_grad
 from pyflame.compiling.tracer import Tracer
 from pyflame.compiling.trees import flatten, unflatten
 from pyflame.dtypes import to_dtype
-from pyflame.evaluation import Work, evaluate, to_graph
+from pyflame.evaluation import Work, evaluate, graphs, to_graph
 from pyflame.lazy import Val, apply, modes, onnx, spec_of, tracing
 from pyflame.ops.core import Handle, wrap
 from pyflame.spans import Spans, recording
@@ -56,14 +56,15 @@ def model_graph(
     evaluate([v for v, _ in tracer.captured.values() if v.array is None])
     for v in inputs:
         v.array = np.empty(0)  # stands for "given when it runs"
-    work = Work(results, exact=True)
     names = _value_names(model, tracer)
     names |= _numbered(inputs, input_names, "input") | _numbered(results, output_names, "output")
-    fixed = [v for v in work.leaves if not any(v is given for given in inputs)]
-    for i, v in enumerate(fixed):
-        names.setdefault(id(v), f"const_{i}")
     label = name or getattr(model, "__name__", type(model).__name__)
-    graph = to_graph(work.exprs, [*inputs, *fixed], work.outputs, names, label, tracer.spans)
+    with graphs:
+        work = Work(results, exact=True)
+        fixed = [v for v in work.leaves if not any(v is given for given in inputs)]
+        for i, v in enumerate(fixed):
+            names.setdefault(id(v), f"const_{i}")
+        graph = to_graph(work.exprs, [*inputs, *fixed], work.outputs, names, label, tracer.spans)
     _drop_unread(graph)
     constant = {names[id(v)]: v for v in fixed}
     graph.inputs = [info for info in graph.inputs if info.name not in constant]

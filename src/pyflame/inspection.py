@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyflame.evaluation import Work, evaluate, to_graph
+from pyflame.evaluation import Work, evaluate, graphs, to_graph
 from pyflame.lazy import Expr, Val, ancestors, modes
 from pyflame.ops.core import Handle
 
@@ -118,6 +118,10 @@ class Graph:
     def __init__(self, roots: list[Val]) -> None:
         self._roots = roots
         self.nodes: list[Node] = []
+        with graphs:
+            self._look_through(roots)
+
+    def _look_through(self, roots: list[Val]) -> None:
         made: dict[Any, Node] = {}
         for expr in ancestors(roots):
             inputs = tuple(self._source(v, made) for v in expr.inputs if v is not None)
@@ -162,8 +166,9 @@ class Graph:
 
     def to_runtime(self) -> RtGraph:
         """The same as a graph of ``pyflame_rt``; data become inputs."""
-        work = Work(self._roots, exact=True)
-        return to_graph(work.exprs, work.leaves, work.outputs)
+        with graphs:
+            work = Work(self._roots, exact=True)
+            return to_graph(work.exprs, work.leaves, work.outputs)
 
     def __str__(self) -> str:
         return "\n".join(map(repr, self.nodes))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame.autograd.engine import gradients, run_hooks
 from pyflame.autograd.leaf import Leaf
-from pyflame.evaluation import evaluate
+from pyflame.evaluation import evaluate, graphs
 from pyflame.lazy import Val, ancestors, apply, modes, onnx
 from pyflame.ops.core import Handle, as_tensor, wrap
 from pyflame_rt.graph.errors import ShapeMismatchError
@@ -112,7 +112,8 @@ def _store(v: Val, g: Val, mates: tuple[weakref.ref[Val], ...], accumulate: bool
 def _everything_requires(outputs: Sequence[Val]) -> list[Val]:
     """Where no leaf asks for gradients, all floating-point ones that tensors refer to get them."""
     marked: list[Val] = []
-    exprs = ancestors(outputs)
+    with graphs:
+        exprs = ancestors(outputs)
     made: dict[int, Val] = {id(v): v for v in outputs}
     for expr in exprs:
         made.update({id(v): v for v in expr.inputs if v is not None})

@@ -18,7 +18,7 @@ from pyflame.compiling.trees import flat_positions, flatten, unflatten
 from pyflame.compiling.watched import extra
 from pyflame.device import chosen
 from pyflame.dtypes import to_dtype
-from pyflame.evaluation import Work, evaluate, make_plan, to_graph
+from pyflame.evaluation import Work, evaluate, graphs, make_plan, to_graph
 from pyflame.lazy import Val, leaf, modes, spec_of
 from pyflame.lazy import tracing as _tracing
 from pyflame.ops.core import Handle, wrap
@@ -50,10 +50,11 @@ class _Trace:
     again, or it stays what it was; outputs become results, new values of tensors, or gradients.
     """
 
-    def __init__(self, tracer: Tracer, inputs: list[Val], structure: Any, results: list[Val], work: Work) -> None:
+    def __init__(
+        self, tracer: Tracer, inputs: list[Val], structure: Any, results: list[Val], work: Work, graph: Graph
+    ) -> None:
         self.structure = structure
         self.conditions = Conditions(tracer)
-        graph = to_graph(work.exprs, work.leaves, work.outputs, name="compiled", spans=tracer.spans)
         self.plan = make_plan(graph, native=True)
         self.labels = labels_of(work, tracer.spans, scoped=True)
         self.work = work
@@ -381,8 +382,10 @@ def _record(function: Any, structure: Any, tensors: list[Any], arrays: list[Any]
         v.array = array
     written = [h._value for h, _, _ in tracer.rebound.values()]
     grads = [lf.grad._value for lf, _ in tracer.grads.values() if lf.grad is not None]
-    roots = [v for v in (*values, *written, *grads) if v.array is None]
-    trace = _Trace(tracer, inputs, out_structure, values, Work(roots, exact=True))
+    with graphs:  # other threads may be evaluating values that are part of it
+        work = Work([v for v in (*values, *written, *grads) if v.array is None], exact=True)
+        graph = to_graph(work.exprs, work.leaves, work.outputs, name="compiled", spans=tracer.spans)
+    trace = _Trace(tracer, inputs, out_structure, values, work, graph)
     _restore(tracer)
     return trace
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyflame.compiling.compiled import CompiledFunction
-from pyflame.evaluation import Work, to_graph
+from pyflame.evaluation import Work, graphs, to_graph
 from pyflame.exporting import evaluation_graph
 from pyflame.inspection import Graph as LazyGraph
 from pyflame.ops.core import Handle
@@ -125,10 +125,11 @@ def _runtime_graph(source: Any) -> Graph:
     if isinstance(source, Graph):
         return source
     if isinstance(source, Handle):
-        work = Work([source._value], exact=True)
-        if not work.exprs:
-            raise ValueError("the tensor is evaluated, so there is no graph: draw it before, or draw the model")
-        return to_graph(work.exprs, work.leaves, work.outputs)
+        with graphs:
+            work = Work([source._value], exact=True)
+            if not work.exprs:
+                raise ValueError("the tensor is evaluated, so there is no graph: draw it before, or draw the model")
+            return to_graph(work.exprs, work.leaves, work.outputs)
     if isinstance(source, LazyGraph):
         return source.to_runtime()
     if isinstance(source, CompiledFunction):
