@@ -1,26 +1,36 @@
 """Products of values made at run time, sums of columns, loops with several results: forms and odd sizes."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import pyflame_rt
+from pyflame_rt.backends.base import RunHooks
+from pyflame_rt.backends.cpu.executable import CpuBackend
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.jit import call
 from pyflame_rt.backends.cpu.llvm.tiles.pack import ColumnSumKernel, PackKernel
 from pyflame_rt.backends.cpu.onednn import library
 from pyflame_rt.backends.cpu.plan.choices import choosing
+from pyflame_rt.backends.cpu.plan.lower import KernelStep
+from pyflame_rt.loading import load_graph
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 
 
-def session(nodes, inputs, outputs, weights=()):
+def _bytes(nodes, inputs, outputs, weights=()):
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs.items()]
     outs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs]
     model = helper.make_model(
         helper.make_graph(nodes, "g", infos, outs, weights), opset_imports=[helper.make_opsetid("", 21)]
     )
-    return pyflame_rt.InferenceSession(model.SerializeToString())
+    return model.SerializeToString()
+
+
+def session(nodes, inputs, outputs, weights=()):
+    return pyflame_rt.InferenceSession(_bytes(nodes, inputs, outputs, weights))
 
 
 def run(made, feeds):
@@ -53,6 +63,34 @@ def test_products_of_both_directions(rows, depth, width, turned):
     with choosing(prefer="library"):
         again = session(nodes, {n: list(x.shape) for n, x in feeds.items()}, ["y"])
         np.testing.assert_allclose(run(again, feeds)[0], y, rtol=1e-4, atol=1e-3)
+
+
+def test_turned_rows_of_two_products_are_packed_once():
+    rng = np.random.default_rng(8)
+    sizes = {"d": [160, 70], "x": [160, 64], "h": [160, 48]}
+    feeds = {n: rng.normal(size=s).astype(np.float32) for n, s in sizes.items()}
+    nodes = [
+        helper.make_node("Transpose", ["d"], ["t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["t", "x"], ["wx"]),
+        helper.make_node("MatMul", ["t", "h"], ["wh"]),
+        # A value that is packed from another memory, though of the same sizes.
+        helper.make_node("Relu", ["d"], ["e"]),
+        helper.make_node("Transpose", ["e"], ["et"], perm=[1, 0]),
+        helper.make_node("MatMul", ["et", "h"], ["we"]),
+    ]
+    made = session(nodes, sizes, ["wx", "wh", "we"])
+    found = run(made, feeds)
+    d, x, h = (feeds[n].astype(np.float64) for n in "dxh")
+    for one, want in zip(found, (d.T @ x, d.T @ h, np.maximum(d, 0).T @ h), strict=True):
+        np.testing.assert_allclose(one, want, rtol=1e-4, atol=1e-3)
+    graph, _ = load_graph(_bytes(nodes, sizes, ["wx", "wh", "we"]))
+    executable = CpuBackend().compile(graph, SimpleNamespace())
+    try:
+        executable.run(feeds, ["wx", "wh", "we"], RunHooks())
+        keys = [step.kernel.key for step in executable._last.lowered.steps if isinstance(step, KernelStep)]
+    finally:
+        executable.close()
+    assert sum(key.startswith("pack rows") for key in keys) == 2
 
 
 def test_rows_of_several_axes_with_bias_residual_and_activation():

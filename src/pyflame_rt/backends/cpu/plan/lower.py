@@ -141,6 +141,7 @@ class Lowering:
     reorders: int = 0
     flags: Buffer | None = None
     refused: set[Any] = field(default_factory=set)
+    packs: dict[Any, tuple[int, View]] = field(default_factory=dict)  # rows in panels: the step that packs them, where
 
     # ------------------------------------------------------------------ values
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.llvm.program import TransposeKernel
 from pyflame_rt.backends.cpu.llvm.tiles.micro import PLAIN, rows_together, tile_for
-from pyflame_rt.backends.cpu.llvm.tiles.pack import PackKernel, RowPackKernel
-from pyflame_rt.backends.cpu.plan.lower import PIECES, BetterApart, Lowering, NotNative
+from pyflame_rt.backends.cpu.llvm.tiles.pack import ColumnSumKernel, PackKernel, RowPackKernel
+from pyflame_rt.backends.cpu.llvm.tiles.product import ProductKernel
+from pyflame_rt.backends.cpu.plan.facts import views_of
+from pyflame_rt.backends.cpu.plan.lower import PIECES, BetterApart, KernelStep, Lowering, NotNative
 from pyflame_rt.backends.cpu.plan.lower_tiles import (
     MAX_DEPTH,
     SHORT,
@@ -24,6 +26,7 @@ from pyflame_rt.backends.cpu.plan.lower_tiles import (
     reach_of,
     row_operand,
 )
+from pyflame_rt.backends.cpu.plan.sizes import is_traced
 from pyflame_rt.backends.cpu.plan.views import View
 from pyflame_rt.graph import DType
 
@@ -38,6 +41,8 @@ LEAST_WORK = 1 << 18
 MAX_FULL = 2  # values as large as the result that are read while it is stored
 BLOCK_FLOATS = 16_384  # of the rows that share a panel: 5 % faster than blocks for constant panels, measured
 PACK_GRAIN = 1 << 14  # floats to pack that are worth a thread
+RECENT = 8  # steps for which packed rows are kept for another product
+_READERS = (ColumnSumKernel, PackKernel, ProductKernel)  # their results are new values
 
 
 def moving(low: Lowering, step: Step, group: Group | None = None) -> View:
@@ -129,10 +134,26 @@ def _rows(low: Lowering, view: View, rows: int, depth: int, width: int) -> View:
 def _row_panels(low: Lowering, matrix: View, wide: int) -> View:
     """Panels of the left operand, which comes as (depth, rows) with rows next to each other."""
     depth, rows = matrix.shape
+    numbers = matrix.offset, *matrix.shape, *matrix.strides
+    key = None if any(map(is_traced, numbers)) else (id(matrix.buffer), wide, *numbers)
+    known = low.packs.get(key)
+    if known is not None and _still_packed(low, matrix, *known):
+        return known[1]
     out = low.new((-(-rows // wide), depth, wide), DType.Float32)
+    if key is not None:
+        low.packs[key] = len(low.steps), out
     groups, grain = -(-depth // RowPackKernel.ROWS), PACK_GRAIN // (RowPackKernel.ROWS * rows)
     low.kernel("pack", RowPackKernel(wide), [matrix, out], [depth, rows, matrix.strides[0]], groups, grain, PIECES)
     return out
+
+
+def _still_packed(low: Lowering, matrix: View, place: int, packed: View) -> bool:
+    """Whether the step at that place packs a matrix, a product or two ago, and nobody has written to it since."""
+    steps = low.steps[place:]
+    if not 0 < len(steps) <= RECENT or not isinstance(steps[0], KernelStep) or steps[0].views[-1] is not packed:
+        return False
+    between = [step for step in steps[1:] if any(view.buffer is matrix.buffer for view in views_of(step))]
+    return all(isinstance(step, KernelStep) and isinstance(step.kernel, _READERS) for step in between)
 
 
 def _packed(low: Lowering, matrix: View) -> View:
