@@ -72,7 +72,7 @@ from pyflame.ops.creation import (
 )
 from pyflame.ops.gathering import (
     argwhere, bincount, bucketize, diag, diag_embed, diagflat, diagonal, embedding, gather, index_add, index_copy,
-    index_fill, index_select, masked_fill, masked_select, nonzero, scatter, scatter_add, searchsorted, select,
+    index_fill, index_select, isin, masked_fill, masked_select, nonzero, scatter, scatter_add, searchsorted, select,
     take, take_along_dim, trace, unique,
 )
 from pyflame.ops.indexing import LazyEvaluationWarning
@@ -140,7 +140,8 @@ __all__ = [
     "MeshLayout", "Node", "PECoord", "Tensor", "TensorSpec", "TraceError", "absolute", "acos", "acosh", "add",
     "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "allclose", "amax", "amin", "aminmax", "arange",
     "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "argmax", "argmin", "argsort",
-    "argwhere", "asarray", "asin", "asinh", "atan", "atan2", "atanh", "atleast_1d", "atleast_2d", "atleast_3d",
+    "argwhere", "as_tensor", "asarray", "asin", "asinh", "atan", "atan2", "atanh", "atleast_1d", "atleast_2d",
+    "atleast_3d",
     "backward", "baddbmm", "bernoulli", "bfloat16", "bincount", "bitcast", "bitwise_and", "bitwise_left_shift",
     "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bmm", "bool_", "broadcast_shapes",
     "broadcast_tensors", "broadcast_to", "bucketize", "cache_info", "can_cast",
@@ -160,7 +161,7 @@ __all__ = [
     "hypot", "iinfo", "index_add", "index_copy", "index_fill", "index_select", "inference_mode", "initial_seed",
     "inner",
     "int16", "int32", "int64", "int8", "inverse", "is_floating_point", "is_grad_enabled",
-    "is_inference_mode_enabled", "is_lazy", "is_tensor", "isclose", "isfinite", "isinf", "isnan", "isneginf",
+    "is_inference_mode_enabled", "is_lazy", "is_tensor", "isclose", "isfinite", "isin", "isinf", "isnan", "isneginf",
     "isposinf", "isreal", "kron", "kthvalue", "le", "leaky_relu", "lerp", "less", "less_equal", "linear",
     "linspace", "load", "log", "log10", "log1p", "log2", "log_softmax", "logaddexp", "logical_and", "logical_not",
     "logical_or", "logical_xor", "logit", "logsigmoid", "logspace", "logsumexp", "long", "lt", "manual_seed",
@@ -193,6 +194,8 @@ float16, bfloat16, float32, float64 = DType.float16, DType.bfloat16, DType.float
 int8, int16, int32, int64, uint8 = DType.int8, DType.int16, DType.int32, DType.int64, DType.uint8
 bool_ = DType.bool
 half, double, short, long = float16, float64, int16, int64
+
+as_tensor = asarray
 
 # Names that Python has too: reachable as pf.sum, but not imported by `from pyflame import *`.
 eval = _inspection.eval_tensors

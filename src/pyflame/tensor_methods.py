@@ -263,7 +263,7 @@ class Methods(Handle):
     relu_, sigmoid_, tanh_ = _in_place(act.relu), _in_place(act.sigmoid), _in_place(pw.tanh)
     masked_fill_, index_add_, index_copy_ = _in_place(ga.masked_fill), _in_place(ga.index_add), _in_place(ga.index_copy)
     index_fill_, scatter_, scatter_add_ = _in_place(ga.index_fill), _in_place(ga.scatter), _in_place(ga.scatter_add)
-    tril_, triu_ = _in_place(sh.tril), _in_place(sh.triu)
+    tril_, triu_, fill_diagonal_ = _in_place(sh.tril), _in_place(sh.triu), _in_place(ga.fill_diagonal)
 
     def copy_(self, source: Any) -> Tensor:
         """Take the values of another tensor."""

@@ -517,6 +517,14 @@ class TensorData(Tensor):
         target = self if source is None else source.eval()
         return target.numpy(copy=False).reshape(-1)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        """A tensor of its own: changes of a copy are not changes of the source."""
+        twin = memo[id(self)] = _new_handle(Tensor, self._value)
+        return twin
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (Tensor, self._array(), False, self._value.layout)
+
     def _rebind(self, value: Val) -> Tensor:
         """In-place changes of ``t.data`` are changes of ``t``."""
         source = self._source()

@@ -1,5 +1,7 @@
 """Gradients: modes, backward passes, hooks, recomputation, anomaly detection."""
 
+from typing import TYPE_CHECKING, Any
+
 from pyflame.autograd import functional
 from pyflame.autograd.anomaly import AnomalyError
 from pyflame.autograd.api import backward, checkpoint, grad
@@ -15,8 +17,12 @@ from pyflame.autograd.modes import (
     set_grad_enabled,
 )
 
+if TYPE_CHECKING:
+    from pyflame.extend.function import AutogradFunction as Function
+
 __all__ = [
     "AnomalyError",
+    "Function",
     "GradMode",
     "backward",
     "checkpoint",
@@ -31,3 +37,11 @@ __all__ = [
     "set_detect_anomaly",
     "set_grad_enabled",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Function":  # torch's name for it
+        from pyflame.extend.function import AutogradFunction
+
+        return AutogradFunction
+    raise AttributeError(f"module 'pyflame.autograd' has no attribute {name!r}")

@@ -374,12 +374,15 @@ class Module:
     # State.
 
     def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> OrderedDict[str, Tensor]:
-        """Parameters and persistent buffers by dotted name, as torch names them."""
+        """Parameters and persistent buffers by dotted name, as torch names them.
+
+        The values are those of now; changing one in place (`copy_`, `mul_`, ...) changes the module.
+        """
         state: OrderedDict[str, Tensor] = OrderedDict()
         for path, module in self.named_modules(remove_duplicate=False):
             lead = f"{prefix}{path}." if path else prefix
             for name, member in module._members():
-                state[lead + name] = member if keep_vars else member.detach()
+                state[lead + name] = member if keep_vars else member.data
         return state
 
     def load_state_dict(

@@ -185,6 +185,18 @@ class TransformerEncoder(_Stack):
         [3, 5, 8]
     """
 
+    def __init__(
+        self,
+        encoder_layer: Module,
+        num_layers: int,
+        norm: Module | None = None,
+        enable_nested_tensor: bool = True,
+        mask_check: bool = True,
+    ) -> None:
+        super().__init__(encoder_layer, num_layers, norm)
+        # Torch's ways to be faster where sequences are padded; results are the same with and without them.
+        self.enable_nested_tensor, self.mask_check = enable_nested_tensor, mask_check
+
     def forward(self, src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False) -> Tensor:
         """The sequence after all layers."""
         for layer in self.layers:

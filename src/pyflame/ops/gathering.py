@@ -191,6 +191,31 @@ def unique(
     return results[0] if len(results) == 1 else tuple(results)
 
 
+def isin(elements: Any, test_elements: Any, *, invert: bool = False) -> Tensor:
+    """Where an element is one of some others (or, inverted, none of them).
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.isin(pf.tensor([1.0, 2.0, 3.0]), pf.tensor([3.0, 1.0])).tolist()
+        [True, False, True]
+    """
+    x, others = as_tensor(elements), as_tensor(test_elements)
+    found = ar.eq(x.unsqueeze(-1), others.reshape((-1,))).any(dim=-1)
+    return ~found if invert else found
+
+
+def fill_diagonal(input: Any, fill_value: Any, wrap: bool = False) -> Tensor:
+    """The main diagonal set to one value; with `wrap` it begins anew below, in matrices that are taller than wide."""
+    x = as_tensor(input)
+    if x.ndim < 2 or (x.ndim > 2 and len(set(x.shape)) > 1):
+        raise ShapeMismatchError(
+            f"fill_diagonal_ takes a matrix, or a tensor whose dimensions are equal. Received: {list(x.shape)}"
+        )
+    mask = np.zeros(tuple(x.shape), bool)
+    np.fill_diagonal(mask, True, wrap=wrap)
+    return masked_fill(x, as_tensor(mask), fill_value)
+
+
 def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Tensor:
     """How often each number occurs; evaluates, because the largest decides the shape."""
     array = as_tensor(input).numpy(copy=False)
