@@ -1,6 +1,7 @@
 """Gradients: modes, backward passes, hooks, recomputation, anomaly detection."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from pyflame.autograd import functional
 from pyflame.autograd.anomaly import AnomalyError
@@ -17,7 +18,7 @@ from pyflame.autograd.modes import (
     set_grad_enabled,
 )
 
-if TYPE_CHECKING:
+if _TYPE_CHECKING:
     from pyflame.extend.function import AutogradFunction as Function
 
 __all__ = [
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _Any:
     if name == "Function":  # torch's name for it
         from pyflame.extend.function import AutogradFunction
 
