@@ -139,13 +139,12 @@ _NAME = sys.intern("grad")
 def _mode() -> _Mode | None:
     """That of this thread; None where dictionaries look different."""
     held, place = modes.__dict__, dict.__basicsize__ - 2 * _WORD
-    table = ctypes.c_int64.from_address(id(held) + place).value
+    table, size = _table(held)
     found = _modes.found
     if found is None or found.held is not held or found.table != table:
-        size = sys.getsizeof(held) - sys.getsizeof({}) if held else 0
         found = _modes.found = None
         value = id(held.get(_NAME))
-        for start in _range(table, size // _WORD - 1):
+        for start in _range(table, size - 1):
             if [ctypes.c_int64.from_address(start + k).value for k in (0, _WORD)] == [id(_NAME), value]:
                 both = [(id(held) + place, table), (start, id(_NAME))]
                 words = [np.array([*both, (start + _WORD, id(mode))], np.int64) for mode in (False, True)]
@@ -162,16 +161,32 @@ def can_stand(short: Any, trace: Any, results: Results) -> bool:
 
 def _is_known(result: Any) -> bool:
     """Whether all that a caller could change of a result is among the words."""
-    if type(result) in (tuple, list):
+    if type(result) in (tuple, list) or _is_named(result):
         return all(map(_is_known, result))
+    if type(result) is dict:
+        return all(map(_is_known, result.values()))
     if isinstance(result, Handle):
         return not hasattr(result, "__dict__") and type(result._value.array) is np.ndarray
     return type(result) in (int, float, bool, str, type(None))
 
 
+def _is_named(result: Any) -> bool:
+    """Whether it is a tuple with names for its items, and nothing else."""
+    return isinstance(result, tuple) and hasattr(result, "_fields") and not hasattr(result, "__dict__")
+
+
+def _table(held: dict[Any, Any]) -> tuple[int, int]:
+    """Where the table of a dictionary is, and of how many words it consists."""
+    start = ctypes.c_int64.from_address(id(held) + dict.__basicsize__ - 2 * _WORD).value
+    return start, (sys.getsizeof(held) - sys.getsizeof({})) // _WORD
+
+
 def _places(result: Any) -> list[int]:
     """The addresses of all that a result consists of, and that changes as soon as somebody holds or changes a part."""
-    if type(result) is tuple:
+    if type(result) is dict:
+        found = _range(id(result), dict.__basicsize__ // _WORD) + _range(*_table(result))
+        return found + [place for item in result.values() for place in _places(item)]
+    if isinstance(result, tuple):
         found = _range(id(result), tuple.__basicsize__ // _WORD + len(result))
         return found + [place for item in result for place in _places(item)]
     if type(result) is list:

@@ -7,6 +7,7 @@ import pickle
 import sys
 import threading
 import weakref
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -152,21 +153,81 @@ def test_results_in_use_in_turn(long_calls, size):
     np.testing.assert_array_equal(x.numpy(), np.full(size, SETTLED + 10, np.float32))
 
 
-@pytest.mark.parametrize("kind", [tuple, list, dict])
+class Pair(NamedTuple):
+    one: object
+    two: object
+    number: int
+
+
+MADE = {
+    tuple: lambda a, b: (a, b, 7),
+    list: lambda a, b: [a, b, 7],
+    dict: lambda a, b: {"one": a, "two": b, "number": 7},
+    Pair: lambda a, b: Pair(a, b, 7),
+}
+
+
+@pytest.mark.parametrize("kind", MADE)
 def test_several_results(kind, long_calls):
-    make = (lambda a, b: {"a": a, "b": b}) if kind is dict else (lambda a, b: kind([a, b, 7]))
-    f = settled(pf.compile(lambda x: make(x * 2, x + 1)), ramp(0))
-    taken = quiet(lambda: f(ramp(1)), long_calls)
-    assert taken == (5 if kind is dict else 0)
-    kept = [f(ramp(i)) for i in range(20)]
+    f = settled(pf.compile(lambda x: MADE[kind](x * 2, x + 1)), ramp(0))
+    assert quiet(lambda: f(ramp(1)), long_calls) == 0
+    kept = [f(ramp(i)) for i in range(40)]
     if kind is list:
         f(ramp(0)).append(1)
         f(ramp(0))[0] = None
         assert all(len(f(ramp(0))) == 3 and f(ramp(0))[0] is not None for _ in range(20))
     for i, result in enumerate(kept):
-        one, two = (result["a"], result["b"]) if kind is dict else (result[0], result[1])
+        assert type(result) is kind
+        one, two, number = result.values() if kind is dict else result
+        assert number == 7
         np.testing.assert_array_equal(one.numpy(), ramp(i).numpy() * 2)
         np.testing.assert_array_equal(two.numpy(), ramp(i).numpy() + 1)
+
+
+CHANGES = {
+    "set": lambda d: d.update(one=None),
+    "number set": lambda d: d.update(number=8),
+    "added": lambda d: d.update(more=1),
+    "dropped": lambda d: d.pop("one"),
+    "moved": lambda d: d.update(one=d.pop("one")),
+    "emptied": lambda d: d.clear(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_dictionary_that_was_changed_is_not_handed_out(change):
+    f = settled(pf.compile(lambda x: MADE[dict](x * 2, x + 1)), ramp(0))
+    for i in range(40):
+        result = f(ramp(i))
+        assert list(result) == ["one", "two", "number"]
+        assert result["number"] == 7
+        np.testing.assert_array_equal(result["one"].numpy(), ramp(i).numpy() * 2)
+        if i % 3:
+            CHANGES[change](result)
+
+
+PARTS = {"values": dict.values, "items": lambda d: iter(d.items()), "one": lambda d: d["one"], "copy": dict.copy}
+
+
+@pytest.mark.parametrize("hold", PARTS)
+def test_parts_of_a_dictionary_that_are_held_do_not_change(hold):
+    f = settled(pf.compile(lambda x: {"one": x * 2}), ramp(0))
+    held = [PARTS[hold](f(ramp(i))) for i in range(40)]
+    for i, part in enumerate(held):
+        found = part if isinstance(part, pf.Tensor) else next(iter(part.values() if type(part) is dict else part))
+        found = found[1] if isinstance(found, tuple) else found
+        np.testing.assert_array_equal(found.numpy(), ramp(i).numpy() * 2)
+
+
+def test_wrappers_that_hand_on_no_names(long_calls):
+    f = settled(doubling(), ramp(0))
+
+    def wrapper(*args, **kwargs):
+        return f(*args, **kwargs)
+
+    assert quiet(lambda: wrapper(ramp(1)), long_calls) == 0
+    assert quiet(lambda: wrapper(x=ramp(1)), long_calls) == 5
+    np.testing.assert_array_equal(wrapper(ramp(3)).numpy(), ramp(3).numpy() * 2)
 
 
 def test_parts_of_a_tuple_that_are_held_do_not_change():

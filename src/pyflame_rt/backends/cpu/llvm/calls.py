@@ -33,6 +33,7 @@ __all__ = ["Call", "Shell", "callable_type", "front", "thread_number"]
 
 _MODES = 3  # words that say which mode a thread is in
 _LIST_SIZE = object.__basicsize__
+_DICT_USED = object.__basicsize__  # how many items there are
 _TP_CALL, _BASETYPE = 50, 1 << 10 | 1 << 18  # of CPython's stable interface
 _API = frozenset(
     {
@@ -197,8 +198,13 @@ def _ir() -> str:
     b.begin()
     entry = Fields(b, _Front, "%front")
     attempt, again, more, slow = (b.label(name) for name in ("attempt", "again", "more", "slow"))
-    b.branch(b.op("icmp eq ptr %names, null"), again, slow)
-    origin = "entry"
+    named, origin = b.label("named"), b.label("positional")
+    b.branch(b.op("icmp eq ptr %names, null"), origin, named)
+    b.place(named)  # by a wrapper that hands on what it was given: often nothing
+    used = b.op(f"load i64, ptr {b.element('i8', '%names', str(_DICT_USED))}")
+    b.branch(b.op(f"icmp eq i64 {used}, 0"), origin, slow)
+    b.place(origin)
+    b.jump(again)
     b.place(again)
     i = b.phi("i64", ("0", origin))
     b.branch(b.op(f"icmp slt i64 {i}, {entry.load('ncalls')}"), attempt, slow)
