@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["answering", "last_answer", "wait_for_answers"]
 
 _LOOK = 0.05  # seconds between looks at what else may end the waiting
+_HANDED = 0.01  # seconds from when an answer is there until its caller has it
 _TURN = 1e-4  # seconds a thread that plans keeps the interpreter when another wants it
 
 
@@ -49,11 +50,11 @@ class _State:
             self.count -= 1
             if self.count:
                 return
+            self.ended = time.monotonic()
+            self.calm.set()  # before those it wakes may keep the interpreter for longer
             sys.setswitchinterval(self.turn)
             if self.collects:
                 gc.enable()
-            self.ended = time.monotonic()
-            self.calm.set()
 
 
 _state = _State()
@@ -76,9 +77,14 @@ def last_answer() -> float:
 
 
 def wait_for_answers(hurry: threading.Event) -> None:
-    """Until no first answer is under way; no longer than until ``hurry`` is set or the program ends."""
-    while not hurry.is_set() and threading.main_thread().is_alive() and not _state.calm.wait(_LOOK):
-        pass
+    """Until the first answers are out and handed over; no longer than until ``hurry`` is set or the program ends."""
+    while not hurry.is_set() and threading.main_thread().is_alive():
+        if not _state.calm.wait(_LOOK):
+            continue
+        left = _state.ended + _HANDED - time.monotonic()
+        if left <= 0:
+            return
+        hurry.wait(left)
 
 
 def _after_fork() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pyflame_rt.backends.cpu.plan.claims import PARAMETERS
-from pyflame_rt.backends.cpu.plan.integers import float_form
+from pyflame_rt.backends.cpu.plan.integers import dequantized, float_form
 from pyflame_rt.backends.cpu.plan.sizes import is_traced
 from pyflame_rt.graph import DType, Graph, Node, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, PyFlameRTError, UndeterminedError
@@ -450,9 +450,15 @@ class _Worker:
     def _evaluated(self, node: Node, op: Op) -> list[Any] | None:
         """What a node makes of constants; None when it fails or makes too much."""
         arrays = [self.out.constants[n] if n else None for n in node.inputs]
-        self.context = self.context or Context.of("numpy")
+        quantized = op.name == "DequantizeLinear" and not op.domain
         try:
-            results = list(run_op(op, arrays, bind_attributes(node, op), self.context))
+            attributes = bind_attributes(node, op)
+            weights = dequantized(arrays, attributes) if quantized else None
+            if weights is None:
+                self.context = self.context or Context.of("numpy")
+                results = list(run_op(op, arrays, attributes, self.context))
+            else:
+                results = [weights]
         except (PyFlameRTError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, MemoryError):
             return None  # let it fail when it runs, as it would unfolded
         made = [r for n, r in zip(node.outputs, results, strict=False) if n]

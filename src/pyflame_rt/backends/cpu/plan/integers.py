@@ -14,12 +14,12 @@ import numpy as np
 from pyflame_rt.graph import DType, Node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     Arrays = Mapping[str, np.ndarray[Any, Any]]
     Types = Mapping[str, tuple[DType, tuple[int, ...]]]
 
-__all__ = ["FloatForm", "float_form"]
+__all__ = ["FloatForm", "dequantized", "float_form"]
 
 EXACT = 2**24
 # An 8-bit number minus a zero point of its type.
@@ -70,6 +70,35 @@ def float_form(node: Node, constants: Arrays, types: Types, fresh: Callable[[str
     to_int = {"to": DType.Int32.onnx}
     nodes.append(Node(fresh(node.name), "Cast", [product], [node.outputs[0]], to_int))
     return FloatForm(nodes, weights, product)
+
+
+def dequantized(
+    arrays: Sequence[np.ndarray[Any, Any] | None], attributes: Mapping[str, Any]
+) -> np.ndarray[Any, Any] | None:
+    """8-bit weights as a DequantizeLinear gives them, made in one piece of memory; None of forms other than usual.
+
+    Example:
+        >>> dequantized([np.int8([[2, 3]]), np.float32([0.5]), np.int8([1])], {"axis": 1}).tolist()
+        [[0.5, 1.0]]
+    """
+    x, scale, zero = (*arrays, None)[:3]
+    if x is None or scale is None or x.dtype not in (np.int8, np.uint8) or scale.dtype != np.float32 or scale.ndim > 1:
+        return None
+    if zero is not None and (zero.dtype != x.dtype or zero.shape != scale.shape):
+        return None
+    if attributes.get("block_size") or attributes.get("output_dtype") not in (None, 0, DType.Float32.onnx):
+        return None
+    form: list[int] = []
+    if scale.size != 1:
+        axis = attributes["axis"]
+        if not -x.ndim <= axis < x.ndim or scale.size != x.shape[axis]:
+            return None
+        form = [-1 if i == axis % x.ndim else 1 for i in range(x.ndim)]
+    result = x.astype(np.float32, order="C")  # exact, as is the difference
+    if zero is not None and zero.any():
+        result -= zero.astype(np.float32).reshape(form)
+    result *= scale.reshape(form)
+    return result
 
 
 def _centred(array: np.ndarray[Any, Any], zero: np.ndarray[Any, Any] | None, *, rows: bool) -> np.ndarray[Any, Any]:
