@@ -107,6 +107,7 @@ class Mark(NamedTuple):
     steps: int
     places: dict[str, View]
     deferred: dict[str, Step]
+    scaled: dict[str, Group]
     nodes: tuple[str, ...]
 
 
@@ -137,6 +138,7 @@ class Lowering:
     groups: list[Group] = field(default_factory=list)
     reader: dict[str, Group | None] = field(default_factory=dict)
     deferred: dict[str, Step] = field(default_factory=dict)
+    scaled: dict[str, Group] = field(default_factory=dict)  # images whose scales their reader takes into its weights
     nodes: tuple[str, ...] = ()
     reorders: int = 0
     flags: Buffer | None = None
@@ -149,6 +151,8 @@ class Lowering:
         """Where a value is; a deferred product is computed now, constants get a buffer."""
         if name in self.deferred:
             self.compute_deferred(name)
+        if name in self.scaled:
+            self._compute_scaled(name)
         if name not in self.places:
             array = self.concrete.constants.get(name)
             self.places[name] = self._derived(name) if array is None else self.constant(np.asarray(array, order="C"))
@@ -353,9 +357,13 @@ class Lowering:
 
     def _group(self, group: Group) -> None:
         from pyflame_rt.backends.cpu.plan.lower_loops import lower_loop
+        from pyflame_rt.backends.cpu.plan.lower_scales import takes_scales
 
         if group.loop:
-            lower_loop(self, group)
+            if takes_scales(self, group):
+                self.scaled[group.steps[0].node.outputs[0]] = group
+            else:
+                lower_loop(self, group)
             return
         if group.attention is not None:
             self._attention(group, group.attention)
@@ -387,6 +395,15 @@ class Lowering:
         self.compute(step)
         self.nodes = nodes
 
+    def _compute_scaled(self, name: str) -> None:
+        """Scale an image after all."""
+        from pyflame_rt.backends.cpu.plan.lower_loops import lower_loop
+
+        group, nodes = self.scaled.pop(name), self.nodes
+        self.nodes = tuple(s.node.name for s in group.steps)
+        lower_loop(self, group)
+        self.nodes = nodes
+
     def compute(self, step: Step) -> None:
         """Lower one step, natively where a kernel fits."""
         lowering = _lowerings.get(step.op.full_name)
@@ -405,12 +422,12 @@ class Lowering:
 
     def mark(self) -> Mark:
         """Where things stand, for an attempt that may fail."""
-        return Mark(len(self.steps), dict(self.places), dict(self.deferred), self.nodes)
+        return Mark(len(self.steps), dict(self.places), dict(self.deferred), dict(self.scaled), self.nodes)
 
     def back_to(self, mark: Mark) -> None:
         """Undo an attempt: its steps, where it put values, and the products it computed on the way."""
         del self.steps[mark.steps :]
-        self.places, self.deferred, self.nodes = mark.places, mark.deferred, mark.nodes
+        self.places, self.deferred, self.scaled, self.nodes = mark.places, mark.deferred, mark.scaled, mark.nodes
 
     def host(self, step: Step, reason: str) -> None:
         """Run a step by the reference; a composite is noted, because its parts may do better."""

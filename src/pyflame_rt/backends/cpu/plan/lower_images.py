@@ -15,6 +15,7 @@ from pyflame_rt.backends.cpu.llvm.tiles.product import ProductKernel
 from pyflame_rt.backends.cpu.llvm.tiles.winograd import WinogradKernel
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.plan.lower import Lowering, NotNative
+from pyflame_rt.backends.cpu.plan.lower_scales import Scales, image_and_scales, scaled_panels
 from pyflame_rt.backends.cpu.plan.lower_tiles import (
     GRAIN,
     MAX_DEPTH,
@@ -23,9 +24,10 @@ from pyflame_rt.backends.cpu.plan.lower_tiles import (
     block_of,
     ending_of,
     label_of,
+    packed_step,
     product_step,
 )
-from pyflame_rt.backends.cpu.plan.panels import channel_filters, tap_panels, winograd_panels
+from pyflame_rt.backends.cpu.plan.panels import channel_filters, panels, tap_panels, winograd_panels
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.windows import Windows, windows
@@ -71,6 +73,7 @@ class _Task:
     finish: Finish
     out: View
     at: Windows
+    scales: Scales | None = None  # of the channels of the image
 
 
 def convolution(low: Lowering, step: Step, group: Group | None = None) -> View:
@@ -97,6 +100,11 @@ def convolution(low: Lowering, step: Step, group: Group | None = None) -> View:
     if way == "library":
         raise NotNative("the library was measured to be faster")
     ending = ending_of(low, step, group, rest[0] if rest else "", 1)
+    scales = None
+    if way == "product" and data in low.scaled:
+        loop = low.scaled.pop(data)
+        data, factors = image_and_scales(low, loop)
+        scales = Scales(low.dense(factors), loop.steps[0].node.name)
     x = channels_last(low, data)
     operands = []
     for operand, reach in zip(ending.names, ending.finish.operands, strict=True):
@@ -105,7 +113,7 @@ def convolution(low: Lowering, step: Step, group: Group | None = None) -> View:
     n, channels, height, width = shape
     out = low.new((n, height, width, channels), DType.Float32).permuted([0, 3, 1, 2])
     given = Filters(low.dense(name), turned=False) if weights is None else weights
-    _LOWERINGS[way](low, _Task(label, x, given, operands, ending.finish, out, at))
+    _LOWERINGS[way](low, _Task(label, x, given, operands, ending.finish, out, at, scales))
     return out
 
 
@@ -192,6 +200,11 @@ def _product(low: Lowering, task: _Task) -> None:
     """Every pixel a row of a product."""
     assert isinstance(task.weights, np.ndarray)
     matrix = task.weights.reshape(task.weights.shape[:2]).T
+    if task.scales is not None:
+        columns = tile_for(host(), matrix.shape[1]).vectors * host().lanes(4)
+        packed = scaled_panels(low, low.constant(panels(matrix, columns)), task.scales)
+        packed_step(low, task.label, _flat(task.x), packed, _flat_operands(task), task.finish, _flat(task.out))
+        return
     product_step(low, task.label, _flat(task.x), matrix, _flat_operands(task), task.finish, _flat(task.out))
 
 
