@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from concurrent.futures import TimeoutError as LateError
 from typing import Any, NamedTuple
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
@@ -143,12 +143,23 @@ def _context() -> Any:
 
 
 _pools: "WeakSet[WorkerPool]" = WeakSet()
+# Threads of executors that were told to end, and the processes they wait for.
+_ending: "WeakKeyDictionary[threading.Thread, list[Any]]" = WeakKeyDictionary()
+_PATIENCE = 5.0  # seconds for a process to end when it is asked to; then it is made to
 
 
 def _close_all() -> None:
-    """At the program's end: executors would wait for samples that nobody wants any more."""
+    """At the program's end: executors would wait for samples that nobody wants any more.
+
+    Their threads have ended afterwards: executors write to all that have not, which fails in one that is just ending.
+    """
     for pool in list(_pools):
         pool.close()
+    for thread, processes in list(_ending.items()):
+        thread.join(_PATIENCE)
+        for process in processes if thread.is_alive() else ():
+            process.kill()
+        thread.join()
 
 
 # Executors have theirs called in the same place, last registered first; functions of `atexit` come after that.
@@ -191,6 +202,9 @@ class WorkerPool:
         for executor in self.executors:
             # Each has its own pipes, so one that is stuck in a sample can be ended without harm to the others.
             processes = list((getattr(executor, "_processes", None) or {}).values())
+            thread = getattr(executor, "_executor_manager_thread", None)
+            if thread is not None:
+                _ending[thread] = processes
             executor.shutdown(wait=False, cancel_futures=True)
             for process in processes:
                 process.terminate()
