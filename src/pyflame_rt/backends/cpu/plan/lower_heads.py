@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.llvm.heads import OPERANDS, PARTS, HeadsKernel, Way, heads_tile
 from pyflame_rt.backends.cpu.llvm.host import host
 from pyflame_rt.backends.cpu.plan.lower import PIECES, Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.plan.sizes import is_traced
 from pyflame_rt.graph import DType
 
 if TYPE_CHECKING:
@@ -35,11 +37,25 @@ def heads_attention_grad(low: Lowering, step: Step) -> None:
     """Gradients of queries, keys and values."""
     g, q, k, v = (_usable(low, name) for name in step.node.inputs)
     sizes = _sizes(low, q, k, v)
-    made = [low.in_order(low.new(x.shape, DType.Float32), x) for x in (q, k, v)]
+    made = _together(low, q, k, v) or [low.in_order(low.new(x.shape, DType.Float32), x) for x in (q, k, v)]
     _run(low, step, "backward", sizes, [g, q, k, v, *made])
     for name, view in zip(step.node.outputs, made, strict=False):
         if name:
             low.places[name] = view
+
+
+def _together(low: Lowering, q: View, k: View, v: View) -> list[View] | None:
+    """Room for gradients of parts of one projection, side by side as these are: nobody has to put them together."""
+    parts = q, k, v
+    if any(is_traced(n) for x in parts for n in (x.offset, *x.shape, *x.strides)):
+        return None
+    batch, heads, rows, depth = q.shape
+    width = heads * depth
+    lie = all(x.shape == q.shape and x.strides == (rows * 3 * width, depth, 3 * width, 1) for x in parts)
+    if not lie or any(x.buffer is not q.buffer or x.offset != i * width for i, x in enumerate(parts)):
+        return None
+    whole = low.new((batch, rows, 3 * width), DType.Float32)
+    return [replace(x, buffer=whole.buffer) for x in parts]
 
 
 def _usable(low: Lowering, name: str) -> View:

@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.llvm.program import GatherKernel
 from pyflame_rt.backends.cpu.plan.lower import ROW_GRAIN, Lowering, NotNative, as_bits, lowers
+from pyflame_rt.backends.cpu.plan.sizes import is_traced
 from pyflame_rt.graph import DType
 from pyflame_rt.ops.slicing import slice_start
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyflame_rt.backends.cpu.plan.concrete import Step
+    from pyflame_rt.backends.cpu.plan.views import View
 
 __all__: list[str] = []
 
@@ -79,6 +83,11 @@ def split(low: Lowering, step: Step) -> None:
 def concat(low: Lowering, step: Step) -> None:
     """Each input is copied to its place; the result lies in memory as the largest of them does."""
     parts = [low.strided(n) for n in step.node.inputs]
+    name = step.node.outputs[0]
+    whole = _side_by_side(parts, low.concrete.shape(name), step.attributes["axis"])
+    if whole is not None:
+        low.places[name] = whole
+        return
     out = low.output_like(step, max(parts, key=lambda part: part.count))
     axis = step.attributes["axis"] % len(out.shape)
     offset = out.offset
@@ -86,6 +95,19 @@ def concat(low: Lowering, step: Step) -> None:
         if part.count:
             low.copied(part, replace(out, shape=part.shape, offset=offset))
         offset += part.shape[axis] * out.strides[axis]
+
+
+def _side_by_side(parts: Sequence[View], shape: tuple[int, ...], axis: int) -> View | None:
+    """Parts that lie one behind the other in the same memory already, as one value."""
+    first, offset = parts[0], parts[0].offset
+    for part in parts:
+        if part.buffer is not first.buffer or part.dtype is not first.dtype or not part.count:
+            return None
+        numbers = (part.offset, *part.shape, *part.strides)
+        if any(map(is_traced, numbers)) or part.strides != first.strides or part.offset != offset:
+            return None
+        offset += part.shape[axis] * part.strides[axis]
+    return replace(first, shape=shape)
 
 
 @lowers("Gather")
