@@ -120,7 +120,10 @@ def test_steps_of_arenas_are_rewritten_and_closed_sessions_left_alone(tmp_path, 
 
 
 def odd_sizes(path, number):
-    """A depthwise convolution, Winograd's by tiles of both sizes, a product and one row, none of whole tiles."""
+    """A depthwise convolution, Winograd's by tiles of both sizes, a product and one row, none of whole tiles.
+
+    All end with the number, so that none is known from before.
+    """
     shapes = {"a": (20, 1, 3, 3), "b": (44, 20, 1, 1), "c": (40, 44, 1, 1), "d": (25, 40, 3, 3), "w": (25, 19)}
     shapes |= {"e": (25, 448, 3, 3), "f": (448, 25, 1, 1)}
     weights = {n: RNG.standard_normal(s).astype(np.float32) / 9 for n, s in shapes.items()}
@@ -129,7 +132,8 @@ def odd_sizes(path, number):
     nodes = [
         helper.make_node("Conv", ["x", "a"], ["1"], group=20, **pads),
         helper.make_node("Mul", ["1", "n"], ["2"]),
-        helper.make_node("Conv", ["2", "b"], ["3"]),
+        helper.make_node("Conv", ["2", "b"], ["0"]),
+        helper.make_node("Mul", ["0", "n"], ["3"]),
         helper.make_node("Tanh", ["3"], ["4"]),
         helper.make_node("Conv", ["4", "c"], ["5"]),
         helper.make_node("Conv", ["5", "d"], ["6"], **pads),
