@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_void_p
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.backends.cpu.llvm.driver import _Fields as Fields
@@ -42,12 +41,17 @@ class _Method(ctypes.Structure):
 _FASTCALL = 0x80  # the function takes an array of arguments
 
 
-@cache
+_methods: list[_Method] = []  # Python's functions refer to their description, and do not keep it
+
+
 def _method() -> _Method:
-    address = own_address("pyflame_replay", _ir)
-    made = _Method(b"replay", address, _FASTCALL, None)
-    follow(address, ctypes.addressof(made) + _Method.code.offset, made)
-    return made
+    """The description of the function. Threads that come first together may make several: all of them are kept."""
+    if not _methods:
+        address = own_address("pyflame_replay", _ir)
+        made = _Method(b"replay", address, _FASTCALL, None)
+        follow(address, ctypes.addressof(made) + _Method.code.offset, made)
+        _methods.append(made)
+    return _methods[0]
 
 
 def replay(way: Replay) -> Callable[[int, tuple[Any, ...], list[Any]], int]:
