@@ -15,6 +15,7 @@ from pyflame.compiling.standing import Fronted, fronted
 from pyflame.compiling.steady import MISS, Steady, is_running, steady_of
 from pyflame.compiling.tracer import Tracer
 from pyflame.compiling.trees import flat_positions, flatten, unflatten
+from pyflame.compiling.turns import turns
 from pyflame.compiling.watched import extra
 from pyflame.device import chosen
 from pyflame.dtypes import to_dtype
@@ -107,9 +108,10 @@ class _Trace:
 
     def unsettle(self) -> None:
         """Somebody else holds or changed a tensor: the next replays go the long way, more of them each time."""
-        if self.steady is not None:
-            self._drops = 0 if self.steady.runs > MANY_RUNS else self._drops + 1
-            self.steady.give_up()
+        steady = self.steady
+        if steady is not None:
+            self._drops = 0 if steady.runs > MANY_RUNS else self._drops + 1
+            steady.give_up()
             self.steady, self._settled = None, 0
 
     def _donors(self) -> list[tuple[int, Any, int]]:
@@ -316,9 +318,20 @@ class CompiledFunction(Fronted):
                 arrays.append(np.ascontiguousarray(t).reshape(t.shape))
                 parts.append((t.dtype, t.shape))
         key = tuple(parts)
-        trace = next((trace for trace in self._traces.get(key, ()) if trace.fits()), None)
-        if trace is None:
-            trace = self._trace(key, structure, tensors, arrays, bool(kwargs))
+        with turns.replaying():
+            trace = self._fitting(key)
+            if trace is not None:
+                return self._replay(trace, arrays, tensors, args)
+        with turns.tracing():
+            trace = self._fitting(key)  # another thread may have made it meanwhile
+            if trace is None:
+                trace = self._trace(key, structure, tensors, arrays, bool(kwargs))
+            return self._replay(trace, arrays, tensors, args)
+
+    def _fitting(self, key: Any) -> _Trace | None:
+        return next((trace for trace in self._traces.get(key, ()) if trace.fits()), None)
+
+    def _replay(self, trace: _Trace, arrays: list[Any], tensors: list[Any], args: tuple[Any, ...]) -> Any:
         before = trace.steady
         result = _replay(trace, arrays, tensors, args)
         if trace.steady is not before:

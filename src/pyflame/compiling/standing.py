@@ -66,13 +66,14 @@ class Standing:
         call: what machine code reads.
     """
 
-    __slots__ = ("_grad", "_made", "_memory", "_mode", "_results", "_short", "_words", "call")
+    __slots__ = ("_ended", "_grad", "_lock", "_made", "_memory", "_mode", "_results", "_short", "_words", "call")
 
     def __init__(self, steady: Any, short: Any, way: Any, results: Results, grad: bool) -> None:
         self._results, self._short = results, short
         self._made: list[tuple[Any, list[Any]]] = []
         self._words: list[Any] = []
         self._memory: Any = None
+        self._lock, self._ended = threading.Lock(), False
         call = self.call = Call()
         call.connect()
         call.way, call.owner, call.dry = way.address, id(steady), 1
@@ -83,16 +84,25 @@ class Standing:
         self._mode: _Mode | None = None
 
     def allow(self) -> None:
-        """It is for the thread that calls this, from now on."""
-        call = self.call
-        mode = self._mode = _mode()
-        if mode is not None:
-            call.thread, call.mode = thread_number(), mode.words[self._grad].ctypes.data
-        self._short.standing(call, first=False)
-        call.closed = int(mode is None or not call.arena)
+        """It is for the thread that calls this, from now on; not if another thread is just saying the same."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            call = self.call
+            call.closed = 1  # other threads' calls must not see a part of what follows
+            mode = self._mode = _mode()
+            if mode is not None:
+                call.thread, call.mode = thread_number(), mode.words[self._grad].ctypes.data
+            self._short.standing(call, first=False)
+            call.closed = int(mode is None or not call.arena)
+            if self._ended:
+                call.closed = 1
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
         """Begin no more."""
+        self._ended = True
         self.call.closed = 1
 
     @property
@@ -102,6 +112,15 @@ class Standing:
 
     def refill(self) -> tuple[Any, list[Any]]:
         """Make results; the first of them with its arrays, for the caller to use at once."""
+        if not self._lock.acquire(blocking=False):  # another thread is making some
+            return self._results.one(())
+        try:
+            return self._refill()
+        finally:
+            self._lock.release()
+
+    def _refill(self) -> tuple[Any, list[Any]]:
+        self.call.nshells = 0  # those that are there go: other threads' calls must not look at them
         many = MANY if self._results.size <= SMALL else 1
         before = 0 if many > 1 else FEW - 1
         made, words = self._made[len(self._made) - before :], self._words[len(self._words) - before :]
@@ -113,7 +132,8 @@ class Standing:
         for i, (row, into) in enumerate(zip(words, arrays, strict=True)):
             shells[i] = Shell(id(made[i][0]), ctypes.addressof(into), row.ctypes.data, len(row))
         self._made, self._words, self._memory = made, words, (shells, arrays)
-        self.call.shells, self.call.nshells, self.call.dry = ctypes.addressof(shells), len(shells), 0
+        self.call.shells, self.call.dry = ctypes.addressof(shells), 0
+        self.call.nshells = len(shells)
         return made[first]
 
 

@@ -3,7 +3,11 @@
 import subprocess
 import sys
 import threading
+import time
 
+import pytest
+
+from pyflame.compiling.turns import Turns
 from pyflame_rt.backends.cpu.llvm import replay
 
 TRAINED = """
@@ -61,3 +65,89 @@ def test_what_python_s_functions_refer_to_is_kept_however_many_threads_make_it(m
         thread.join()
     assert len(found) == 2
     assert all(any(method is kept for kept in replay._methods) for method in found)
+
+
+SHARED = """
+import sys
+import threading
+import numpy as np
+import pyflame as pf
+
+sys.setswitchinterval(1e-5)
+x = np.random.default_rng(0).normal(size=(96, 8)).astype(np.float32)
+y = (x[:, 0] > 0).astype(np.int64)
+
+def train(step, found):
+    for _ in range(30):
+        found.append(step(pf.from_numpy(x), pf.from_numpy(y)).item())
+
+for _ in range(10):
+    model = pf.nn.Linear(8, 2)
+    optimizer = pf.optim.SGD(model.parameters(), lr=0.01)
+
+    @pf.compile
+    def step(x, y):
+        loss = pf.nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    losses = [[] for _ in range(4)]
+    threads = [threading.Thread(target=train, args=(step, found)) for found in losses]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [len(found) for found in losses] == [30] * 4, losses
+    assert np.isfinite(losses).all()
+    assert np.isfinite(model.weight.numpy()).all()
+    assert step.trace_count == 1, step.trace_count
+"""
+
+
+def test_one_step_called_by_threads_is_traced_once_and_fails_in_none():
+    done = subprocess.run([sys.executable, "-c", SHARED], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_trace_waits_for_replays_and_those_that_come_later_wait_for_it():
+    turns, order = Turns(), []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def replay_first():
+        with turns.replaying():
+            begun.set()
+            go_on.wait(60)
+            with turns.replaying(), turns.tracing():  # its own, which wait for nobody
+                order.append("replay")
+
+    def trace():
+        begun.wait(60)
+        with turns.tracing():
+            order.append("trace")
+            with turns.replaying():
+                order.append("its replay")
+
+    def replay_later():
+        while not turns._waiting:
+            time.sleep(0.001)
+        go_on.set()
+        with turns.replaying():
+            order.append("later")
+
+    threads = [threading.Thread(target=work) for work in (replay_first, trace, replay_later)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert order == ["replay", "trace", "its replay", "later"]
+    assert (turns.replays, turns._traces, turns._waiting) == (0, 0, 0)
+
+
+def test_turns_are_given_up_when_something_is_raised():
+    turns = Turns()
+    for enter in (turns.replaying, turns.tracing):
+        with pytest.raises(KeyboardInterrupt), enter():
+            raise KeyboardInterrupt
+    assert (turns.replays, turns._traces, turns._waiting) == (0, 0, 0)

@@ -44,7 +44,14 @@ _API = frozenset(
         ("clear", "PyErr_Clear"),
     }
 )
-_FRONT_API = frozenset({("attribute", "PyObject_GetAttr"), ("apply", "PyObject_Call"), ("decref", "Py_DecRef")})
+_FRONT_API = frozenset(
+    {
+        ("attribute", "PyObject_GetAttr"),
+        ("apply", "PyObject_Call"),
+        ("incref", "Py_IncRef"),
+        ("decref", "Py_DecRef"),
+    }
+)
 
 
 class Shell(ctypes.Structure):
@@ -182,13 +189,19 @@ _keep: list[Any] = []
 
 
 def _stub(offset: int) -> str:
-    """The call: go to the code that the object's front names, which may become better while we run."""
+    """The call: go to the code that the object's front names, which may become better while we run.
+
+    Other threads may give the object another front meanwhile: this one is held.
+    """
     b = Builder(host())
     b.begin()
     memory = b.op(f"load ptr, ptr {b.element('i8', '%self', str(offset))}")
     start = b.op(f"load ptr, ptr {b.element('i8', memory, str(ARRAY_DATA))}")
-    code = Fields(b, _Front, start).load("code")
-    b.do(f"ret ptr {b.op(f'call ptr {code}(ptr {start}, ptr %self, ptr %args, ptr %names)')}")
+    code, hold, release = map(Fields(b, _Front, start).load, ("code", "incref", "decref"))
+    b.do(f"call void {hold}(ptr {memory})")
+    result = b.op(f"call ptr {code}(ptr {start}, ptr %self, ptr %args, ptr %names)")
+    b.do(f"call void {release}(ptr {memory})")
+    b.do(f"ret ptr {result}")
     b.end(f"ptr @pyflame_call_{offset}(ptr %self, ptr %args, ptr %names)")
     return b.text()
 
