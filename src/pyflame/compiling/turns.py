@@ -14,7 +14,7 @@ __all__ = ["Turns", "turns"]
 
 
 class _Mine(threading.local):
-    depth = 0
+    under_way = ""  # "replay" or "trace"
 
 
 class Turns:
@@ -32,37 +32,33 @@ class Turns:
     """
 
     def __init__(self) -> None:
+        self._mine = _Mine()
         self.reset()
 
     def reset(self) -> None:
-        """Nobody is under way."""
+        """Nobody is under way, but for this thread: the others are a parent's."""
         self._changed = threading.Condition(threading.Lock())
-        self._mine = _Mine()
-        self.replays = self._traces = self._waiting = 0
+        self.replays = int(self._mine.under_way == "replay")
+        self._traces = int(self._mine.under_way == "trace")
+        self._waiting = 0
 
     @contextmanager
     def replaying(self) -> Iterator[None]:
         """A replay that takes Python is under way in this thread."""
-        if self._mine.depth:
+        if self._mine.under_way:
             yield
             return
         with self._changed:
             while self._traces or self._waiting:
                 self._changed.wait()
             self.replays += 1
-        self._mine.depth = 1
-        try:
+        with self._taking("replay"):
             yield
-        finally:
-            self._mine.depth = 0
-            with self._changed:
-                self.replays -= 1
-                self._changed.notify_all()
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
         """A trace is under way in this thread."""
-        if self._mine.depth:
+        if self._mine.under_way:
             yield
             return
         with self._changed:
@@ -74,13 +70,22 @@ class Turns:
             finally:
                 self._waiting -= 1
                 self._changed.notify_all()
-        self._mine.depth = 1
+        with self._taking("trace"):
+            yield
+
+    @contextmanager
+    def _taking(self, kind: str) -> Iterator[None]:
+        """This thread's turn, which it gives back."""
+        self._mine.under_way = kind
         try:
             yield
         finally:
-            self._mine.depth = 0
+            self._mine.under_way = ""
             with self._changed:
-                self._traces = 0
+                if kind == "trace":
+                    self._traces = 0
+                else:
+                    self.replays -= 1
                 self._changed.notify_all()
 
 

@@ -151,3 +151,13 @@ def test_turns_are_given_up_when_something_is_raised():
         with pytest.raises(KeyboardInterrupt), enter():
             raise KeyboardInterrupt
     assert (turns.replays, turns._traces, turns._waiting) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["replaying", "tracing"])
+def test_a_child_knows_of_its_own_turn_alone(kind):
+    turns = Turns()
+    with getattr(turns, kind)():
+        turns.replays += 2  # of other threads, which a child does not have
+        turns.reset()
+        assert turns.replays + turns._traces == 1
+    assert (turns.replays, turns._traces, turns._waiting) == (0, 0, 0)
