@@ -19,6 +19,8 @@ from emberharmony.errors import (
 )
 from emberharmony.library import Library, library
 
+__version__ = "1.0.0-alpha"
+
 if _typing.TYPE_CHECKING:
     from emberharmony import ops
     from emberharmony.tensor import EmberTensor
@@ -31,6 +33,7 @@ __all__ = [
     "MixedArraysError",
     "UnknownBackendError",
     "UnsupportedOpError",
+    "__version__",
     "backend",
     "get_backend",
     "library",

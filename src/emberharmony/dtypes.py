@@ -213,6 +213,51 @@ def _scalars_only(values: list[object]) -> np.dtype[Any]:
     return result
 
 
+def checked_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
+    """A scalar that is about to become an element of an array.
+
+    Raises:
+        OverflowError: It is a number that an integer dtype cannot hold.
+        ValueError: It is NaN, and the dtype has integers.
+
+    >>> checked_scalar(255, uint8)
+    255
+    """
+    if isinstance(value, float | np.floating) and kind(dtype) == INTEGER:
+        if value != value:
+            raise ValueError(f"NaN is no integer, as {dtype} has them")
+        if not lowest(dtype) <= float(value) < float(highest(dtype)) + 1.0:
+            raise OverflowError(f"{value} is out of range for {dtype}")
+    if isinstance(value, int | np.integer) and kind(dtype) == INTEGER and not lowest(dtype) <= value <= highest(dtype):
+        raise OverflowError(f"{value} is out of range for {dtype}")
+    return float(value) if isinstance(value, int) and kind(dtype) == FLOAT else value
+
+
+def plain_array(x: Any) -> np.ndarray:
+    """Plain Python data as an array: float32 for floats, complex64 for complex numbers, int64 for integers.
+
+    >>> plain_array([1.5]).dtype, plain_array(3).dtype
+    (dtype('float32'), dtype('int64'))
+    """
+    return canonical(np.asarray(x), narrow=not isinstance(x, np.ndarray | np.generic))
+
+
+def canonical(made: np.ndarray, *, narrow: bool = False) -> np.ndarray:
+    """An array whose dtype is one of those this package names; `narrow` makes float32 of float64.
+
+    >>> canonical(np.zeros(1, np.longlong)).dtype.char
+    'l'
+    """
+    char = made.dtype.char
+    if char in "qQ":
+        return made.view(np.int64 if char == "q" else np.uint64)
+    if narrow and char in "dD":
+        return made.astype(np.float32 if char == "d" else np.complex64)
+    if char == "O" and all(isinstance(v, int) for v in made.flat):
+        raise OverflowError(f"{max(made.flat, key=abs)} is out of range for int64")
+    return made
+
+
 @cache
 def float_for(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype in which a function with real results answers: float32 for integers.

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from emberharmony.declared import DECLARED
-from emberharmony.dtypes import is_scalar, result_dtype
+from emberharmony.dtypes import float_for, is_scalar, result_dtype
 from emberharmony.errors import MissingExtra, UnknownBackendError
+from emberharmony.guards import FOREIGN, GUARDS
+from emberharmony.guards.refusals import careful
 from emberharmony.hosting import note_host_step
 from emberharmony.typing import Array, ArrayLike, DTypeLike
 
@@ -31,21 +33,35 @@ class Library:
 
     def __init__(self, backend: ModuleType) -> None:
         self.name = backend.NAME
+        self.looks_at_indices: bool = backend.LOOKS_AT_INDICES
         self._backend = backend
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         # Reached by the first use of an operation. Those of the backend's own do without the families' modules.
-        bound = None if name.startswith("_") else self._backend.NATIVE.get(name) or self._composed(name)
+        bound = None if name.startswith("_") else self._native(name) or self._composed(name)
         if bound is None:
             raise AttributeError(f"library {self.name!r} has no operation {name!r}")
         setattr(self, name, bound)
         return bound
 
+    def _native(self, name: str) -> Callable[..., Any] | None:
+        """The backend's own function, behind the guard of its arguments if there is one."""
+        native = self._backend.NATIVE.get(name)
+        if native is None:
+            return None
+        if self.name == "numpy":
+            return native if name in FOREIGN else self._guarded(name, native)
+        return self._guarded(name, careful(self, name, native))
+
+    def _guarded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        guard = GUARDS.get(name)
+        return function if guard is None else partial(guard, self, function)
+
     def _composed(self, name: str) -> Callable[..., Any] | None:
         """An operation by its default body."""
         if name not in DECLARED:
             importlib.import_module("emberharmony.ops")  # declares them, and itself imports this file
-        return partial(DECLARED[name], self) if name in DECLARED else None
+        return self._guarded(name, partial(DECLARED[name], self)) if name in DECLARED else None
 
     def __dir__(self) -> list[str]:
         importlib.import_module("emberharmony.ops")
@@ -82,6 +98,12 @@ class Library:
         dtype = result_dtype(strong, [a for a in arrays if is_scalar(a)])
         return [self.convert_to_tensor(a, dtype) for a in arrays]
 
+    def promote_float(self, *values: ArrayLike) -> list[Array]:
+        """The values as arrays of the one float dtype they meet in, float32 for integers."""
+        met = self.promote(*values)
+        dtype = float_for(self.dtype(met[0]))
+        return [self.cast(a, dtype) for a in met]
+
     def supports(self, dtype: DTypeLike) -> bool:
         """Whether the library has arrays of this dtype and can compute with them."""
         return self._backend.supports(dtype)
@@ -111,6 +133,28 @@ class Library:
         if self.name != "numpy":
             note_host_step()
         return self.to_numpy(x)
+
+    def by_host(self, name: str, function: Callable[..., Any], *arrays: Array, **options: Any) -> Any:
+        """Let NumPy compute an operation in the library's place; it is counted.
+
+        Args:
+            name: The operation, whose rule in `emberharmony.cotangents` gives gradients.
+            function: It takes and gives NumPy arrays, one or a tuple.
+            arrays: What it is given, as arrays of this library.
+            options: What it and the rule are given besides.
+
+        Raises:
+            UnsupportedOpError: Gradients are asked for and there is no rule, or the arrays have no values yet.
+        """
+        return self._backend.by_host(self, name, partial(function, **options) if options else function, arrays, options)
+
+    def host(self, name: str) -> Callable[..., Any]:
+        """NumPy's form of an operation."""
+        return getattr(library("numpy"), name)
+
+    def values(self, x: Array) -> np.ndarray | None:
+        """Like `to_numpy`, None inside a transformation of the library's where arrays have no values yet."""
+        return self._backend.values(x)
 
     def is_unsupported(self, error: BaseException) -> bool:
         """Whether an error says that the library lacks an operation or dtype."""

@@ -119,7 +119,16 @@ def _edge_gap(y: np.ndarray, known: np.ndarray) -> np.ndarray:
     return np.sign(known) * ((1.0 - np.abs(known)) - erfc(np.abs(y)))
 
 
-_lgamma: Any = np.frompyfunc(lambda v: math.inf if v <= 0 and v == math.floor(v) else math.lgamma(v), 1, 1)
+def _one_lgamma(v: float) -> float:
+    if v <= 0 and (v == -math.inf or v == math.floor(v)):
+        return math.inf
+    try:
+        return math.lgamma(v)
+    except OverflowError:
+        return math.inf
+
+
+_lgamma: Any = np.frompyfunc(_one_lgamma, 1, 1)
 
 
 def lgamma(x: np.ndarray) -> np.ndarray:
@@ -132,7 +141,7 @@ def lgamma(x: np.ndarray) -> np.ndarray:
 
 
 def digamma(x: np.ndarray) -> np.ndarray:
-    """Logarithmic derivative of the gamma function; NaN at 0 and negative integers.
+    """Logarithmic derivative of the gamma function; infinite at 0, NaN at negative integers.
 
     >>> digamma(np.array([1.0])).round(6)
     array([-0.577216])
@@ -152,4 +161,28 @@ def digamma(x: np.ndarray) -> np.ndarray:
         value = np.log(z) - 0.5 / z - tail + shift
         reflected = value - math.pi / np.tan(math.pi * known)
     value = np.where(mirrored, reflected, value)
-    return np.where((known <= 0) & (known == np.floor(known)), np.nan, value)
+    value = np.where((known < 0) & (known == np.floor(known)), np.nan, value)
+    return np.where(known == 0, -np.copysign(np.inf, known), value)
+
+
+def trigamma(x: np.ndarray) -> np.ndarray:
+    """Derivative of the digamma function; infinite at 0 and negative integers.
+
+    >>> trigamma(np.array([1.0])).round(6)
+    array([1.644934])
+    """
+    known = np.asarray(x, np.float64)
+    with np.errstate(all="ignore"):
+        mirrored = known < 0.5
+        z = np.where(mirrored, 1.0 - known, known)
+        shift = np.zeros_like(z)
+        for _ in range(10):
+            low = z < 10.0
+            shift = np.where(low, shift + 1.0 / (z * z), shift)
+            z = np.where(low, z + 1.0, z)
+        r = 1.0 / (z * z)
+        series = (1.0, 1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
+        value = np.polyval(series[::-1], r) / z + 0.5 * r + shift
+        reflected = (math.pi / np.sin(math.pi * known)) ** 2 - value
+    value = np.where(mirrored, reflected, value)
+    return np.where((known <= 0) & (known == np.floor(known)), np.inf, value)

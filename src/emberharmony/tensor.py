@@ -7,7 +7,9 @@ import numpy as np
 
 from emberharmony import ops
 from emberharmony.declared import DECLARED
+from emberharmony.guards.indexing import safe_key
 from emberharmony.kinds import array_library, register_wrapper, unwrapped
+from emberharmony.library import library
 from emberharmony.typing import Array, ArrayLike, DTypeLike
 
 
@@ -115,7 +117,8 @@ class EmberTensor:
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, key: Any) -> "EmberTensor":
-        return EmberTensor(self.array[unwrapped(key)])
+        lib = library(array_library(self.array) or "numpy")
+        return EmberTensor(lib.as_array(self.array[safe_key(lib, self.array, unwrapped(key))]))
 
     def __bool__(self) -> bool:
         return bool(self.numpy())

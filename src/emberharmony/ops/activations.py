@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from emberharmony.declared import DECLARED
 from emberharmony.dtypes import compute_dtype, float_for
+from emberharmony.guards.axes import reduced_axes
 from emberharmony.library import Library
 from emberharmony.registry import alias, op
 from emberharmony.typing import Array, ArrayLike, Axis
@@ -217,6 +218,9 @@ def softmax(lib: Library, x: ArrayLike, axis: Axis = -1) -> Array:
     """
 
     def body(v: Array) -> Array:
+        reduced_axes(axis, len(v.shape))
+        if 0 in v.shape:
+            return v
         raised = lib.exp(lib.subtract(v, lib.max(v, axis, keepdims=True)))
         return lib.divide(raised, lib.sum(raised, axis, keepdims=True))
 
@@ -232,6 +236,9 @@ def log_softmax(lib: Library, x: ArrayLike, axis: Axis = -1) -> Array:
     """
 
     def body(v: Array) -> Array:
+        reduced_axes(axis, len(v.shape))
+        if 0 in v.shape:
+            return v
         low = lib.subtract(v, lib.max(v, axis, keepdims=True))
         return lib.subtract(low, lib.log(lib.sum(lib.exp(low), axis, keepdims=True)))
 

@@ -1,5 +1,6 @@
 """Arithmetic, element by element, with broadcasting."""
 
+from emberharmony.guards.scalars import limit
 from emberharmony.library import Library
 from emberharmony.registry import alias, op, primitive
 from emberharmony.typing import Array, ArrayLike
@@ -298,12 +299,14 @@ def round(lib: Library, x: ArrayLike, decimals: int = 0) -> Array:
 def clip(lib: Library, x: ArrayLike, x_min: ArrayLike | None = None, x_max: ArrayLike | None = None) -> Array:
     """Limited to `x_min` and `x_max`; the upper bound wins where they cross.
 
+    A whole number beyond what the integers of `x` can be limits nothing.
+
     >>> ops.clip(np.array([1, 5, 9]), 2, 6)
     array([2, 5, 6])
     """
     x = lib.as_array(x)
-    raised = x if x_min is None else lib.maximum(x, x_min)
-    return raised if x_max is None else lib.minimum(raised, x_max)
+    raised = x if x_min is None else lib.maximum(x, limit(lib, x, x_min))
+    return raised if x_max is None else lib.minimum(raised, limit(lib, x, x_max))
 
 
 @op
@@ -335,7 +338,7 @@ def hypot(lib: Library, x1: ArrayLike, x2: ArrayLike) -> Array:
     >>> ops.hypot(np.array([3.0]), 4.0)
     array([5.])
     """
-    x1, x2 = (lib.abs(v) for v in lib.promote(lib.divide(x1, 1), lib.divide(x2, 1)))
+    x1, x2 = (lib.abs(v) for v in lib.promote_float(x1, x2))
     big, small = lib.maximum(x1, x2), lib.minimum(x1, x2)
     # Scaled by the larger side, so that squares neither overflow nor vanish.
     ratio = lib.divide(small, lib.where(lib.equal(big, 0), lib.ones_like(big), big))

@@ -22,7 +22,11 @@ def cond(
     >>> ops.cond(True, lambda: 1, lambda: 2)
     1
     """
-    return true_fn() if bool(pred) else false_fn()
+    return true_fn() if _holds(lib, pred) else false_fn()
+
+
+def _holds(lib: Library, pred: ArrayLike) -> bool:
+    return bool(lib.to_numpy(pred)) if lib.is_array(pred) else bool(pred)
 
 
 @op
@@ -51,7 +55,7 @@ def while_loop(
     single = not isinstance(loop_vars, list | tuple)
     values = (loop_vars,) if single else tuple(loop_vars)
     count = 0
-    while (maximum_iterations is None or count < maximum_iterations) and bool(cond(*values)):
+    while (maximum_iterations is None or count < maximum_iterations) and _holds(lib, cond(*values)):
         new = body(*values)
         values = tuple(new) if isinstance(new, list | tuple) else (new,)
         count += 1

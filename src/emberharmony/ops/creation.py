@@ -4,7 +4,18 @@ from typing import Any
 
 import numpy as np
 
-from emberharmony.dtypes import as_dtype, bool_, complex64, float32, float64, int64
+from emberharmony.dtypes import (
+    FLOAT,
+    INTEGER,
+    as_dtype,
+    bool_,
+    canonical,
+    checked_scalar,
+    float32,
+    int64,
+    kind,
+    plain_array,
+)
 from emberharmony.kinds import array_library
 from emberharmony.library import Library, library
 from emberharmony.registry import alias, creation, op, primitive
@@ -17,18 +28,28 @@ def host_array(x: ArrayLike, dtype: DTypeLike = None) -> np.ndarray:
     >>> host_array([1.5]).dtype
     dtype('float32')
     """
-    if isinstance(x, np.ndarray | np.generic):
-        made = np.asarray(x)
-    else:
-        made = np.asarray(x)
-        narrow = {np.dtype(float): float32, np.dtype(complex): complex64}
-        made = made.astype(narrow.get(made.dtype, made.dtype), copy=False)
-        if made.dtype == float32 and dtype is not None and as_dtype(dtype) == float64:
-            made = np.asarray(x, np.float64)
-    if dtype is None or made.dtype == as_dtype(dtype):
-        return made
+    if dtype is None:
+        return plain_array(x)
+    wanted = as_dtype(dtype)
+    made: Any = np.asarray(checked_scalar(x, wanted) if isinstance(x, int) else x)
+    if made.dtype == wanted:
+        return canonical(made)
+    if not isinstance(x, np.ndarray | np.generic) and made.dtype.kind in "iufO" and made.size:
+        for value in (made.min(), made.max()):
+            checked_scalar(value, wanted)
     with np.errstate(all="ignore"):
-        return made.astype(as_dtype(dtype))
+        # An imaginary part is left out without a warning, as `cast` does.
+        return (made.real if made.dtype.kind == "c" and kind(wanted) in (INTEGER, FLOAT) else made).astype(wanted)
+
+
+def exact(lib: Library, x: ArrayLike) -> np.ndarray:
+    """Python numbers with all their digits, or the values of an array, on the host."""
+    return lib.to_numpy(x) if lib.is_array(x) else np.asarray(x)
+
+
+def number(lib: Library, x: ArrayLike) -> Any:
+    """One Python number, with all its digits."""
+    return exact(lib, x).item()
 
 
 def _holds_arrays(x: object) -> bool:
@@ -182,7 +203,9 @@ def arange(
     array([0, 1, 2])
     """
     low, high = (0, start) if stop is None else (start, stop)
-    low, high, step = (host_array(lib.to_numpy(v)).item() for v in (low, high, step))
+    low, high, step = (number(lib, v) for v in (low, high, step))
+    if step == 0:
+        raise ValueError("values cannot be 0 apart")
     made = np.arange(low, high, step)
     whole = made.dtype.kind in "iu"
     return lib.from_numpy(host_array(made, (int64 if whole else float32) if dtype is None else dtype))
@@ -202,8 +225,9 @@ def linspace(
     >>> ops.to_numpy(ops.linspace(0, 1, 3))
     array([0. , 0.5, 1. ], dtype=float32)
     """
-    made = np.linspace(lib.to_numpy(start), lib.to_numpy(stop), num, endpoint=endpoint)
-    return lib.from_numpy(host_array(made, dtype))
+    made = np.linspace(exact(lib, start), exact(lib, stop), num, endpoint=endpoint)
+    # As NumPy has it: integers are the ones below.
+    return lib.from_numpy(host_array(np.floor(made) if kind(as_dtype(dtype)) == INTEGER else made, dtype))
 
 
 @op
@@ -221,7 +245,8 @@ def logspace(
     >>> ops.to_numpy(ops.logspace(0, 2, 3))
     array([  1.,  10., 100.], dtype=float32)
     """
-    return lib.from_numpy(host_array(np.logspace(start, stop, num, endpoint=endpoint, base=base), dtype))
+    made = np.logspace(exact(lib, start), exact(lib, stop), num, endpoint=endpoint, base=number(lib, base))
+    return lib.from_numpy(host_array(made, dtype))
 
 
 @op
@@ -348,7 +373,7 @@ def diagonal(lib: Library, x: ArrayLike, offset: int = 0, axis1: int = 0, axis2:
     rows, columns = x.shape[-2:]
     places = np.eye(rows, columns, offset, dtype=bool).ravel().nonzero()[0]
     flat = lib.reshape(x, (*x.shape[:-2], rows * columns))
-    return lib.take(flat, lib.from_numpy(places), axis=-1)
+    return lib.take(flat, places, axis=-1)
 
 
 @op

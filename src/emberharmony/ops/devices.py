@@ -2,13 +2,10 @@
 """Where arrays live."""
 
 import os
-import warnings
 
 from emberharmony.library import Library
 from emberharmony.registry import op
 from emberharmony.typing import Array, ArrayLike
-
-_warned: set[tuple[str, str]] = set()
 
 
 @op
@@ -35,24 +32,14 @@ def get_device(lib: Library, x: ArrayLike | None = None) -> str:
 def to_device(lib: Library, x: ArrayLike, device: str, strict: bool = False) -> Array:
     """The array on another device.
 
-    A library without devices gives the array back, with one warning for a device it does not
-    know; `strict=True` raises instead.
+    One that the library does not have leaves the array where it is, with one warning; `strict=True` raises instead.
 
     Raises:
-        ValueError: The device does not exist, and the library has devices or `strict` is set.
+        ValueError: There is no such device, and `strict` is set.
 
     >>> ops.to_device(np.ones(1), "cpu")
     array([1.])
     """
-    known = lib.get_available_devices()
-    if device.partition(":")[0] in known:
-        return lib.as_array(x)
-    message = f"{lib.name} has no device {device!r}; available: {', '.join(known)}"
-    if strict:
-        raise ValueError(message)
-    if (lib.name, device) not in _warned:
-        _warned.add((lib.name, device))
-        warnings.warn(f"{message}. The array stays where it is.", stacklevel=2)
     return lib.as_array(x)
 
 

@@ -4,7 +4,7 @@ import math
 
 import ml_dtypes
 
-from emberharmony.dtypes import FLOAT, kind
+from emberharmony.dtypes import FLOAT, compute_dtype, kind
 from emberharmony.library import Library
 from emberharmony.registry import alias, op, primitive
 from emberharmony.typing import Array, ArrayLike
@@ -283,8 +283,9 @@ def cbrt(lib: Library, x: ArrayLike) -> Array:
     >>> ops.cbrt(np.array([-8.0]))
     array([-2.])
     """
-    x = lib.divide(x, 1)
-    return lib.multiply(lib.sign(x), lib.power(lib.abs(x), 1 / 3))
+    (x,) = lib.promote_float(x)
+    wide = lib.cast(x, compute_dtype(lib.dtype(x)))
+    return lib.cast(lib.multiply(lib.sign(wide), lib.power(lib.abs(wide), 1 / 3)), lib.dtype(x))
 
 
 @op
@@ -294,7 +295,7 @@ def logaddexp(lib: Library, x1: ArrayLike, x2: ArrayLike) -> Array:
     >>> ops.logaddexp(np.array([0.0]), 0.0)
     array([0.69314718])
     """
-    x1, x2 = lib.promote(lib.divide(x1, 1), lib.divide(x2, 1))
+    x1, x2 = lib.promote_float(x1, x2)
     gap = lib.negative(lib.abs(lib.subtract(x1, x2)))
     # Equal infinities have no difference; their sum is the infinity itself.
     gap = lib.where(lib.equal(x1, x2), lib.zeros_like(gap), gap)

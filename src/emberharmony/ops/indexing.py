@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from emberharmony.dtypes import bool_, float32, int64
+from emberharmony.dtypes import BOOL, INTEGER, bool_, compute_dtype, float32, int64, kind
+from emberharmony.guards.axes import plain_axis
+from emberharmony.guards.indexing import within
 from emberharmony.library import Library
 from emberharmony.registry import alias, op, primitive
 from emberharmony.typing import Array, ArrayLike, DTypeLike, Shape
@@ -99,24 +101,13 @@ def searchsorted(lib: Library, sorted_sequence: ArrayLike, values: ArrayLike, si
     """
 
 
-def _wrapped(lib: Library, indices: Array, length: int) -> Array:
-    """Indices from 0 from those that may count from the end."""
-    indices = lib.cast(indices, int64)
-    # Flattened places would hide an index that is too large in the next row. MLX is lazy: to look
-    # at the values would evaluate the whole graph, so there it stays the caller's affair.
-    if lib.name != "mlx" and math.prod(indices.shape):
-        low, high = (int(fold(indices)) for fold in (lib.min, lib.max))
-        if low < -length or high >= length:
-            wrong = low if low < -length else high
-            raise IndexError(f"index {wrong} is out of range for an axis of size {length}")
-    return lib.where(lib.less(indices, 0), lib.add(indices, length), indices)
-
-
 def _flat_places(lib: Library, indices: Array, lead: Sequence[int]) -> Array:
     """Row numbers, in an array of the leading sizes flattened, of index tuples on the last axis."""
+    if indices.shape[-1] != len(lead):
+        raise ValueError(f"index tuples of {indices.shape[-1]} numbers for {len(lead)} axes")
     total: Any = lib.zeros(indices.shape[:-1], int64)
     for i, length in enumerate(lead):
-        part = _wrapped(lib, indices[..., i], length)
+        part = within(lib, indices[..., i], length)
         total = lib.add(lib.multiply(total, length), part)
     return lib.ravel(total)
 
@@ -191,14 +182,14 @@ def put_along_axis(
     array([[1, 9]])
     """
     x, indices = lib.as_array(x), lib.as_array(indices)
-    along = axis % len(x.shape)
+    along = plain_axis(axis, len(x.shape))
     strides = [math.prod(x.shape[i + 1 :]) for i in range(len(x.shape))]
     grid = np.zeros((1,) * len(x.shape), np.int64)
     for i, stride in enumerate(strides):
         if i != along:
             line = np.arange(indices.shape[i]) * stride
             grid = grid + line.reshape([-1 if j == i else 1 for j in range(len(x.shape))])
-    places = lib.multiply(_wrapped(lib, indices, x.shape[along]), strides[along])
+    places = lib.multiply(within(lib, indices, x.shape[along]), strides[along])
     places = lib.add(places, lib.from_numpy(grid))
     new = lib.broadcast_to(lib.as_array(values, lib.dtype(x)), indices.shape)
     flat = lib.index_put(lib.ravel(x), lib.ravel(places), lib.ravel(new), mode)
@@ -220,11 +211,15 @@ def slice(
     """
     x = lib.as_array(x)
     by = [1] * len(starts) if steps is None else steps
+    if 0 in by:
+        raise ValueError("a slice has no step of 0")
+    if len(starts) > len(x.shape):
+        raise IndexError(f"{len(starts)} slices for {len(x.shape)} axes")
     key = [builtins.slice(*part) for part in zip(starts, stops, by, strict=True)]
     for axis, part in enumerate(key):
         if part.step < 0:
             places = np.arange(x.shape[axis])[part]
-            x = lib.take(x, lib.from_numpy(places), axis=axis)
+            x = lib.take(x, places, axis=axis)
             key[axis] = builtins.slice(None)
     return x[tuple(key)]
 
@@ -243,9 +238,14 @@ def one_hot(
     array([[0., 1., 0.]], dtype=float32)
     """
     x = lib.as_array(x)
-    places = lib.arange(num_classes, dtype=lib.dtype(x))
-    hot = lib.cast(lib.equal(lib.expand_dims(x, -1), places), dtype)
-    return hot if axis == -1 else lib.moveaxis(hot, -1, axis)
+    if num_classes < 0:
+        raise ValueError(f"there are no {num_classes} classes")
+    along = plain_axis(axis, len(x.shape) + 1)
+    # In types that hold every class: int64, or float32 at least.
+    own = lib.dtype(x)
+    wide = lib.cast(x, int64 if kind(own) in (BOOL, INTEGER) else compute_dtype(own))
+    hot = lib.cast(lib.equal(lib.expand_dims(wide, -1), lib.arange(num_classes, dtype=lib.dtype(wide))), dtype)
+    return lib.moveaxis(hot, -1, along)
 
 
 @op
@@ -279,9 +279,11 @@ def bincount(lib: Library, x: ArrayLike, weights: ArrayLike | None = None, minle
     array([1, 0, 2])
     """
     x = lib.ravel(x)
-    top = int(lib.to_numpy(lib.max(x))) + 1 if x.shape[0] else 0
+    low, top = (int(lib.to_numpy(f(x))) for f in (lib.min, lib.max)) if x.shape[0] else (0, -1)
+    if low < 0:
+        raise ValueError(f"bincount counts numbers from 0, received {low}")
     values = lib.ones(x.shape, int64) if weights is None else lib.as_array(weights)
-    zeros = lib.zeros((max(top, minlength),), lib.dtype(values))
+    zeros = lib.zeros((max(top + 1, minlength),), lib.dtype(values))
     return lib.index_put(zeros, lib.cast(x, int64), values, "add")
 
 
@@ -299,10 +301,13 @@ def unique(
     >>> ops.unique(np.array([3, 1, 3]), return_counts=True)
     (array([1, 3]), array([1, 2]))
     """
-    found: Any = np.unique(lib.on_host(x), return_index, return_inverse, return_counts, axis=axis)
-    if not (return_index or return_inverse or return_counts):
-        return lib.from_numpy(found)
-    return tuple(lib.from_numpy(np.asarray(part)) for part in found)
+    wanted: dict[str, Any] = {
+        "return_index": return_index,
+        "return_inverse": return_inverse,
+        "return_counts": return_counts,
+        "axis": axis,
+    }
+    return lib.by_host("unique", np.unique, lib.as_array(x), **wanted)
 
 
 @op

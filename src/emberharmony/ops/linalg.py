@@ -9,27 +9,24 @@ from typing import Any
 import numpy as np
 
 from emberharmony.dtypes import compute_dtype, float_for, real_dtype
+from emberharmony.guards.axes import plain_axes, reduced_axes
 from emberharmony.library import Library
 from emberharmony.registry import op, primitive
 from emberharmony.typing import Array, ArrayLike, Axis
 
 
-def _on_host(lib: Library, function: Any, *arrays: ArrayLike, **options: Any) -> Any:
+def _on_host(lib: Library, name: str, function: Any, *arrays: ArrayLike, **options: Any) -> Any:
     """Call a function of `numpy.linalg`, in float32 or wider, and bring the results back."""
-    known = [lib.as_array(a) for a in arrays]
-    answer = float_for(lib.dtype(lib.promote(*known)[0]))
-    wide = [lib.on_host(a).astype(compute_dtype(answer), copy=False) for a in known]
-    with np.errstate(all="ignore"):
-        found = function(*wide, **options)
-    return _brought_back(lib, found, answer)
-
-
-def _brought_back(lib: Library, found: Any, answer: np.dtype[Any]) -> Any:
-    if isinstance(found, tuple):
-        return tuple(_brought_back(lib, part, answer) for part in found)
-    made = lib.from_numpy(np.asarray(found))
-    narrowed = compute_dtype(answer) != answer and lib.dtype(made) == compute_dtype(answer)
-    return lib.cast(made, answer) if narrowed else made
+    known = lib.promote(*arrays)
+    answer = float_for(lib.dtype(known[0]))
+    inner = compute_dtype(answer)
+    found = lib.by_host(name, function, *(lib.cast(a, inner) for a in known), **options)
+    if inner == answer:
+        return found
+    parts = [
+        lib.cast(p, answer) if lib.dtype(p) == inner else p for p in (found if isinstance(found, tuple) else [found])
+    ]
+    return tuple(parts) if isinstance(found, tuple) else parts[0]
 
 
 @primitive
@@ -113,9 +110,7 @@ def tensordot(lib: Library, x1: ArrayLike, x2: ArrayLike, axes: Any = 2) -> Arra
     if isinstance(axes, int):
         first, second = list(range(r1 - axes, r1)), list(range(axes))
     else:
-        first, second = (
-            [a % r for a in ([v] if isinstance(v, int) else v)] for v, r in zip(axes, (r1, r2), strict=True)
-        )
+        first, second = (list(plain_axes(v, r)) for v, r in zip(axes, (r1, r2), strict=True))
     free1 = [i for i in range(r1) if i not in first]
     free2 = [i for i in range(r2) if i not in second]
     inner_size = int(np.prod([x1.shape[i] for i in first], dtype=np.int64))
@@ -173,7 +168,7 @@ def solve(lib: Library, a: ArrayLike, b: ArrayLike) -> Array:
     >>> ops.solve(2 * np.eye(2), np.ones(2))
     array([0.5, 0.5])
     """
-    return _on_host(lib, np.linalg.solve, a, b)
+    return _on_host(lib, "solve", np.linalg.solve, a, b)
 
 
 @op
@@ -183,7 +178,7 @@ def inv(lib: Library, x: ArrayLike) -> Array:
     >>> ops.inv(2 * np.eye(1))
     array([[0.5]])
     """
-    return _on_host(lib, np.linalg.inv, x)
+    return _on_host(lib, "inv", np.linalg.inv, x)
 
 
 @op
@@ -193,7 +188,7 @@ def pinv(lib: Library, x: ArrayLike, rcond: float | None = None) -> Array:
     >>> ops.pinv(np.array([[2.0], [0.0]]))
     array([[0.5, 0. ]])
     """
-    return _on_host(lib, np.linalg.pinv, x, rcond=rcond)
+    return _on_host(lib, "pinv", np.linalg.pinv, x, rcond=rcond)
 
 
 @op
@@ -203,7 +198,7 @@ def det(lib: Library, x: ArrayLike) -> Array:
     >>> ops.det(2 * np.eye(2))
     array(4.)
     """
-    return _on_host(lib, np.linalg.det, x)
+    return _on_host(lib, "det", np.linalg.det, x)
 
 
 @op
@@ -213,7 +208,7 @@ def slogdet(lib: Library, x: ArrayLike) -> tuple[Array, Array]:
     >>> ops.slogdet(np.eye(2))
     (array(1.), array(0.))
     """
-    return _on_host(lib, lambda m: tuple(np.linalg.slogdet(m)), x)
+    return _on_host(lib, "slogdet", lambda m: tuple(np.linalg.slogdet(m)), x)
 
 
 @op
@@ -223,7 +218,11 @@ def qr(lib: Library, x: ArrayLike, mode: str = "reduced") -> tuple[Array, Array]
     >>> ops.qr(np.eye(2))[1].shape
     (2, 2)
     """
-    return _on_host(lib, lambda m: tuple(np.linalg.qr(m, mode)), x)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    return _on_host(lib, "qr", _qr, x, mode=mode)
+
+
+def _qr(x: np.ndarray, mode: Any) -> tuple[np.ndarray, ...]:
+    return tuple(np.linalg.qr(x, mode))
 
 
 @op
@@ -234,8 +233,12 @@ def svd(lib: Library, x: ArrayLike, full_matrices: bool = True, compute_uv: bool
     array([1., 1.])
     """
     if not compute_uv:
-        return _on_host(lib, lambda m: np.linalg.svd(m, compute_uv=False), x)
-    return _on_host(lib, lambda m: tuple(np.linalg.svd(m, full_matrices)), x)
+        return _on_host(lib, "svdvals", np.linalg.svdvals, x)
+    return _on_host(lib, "svd", _svd, x, full_matrices=full_matrices)
+
+
+def _svd(x: np.ndarray, full_matrices: bool) -> tuple[np.ndarray, ...]:
+    return tuple(np.linalg.svd(x, full_matrices))
 
 
 @op
@@ -245,7 +248,7 @@ def cholesky(lib: Library, x: ArrayLike, upper: bool = False) -> Array:
     >>> ops.cholesky(4 * np.eye(1))
     array([[2.]])
     """
-    return _on_host(lib, np.linalg.cholesky, x, upper=upper)
+    return _on_host(lib, "cholesky", np.linalg.cholesky, x, upper=upper)
 
 
 @op
@@ -255,7 +258,11 @@ def lstsq(lib: Library, a: ArrayLike, b: ArrayLike, rcond: float | None = None) 
     >>> ops.lstsq(2 * np.eye(2), np.ones(2))
     array([0.5, 0.5])
     """
-    return _on_host(lib, lambda m, v: np.linalg.lstsq(m, v, rcond)[0], a, b)
+    return _on_host(lib, "lstsq", _lstsq, a, b, rcond=rcond)
+
+
+def _lstsq(a: np.ndarray, b: np.ndarray, rcond: float | None) -> np.ndarray:
+    return np.linalg.lstsq(a, b, rcond)[0]
 
 
 @op
@@ -265,7 +272,7 @@ def eig(lib: Library, x: ArrayLike) -> tuple[Array, Array]:
     >>> ops.eig(np.eye(1))[0]
     array([1.+0.j])
     """
-    return _on_host(lib, lambda m: tuple(_complex(v) for v in np.linalg.eig(m)), x)
+    return _on_host(lib, "eig", lambda m: tuple(_complex(v) for v in np.linalg.eig(m)), x)
 
 
 @op
@@ -275,7 +282,7 @@ def eigvals(lib: Library, x: ArrayLike) -> Array:
     >>> ops.eigvals(np.eye(1))
     array([1.+0.j])
     """
-    return _on_host(lib, lambda m: _complex(np.linalg.eigvals(m)), x)
+    return _on_host(lib, "eigvals", lambda m: _complex(np.linalg.eigvals(m)), x)
 
 
 def _complex(x: np.ndarray) -> np.ndarray:
@@ -289,7 +296,7 @@ def eigh(lib: Library, x: ArrayLike) -> tuple[Array, Array]:
     >>> ops.eigh(np.eye(1))[0]
     array([1.])
     """
-    return _on_host(lib, lambda m: tuple(np.linalg.eigh(m)), x)
+    return _on_host(lib, "eigh", lambda m: tuple(np.linalg.eigh(m)), x)
 
 
 @op
@@ -299,7 +306,7 @@ def eigvalsh(lib: Library, x: ArrayLike) -> Array:
     >>> ops.eigvalsh(np.eye(1))
     array([1.])
     """
-    return _on_host(lib, np.linalg.eigvalsh, x)
+    return _on_host(lib, "eigvalsh", np.linalg.eigvalsh, x)
 
 
 @op
@@ -371,7 +378,7 @@ def norm(  # noqa: D417
     x = lib.as_array(x)
     answer = float_for(lib.dtype(x))
     wide = lib.cast(x, compute_dtype(answer))
-    axes = _norm_axes(axis, len(x.shape))
+    axes = reduced_axes(axis, len(x.shape))
     matrix = len(axes) == 2 and not isinstance(axis, int | np.integer)
     if ord is None or ord == "fro" or (ord == 2 and not matrix):
         found = lib.sqrt(lib.sum(lib.square(lib.abs(wide)), axis, keepdims))
@@ -380,12 +387,6 @@ def norm(  # noqa: D417
     else:
         found = _vector_norm(lib, lib.abs(wide), ord, axis, keepdims)
     return lib.cast(found, real_dtype(answer))
-
-
-def _norm_axes(axis: Axis, rank: int) -> list[int]:
-    if axis is None:
-        return list(range(rank))
-    return [int(axis)] if isinstance(axis, int | np.integer) else list(axis)
 
 
 def _vector_norm(lib: Library, x: Array, order: Any, axis: Axis, keepdims: bool) -> Array:
@@ -411,4 +412,4 @@ def _matrix_norm(lib: Library, x: Array, order: Any, axes: tuple[int, int], keep
         found = (lib.max if order > 0 else lib.min)(sums, -1)
     else:
         raise ValueError(f"no norm of order {order!r} for matrices")
-    return lib.expand_dims(found, sorted(a % len(x.shape) for a in axes)) if keepdims else found
+    return lib.expand_dims(found, sorted(axes)) if keepdims else found

@@ -10,13 +10,16 @@ from emberharmony.registry import op
 from emberharmony.typing import Array, ArrayLike, Pairs
 
 
-def per_axis(value: int | Sequence[int], count: int) -> list[int]:
-    """One number for each space axis.
+def per_axis(value: int | Sequence[int], count: int, least: int = 1) -> list[int]:
+    """One number for each space axis, at least `least`.
 
     >>> per_axis(2, 3)
     [2, 2, 2]
     """
-    return [value] * count if isinstance(value, int) else [int(v) for v in value]
+    made = [value] * count if isinstance(value, int) else [int(v) for v in value]
+    if len(made) != count or any(v < least for v in made):
+        raise ValueError(f"{count} numbers of at least {least} are needed, received {value}")
+    return made
 
 
 def pad_pairs(padding: int | Pairs, count: int) -> list[tuple[int, int]]:
@@ -41,6 +44,13 @@ def _pad_space(lib: Library, x: Array, pairs: Pairs, value: Any = 0) -> Array:
     key = [slice(None)] * lead
     key += [slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(pairs, grown.shape[lead:], strict=True)]
     return grown[tuple(key)]
+
+
+def fits(x: Array, window: Sequence[int], pairs: Pairs, dilation: Sequence[int]) -> bool:
+    """Whether a window fits at least once along every space axis."""
+    sizes = x.shape[len(x.shape) - len(window) :]
+    parts = zip(sizes, window, pairs, dilation, strict=True)
+    return all(size + before + after >= (width - 1) * apart + 1 for size, width, (before, after), apart in parts)
 
 
 def _steps(size: int, window: int, stride: int, dilation: int) -> int:
@@ -149,7 +159,7 @@ def conv_transpose(
     turned = lib.swapaxes(lib.reshape(w, shape), 1, 2)
     turned = lib.reshape(turned, (groups * w.shape[1], w.shape[0] // groups, *window))
     turned = lib.flip(turned, list(range(2, 2 + count))) if count else turned
-    more = per_axis(output_padding, count)
+    more = per_axis(output_padding, count, 0)
     pairs = [
         ((k - 1) * d - before, (k - 1) * d - after + extra)
         for k, d, (before, after), extra in zip(window, by, pad_pairs(padding, count), more, strict=True)
@@ -239,10 +249,12 @@ def average_pool(
     >>> ops.average_pool(np.arange(4.0).reshape(1, 1, 4), [2])
     array([[[0.5, 2.5]]])
     """
-    x = lib.divide(x, 1)
+    (x,) = lib.promote_float(x)
+    answer = lib.dtype(x)
+    x = lib.cast(x, compute_dtype(answer))
     by = list(kernel) if strides is None else strides
     total = lib.reduce_window(x, kernel, by, 1, padding, "sum")
     if count_include_pad:
-        return lib.divide(total, math.prod(kernel))
+        return lib.cast(lib.divide(total, math.prod(kernel)), answer)
     ones = lib.ones(x.shape[-len(kernel) :], lib.dtype(x))
-    return lib.divide(total, lib.reduce_window(ones, kernel, by, 1, padding, "sum"))
+    return lib.cast(lib.divide(total, lib.reduce_window(ones, kernel, by, 1, padding, "sum")), answer)

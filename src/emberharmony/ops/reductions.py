@@ -9,17 +9,17 @@ import builtins
 import numpy as np
 
 from emberharmony.dtypes import as_dtype, compute_dtype, float_for, int64, real_dtype
+from emberharmony.guards.axes import reduced_axes
+from emberharmony.guards.folds import kept_shape
 from emberharmony.library import Library
+from emberharmony.ops.creation import exact
 from emberharmony.registry import alias, op, primitive
 from emberharmony.typing import Array, ArrayLike, Axis, DTypeLike
 
 
 def _axes(ndim: int, axis: Axis) -> tuple[int, ...]:
     """The axes as numbers from 0, sorted."""
-    if axis is None:
-        return tuple(range(ndim))
-    wanted = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
-    return tuple(sorted(int(a) % builtins.max(ndim, 1) for a in wanted))
+    return tuple(sorted(reduced_axes(axis, ndim)))
 
 
 def _count(x: Array, axis: Axis) -> int:
@@ -230,9 +230,11 @@ def nanmean(lib: Library, x: ArrayLike, axis: Axis = None, keepdims: bool = Fals
     >>> ops.nanmean(np.array([1.0, np.nan]))
     array(1.)
     """
-    x = lib.divide(x, 1)
-    present = lib.cast(lib.logical_not(lib.isnan(x)), lib.dtype(x))
-    return lib.divide(lib.nansum(x, axis, keepdims), lib.sum(present, axis, keepdims))
+    (x,) = lib.promote_float(x)
+    answer = lib.dtype(x)
+    wide = lib.cast(x, compute_dtype(answer))
+    present = lib.cast(lib.logical_not(lib.isnan(wide)), lib.dtype(wide))
+    return lib.cast(lib.divide(lib.nansum(wide, axis, keepdims), lib.sum(present, axis, keepdims)), answer)
 
 
 @op
@@ -244,14 +246,19 @@ def average(lib: Library, x: ArrayLike, axis: Axis = None, weights: ArrayLike | 
     """
     if weights is None:
         return lib.mean(x, axis)
-    x, shares = lib.promote(lib.divide(x, 1), lib.divide(weights, 1))
+    x, shares = lib.promote_float(x, weights)
+    answer = lib.dtype(x)
+    x, shares = (lib.cast(v, compute_dtype(answer)) for v in (x, shares))
     if len(shares.shape) == 1 and len(x.shape) > 1:
-        (along,) = _axes(len(x.shape), axis)
+        axes = _axes(len(x.shape), axis)
+        if len(axes) != 1:
+            raise ValueError(f"a vector of weights belongs to one axis, received axis={axis}")
+        (along,) = axes
         shape = [1] * len(x.shape)
         shape[along] = -1
         shares = lib.reshape(shares, shape)
     shares = lib.broadcast_to(shares, x.shape)
-    return lib.divide(lib.sum(lib.multiply(x, shares), axis), lib.sum(shares, axis))
+    return lib.cast(lib.divide(lib.sum(lib.multiply(x, shares), axis), lib.sum(shares, axis)), answer)
 
 
 @op
@@ -268,14 +275,23 @@ def quantile(
     >>> ops.quantile(np.array([1.0, 2.0, 3.0]), 0.25)
     array(1.5)
     """
-    x = lib.divide(x, 1)
+    (x,) = lib.promote_float(x)
     axes = _axes(len(x.shape), axis)
-    kept = [1 if i in axes else n for i, n in enumerate(x.shape)]
+    fractions = exact(lib, q).astype(np.float64)
+    if not ((fractions >= 0) & (fractions <= 1)).all():
+        raise ValueError(f"quantiles are from 0 to 1, received {fractions.tolist()}")
+    if method not in _METHODS:
+        raise ValueError(f"unknown quantile method {method!r}; known: {', '.join(_METHODS)}")
+    shape = kept_shape(x.shape, axes, keepdims)
+    if not _count(x, axis):
+        return lib.full((*fractions.shape, *shape), float("nan"), lib.dtype(x))
     ordered = lib.sort(_axes_last(lib, x, axes), axis=-1)
-    fractions = np.asarray(lib.to_numpy(q), np.float64)
     parts = [_one_quantile(lib, ordered, float(f), method) for f in fractions.ravel()]
-    shape = kept if keepdims else [n for i, n in enumerate(x.shape) if i not in axes]
-    return lib.reshape(lib.stack(parts), (*fractions.shape, *shape))
+    made = lib.stack(parts) if parts else lib.zeros((0, *shape), lib.dtype(x))
+    return lib.reshape(made, (*fractions.shape, *shape))
+
+
+_METHODS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
 def _axes_last(lib: Library, x: Array, axes: tuple[int, ...]) -> Array:
@@ -287,17 +303,24 @@ def _axes_last(lib: Library, x: Array, axes: tuple[int, ...]) -> Array:
 
 def _one_quantile(lib: Library, ordered: Array, fraction: float, method: str) -> Array:
     last = ordered.shape[-1] - 1
-    exact = fraction * last
-    low, high = int(np.floor(exact)), int(np.ceil(exact))
-    sides = [lib.take(ordered, lib.as_array(i), axis=-1) for i in (low, high)]
-    share = {"linear": exact - low, "lower": 0.0, "higher": 1.0, "midpoint": 0.5 * (high != low)}
-    share["nearest"] = float(np.round(exact) == high)
-    if method not in share:
-        raise ValueError(f"unknown quantile method {method!r}; known: {', '.join(share)}")
-    result = lib.add(sides[0], lib.multiply(lib.subtract(sides[1], sides[0]), share[method]))
+    place = fraction * last
+    low, high = int(np.floor(place)), int(np.ceil(place))
+    share = {"linear": place - low, "lower": 0.0, "higher": 1.0, "midpoint": 0.5 * (high != low)}
+    share["nearest"] = float(np.round(place) == high)
+    result = _between(lib, lib.take(ordered, low, axis=-1), lib.take(ordered, high, axis=-1), share[method])
     # NaN sorts last; one of them makes every quantile NaN.
-    final = lib.take(ordered, lib.as_array(last), axis=-1)
+    final = lib.take(ordered, last, axis=-1)
     return lib.where(lib.isnan(final), final, result)
+
+
+def _between(lib: Library, low: Array, high: Array, share: float) -> Array:
+    """A value between two, which do not come near overflow, nor meet when they are infinite."""
+    if share in (0.0, 1.0):
+        return high if share else low
+    answer = lib.dtype(low)
+    below, above = (lib.cast(v, compute_dtype(answer)) for v in (low, high))
+    mixed = lib.add(lib.multiply(below, 1.0 - share), lib.multiply(above, share))
+    return lib.where(lib.equal(low, high), low, lib.cast(mixed, answer))
 
 
 @op

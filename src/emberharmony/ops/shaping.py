@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from emberharmony.guards.axes import axis_tuple, plain_axes, plain_axis
 from emberharmony.library import Library
 from emberharmony.registry import alias, op, primitive
 from emberharmony.typing import Array, ArrayLike, Axis, Pairs, Shape
@@ -110,6 +111,8 @@ def hstack(lib: Library, xs: Sequence[ArrayLike]) -> Array:
     array([1, 2, 3])
     """
     arrays = [lib.as_array(x) for x in xs]
+    if not arrays:
+        raise ValueError("there is nothing to join")
     arrays = [lib.reshape(a, (1,)) if len(a.shape) == 0 else a for a in arrays]
     return lib.concatenate(arrays, 0 if len(arrays[0].shape) == 1 else 1)
 
@@ -122,8 +125,10 @@ def swapaxes(lib: Library, x: ArrayLike, axis1: int, axis2: int) -> Array:
     (4, 3, 2)
     """
     x = lib.as_array(x)
-    order = list(range(len(x.shape)))
-    order[axis1], order[axis2] = order[axis2], order[axis1]
+    rank = len(x.shape)
+    one, two = plain_axis(axis1, rank), plain_axis(axis2, rank)
+    order = list(range(rank))
+    order[one], order[two] = two, one
     return lib.transpose(x, order)
 
 
@@ -141,7 +146,9 @@ def moveaxis(
     """
     x = lib.as_array(x)
     rank = len(x.shape)
-    from_, to = ([v % rank for v in ([a] if isinstance(a, int) else a)] for a in (source, destination))
+    from_, to = (plain_axes(a, rank) for a in (source, destination))
+    if len(from_) != len(to):
+        raise ValueError(f"{len(from_)} axes cannot move to {len(to)} places")
     order = [i for i in range(rank) if i not in from_]
     for place, axis in sorted(zip(to, from_, strict=True)):
         order.insert(place, axis)
@@ -156,17 +163,10 @@ def expand_dims(lib: Library, x: ArrayLike, axis: int | Sequence[int]) -> Array:
     (1, 2)
     """
     x = lib.as_array(x)
-    wanted = [axis] if isinstance(axis, int | np.integer) else list(axis)
-    rank = len(x.shape) + len(wanted)
-    places = [_checked_axis(a, rank) for a in wanted]
+    rank = len(x.shape) + len(axis_tuple(axis))
+    places = plain_axes(axis, rank)
     old = iter(x.shape)
     return lib.reshape(x, tuple(1 if i in places else next(old) for i in range(rank)))
-
-
-def _checked_axis(axis: int, rank: int) -> int:
-    if not -rank <= axis < rank:
-        raise ValueError(f"axis {axis} is out of range for {rank} axes")
-    return int(axis) % rank
 
 
 @op
@@ -180,8 +180,7 @@ def squeeze(lib: Library, x: ArrayLike, axis: Axis = None) -> Array:
     rank = len(x.shape)
     if axis is None:
         return lib.reshape(x, tuple(n for n in x.shape if n != 1))
-    wanted = [axis] if isinstance(axis, int | np.integer) else list(axis)
-    places = [_checked_axis(a, rank) for a in wanted]
+    places = plain_axes(axis, rank)
     for place in places:
         if x.shape[place] != 1:
             raise ValueError(f"cannot squeeze axis {place} of shape {tuple(x.shape)}: not 1")
@@ -210,6 +209,8 @@ def tile(lib: Library, x: ArrayLike, repeats: int | Sequence[int]) -> Array:
     """
     x = lib.as_array(x)
     counts = [repeats] if isinstance(repeats, int | np.integer) else [int(r) for r in repeats]
+    if any(c < 0 for c in counts):
+        raise ValueError(f"an array is repeated at least 0 times, received {counts}")
     rank = max(len(counts), len(x.shape))
     counts = [1] * (rank - len(counts)) + counts
     sizes = [1] * (rank - len(x.shape)) + list(x.shape)
@@ -226,10 +227,10 @@ def repeat(lib: Library, x: ArrayLike, repeats: int | Sequence[int], axis: int |
     array([1, 1, 2, 2])
     """
     x = lib.ravel(x) if axis is None else lib.as_array(x)
-    along = 0 if axis is None else axis
+    along = 0 if axis is None else plain_axis(axis, len(x.shape))
     counts = lib.to_numpy(repeats) if lib.is_array(repeats) else np.asarray(repeats)
     places = np.repeat(np.arange(x.shape[along]), counts)
-    return lib.take(x, lib.from_numpy(places), axis=along)
+    return lib.take(x, places, axis=along)
 
 
 @op
@@ -242,6 +243,7 @@ def split(lib: Library, x: ArrayLike, num_or_sizes: int | Sequence[int], axis: i
     [array([0, 1]), array([2, 3])]
     """
     x = lib.as_array(x)
+    axis = plain_axis(axis, len(x.shape))
     length = x.shape[axis]
     if isinstance(num_or_sizes, int | np.integer):
         count = int(num_or_sizes)
@@ -260,7 +262,8 @@ def _cut(x: Array, cuts: Sequence[int], axis: int) -> list[Array]:
     parts: list[Array] = []
     for low, high in itertools.pairwise(bounds):
         key = [slice(None)] * rank
-        key[axis] = slice(low, max(low, high))
+        start, stop, _ = slice(low, high).indices(length)
+        key[axis] = slice(start, max(start, stop))
         parts.append(x[tuple(key)])
     return parts
 
@@ -273,9 +276,12 @@ def array_split(lib: Library, x: ArrayLike, indices_or_sections: int | Sequence[
     [array([0, 1]), array([2])]
     """
     x = lib.as_array(x)
+    axis = plain_axis(axis, len(x.shape))
     if not isinstance(indices_or_sections, int | np.integer):
         return _cut(x, [int(v) for v in indices_or_sections], axis)
     count = int(indices_or_sections)
+    if count < 1:
+        raise ValueError(f"cannot cut into {count} parts")
     each, longer = divmod(x.shape[axis], count)
     cuts = np.cumsum([each + 1] * longer + [each] * (count - longer))[:-1].tolist()
     return _cut(x, cuts, axis)
@@ -289,10 +295,11 @@ def unstack(lib: Library, x: ArrayLike, num: int | None = None, axis: int = 0) -
     [array([1, 2]), array([3, 4])]
     """
     x = lib.as_array(x)
+    axis = plain_axis(axis, len(x.shape))
     length = x.shape[axis]
     if num is not None and num != length:
         raise ValueError(f"axis {axis} has {length} elements, not {num}")
-    return [lib.take(x, lib.as_array(i), axis=axis) for i in range(length)]
+    return [lib.take(x, i, axis=axis) for i in range(length)]
 
 
 @op
@@ -303,12 +310,9 @@ def flip(lib: Library, x: ArrayLike, axis: Axis = None) -> Array:
     array([3, 2, 1])
     """
     x = lib.as_array(x)
-    rank = len(x.shape)
-    wanted = range(rank) if axis is None else [axis] if isinstance(axis, int) else axis
-    places = {_checked_axis(a, rank) for a in wanted}
-    for place in sorted(places):
+    for place in plain_axes(axis, len(x.shape)):
         backwards = np.arange(x.shape[place])[::-1]
-        x = lib.take(x, lib.from_numpy(backwards), axis=place)
+        x = lib.take(x, backwards, axis=place)
     return x
 
 
@@ -324,9 +328,9 @@ def roll(lib: Library, x: ArrayLike, shift: int | Sequence[int], axis: int | Seq
         return lib.reshape(lib.roll(lib.ravel(x), shift, 0), x.shape)
     axes = [axis] if isinstance(axis, int) else list(axis)
     shifts = [shift] * len(axes) if isinstance(shift, int) else list(shift)
-    for by, along in zip(shifts, axes, strict=True):
+    for by, along in zip(shifts, [plain_axis(a, len(x.shape)) for a in axes], strict=True):
         places = np.roll(np.arange(x.shape[along]), by)
-        x = lib.take(x, lib.from_numpy(places), axis=along)
+        x = lib.take(x, places, axis=along)
     return x
 
 
@@ -339,6 +343,7 @@ def rot90(lib: Library, x: ArrayLike, k: int = 1, axes: tuple[int, int] = (0, 1)
            [1, 3]])
     """
     x = lib.as_array(x)
+    plain_axes(axes, len(x.shape))
     for _ in range(k % 4):
         x = lib.flip(lib.swapaxes(x, *axes), axes[0])
     return x
@@ -388,7 +393,7 @@ def pad(  # noqa: D417
             continue
         if mode != "constant":
             places = _padded_places(x.shape[axis], before, after, mode)
-            x = lib.take(x, lib.from_numpy(places), axis=axis)
+            x = lib.take(x, places, axis=axis)
             continue
         low, high = (
             lib.full((*x.shape[:axis], n, *x.shape[axis + 1 :]), constant_values, lib.dtype(x)) for n in (before, after)
@@ -411,13 +416,9 @@ def sliding_window_view(
            [1, 2]])
     """
     x = lib.as_array(x)
-    windows = [window_shape] if isinstance(window_shape, int | np.integer) else list(window_shape)
-    along_all = range(len(windows)) if axis is None else [axis] if isinstance(axis, int) else axis
-    axes = list(along_all)
-    for width, along in zip(windows, [a % len(x.shape) for a in axes], strict=True):
-        starts = x.shape[along] - width + 1
-        if starts < 1:
-            raise ValueError(f"window {width} is longer than axis {along} of size {x.shape[along]}")
-        places = np.arange(starts)[:, None] + np.arange(width)
-        x = lib.moveaxis(lib.take(x, lib.from_numpy(places), axis=along), along + 1, -1)
+    windows = axis_tuple(window_shape)
+    axes = plain_axes(range(len(windows)) if axis is None else axis, len(x.shape))
+    for width, along in zip(windows, axes, strict=True):
+        places = np.arange(x.shape[along] - width + 1)[:, None] + np.arange(width)
+        x = lib.moveaxis(lib.take(x, places, axis=along), along + 1, -1)
     return x

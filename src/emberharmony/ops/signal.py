@@ -13,8 +13,8 @@ from emberharmony.typing import Array, ArrayLike
 
 def _on_host(lib: Library, function: Any, x: ArrayLike, *options: Any) -> Array:
     x = lib.as_array(x)
-    wide = compute_dtype(float_for(lib.dtype(x)))
-    return lib.from_numpy(function(lib.on_host(x).astype(wide, copy=False), *options))
+    wide = lib.cast(x, compute_dtype(float_for(lib.dtype(x))))
+    return lib.by_host(function.__name__, lambda v: function(v, *options), wide)
 
 
 @op

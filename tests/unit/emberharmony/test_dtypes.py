@@ -82,13 +82,46 @@ def test_integers_wrap(name):
     lib = library(name)
     x = lib.from_numpy(np.array([127, -128], np.int8))
     np.testing.assert_array_equal(lib.to_numpy(lib.add(x, 1)), [-128, -127])
-    np.testing.assert_array_equal(lib.to_numpy(lib.add(x, 257)), [-128, -127])
     np.testing.assert_array_equal(lib.to_numpy(lib.negative(x)), [-127, -128])
     np.testing.assert_array_equal(lib.to_numpy(lib.floor_divide(x, -1)), [-127, -128])
     np.testing.assert_array_equal(lib.to_numpy(lib.mod(x, -1)), [0, 0])
     np.testing.assert_array_equal(lib.to_numpy(lib.power(lib.as_array([2, -1, 3]), -1)), [0, -1, 0])
     np.testing.assert_array_equal(lib.to_numpy(lib.left_shift(x, 8)), [0, 0])
     np.testing.assert_array_equal(lib.to_numpy(lib.right_shift(x, 9)), [0, -1])
+
+
+def test_integers_that_an_array_cannot_hold_are_refused(name):
+    lib = library(name)
+    x = lib.from_numpy(np.array([127, -128], np.int8))
+    for call in (lib.add, lib.multiply, lib.maximum, lambda a, b: lib.where(True, a, b), lib.full_like):
+        with pytest.raises(OverflowError, match="257 is out of range for int8"):
+            call(x, 257)
+    with pytest.raises(OverflowError, match="300 is out of range for int8"):
+        lib.full((), 300, "int8")
+    with pytest.raises(OverflowError, match="300 is out of range for uint8"):
+        lib.convert_to_tensor([1, 300], "uint8")
+
+
+def test_comparisons_with_scalars_are_exact(name):
+    lib = library(name)
+    x = lib.from_numpy(np.array([0, 200, 255], np.uint8))
+    for op, value, want in (
+        ("less", 300, [True] * 3),
+        ("greater", 300, [False] * 3),
+        ("equal", -1, [False] * 3),
+        ("not_equal", -1, [True] * 3),
+        ("greater_equal", -1, [True] * 3),
+        ("less", 200.5, [True, True, False]),
+        ("equal", 200.0, [False, True, False]),
+        ("less", float("nan"), [False] * 3),
+        ("less_equal", float("inf"), [True] * 3),
+    ):
+        assert lib.to_numpy(getattr(lib, op)(x, value)).tolist() == want, (op, value)
+    assert lib.to_numpy(lib.less(300, x)).tolist() == [False] * 3
+    large = lib.from_numpy(np.array([16777216, 16777217]))
+    assert lib.to_numpy(lib.equal(large, 16777217.0)).tolist() == [False, True]
+    assert lib.to_numpy(lib.clip(x, -1, 300)).tolist() == [0, 200, 255]
+    assert lib.to_numpy(lib.one_hot(x, 256))[:, [0, 200, 255]].tolist() == np.eye(3).tolist()
 
 
 def test_float64_scalars_keep_their_digits(name):

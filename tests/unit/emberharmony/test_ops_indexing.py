@@ -146,7 +146,7 @@ SAMPLES = [
     row("view", (V, "uint16"), lambda x, d: x.astype(np.float16).view(np.uint16), ("float16",)),
     row("copy", (V,), lambda x: x, ALL),
     row("full", ((2, 3), 1.5, "float16"), lambda *_: np.full((2, 3), 1.5), ("float32",)),
-    row("full", ((), 300, "int8"), lambda *_: np.array(44), ("float32",)),
+    row("full", ((), 100, "int8"), lambda *_: np.array(100), ("float32",)),
     row("full_like", (V, 2), lambda x, v: np.full_like(x, v), NUMBERS),
     row("zeros_like", (V,), np.zeros_like, ALL),
     row("ones_like", (V,), np.ones_like, ALL),

@@ -2,8 +2,10 @@
 
 from emberharmony.backends.mlx import arrays, elementwise, reductions
 from emberharmony.backends.mlx.base import (
+    LOOKS_AT_INDICES,
     NAME,
     NATIVE,
+    by_host,
     dtype,
     from_numpy,
     is_array,
@@ -11,12 +13,15 @@ from emberharmony.backends.mlx.base import (
     native_dtype,
     supports,
     to_numpy,
+    values,
 )
 
 __all__ = [
+    "LOOKS_AT_INDICES",
     "NAME",
     "NATIVE",
     "arrays",
+    "by_host",
     "dtype",
     "elementwise",
     "from_numpy",
@@ -26,4 +31,5 @@ __all__ = [
     "reductions",
     "supports",
     "to_numpy",
+    "values",
 ]

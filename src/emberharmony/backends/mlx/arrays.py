@@ -1,4 +1,4 @@
-"""Shapes, indices, sorting, products, random numbers, devices and gradients."""
+"""Shapes, indices, sorting, products, devices and gradients."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,16 +14,14 @@ from emberharmony.backends.mlx.base import (
     is_float,
     meet,
     native,
-    native_dtype,
     to_numpy,
+    values,
     widened,
 )
 from emberharmony.backends.numpy import arrays as host
-from emberharmony.dtypes import float32
 from emberharmony.errors import UnsupportedOpError
 from emberharmony.hosting import note_host_step
-from emberharmony.seeding import SEED
-from emberharmony.typing import ArrayLike, DTypeLike, Pairs, Shape
+from emberharmony.typing import ArrayLike, Pairs, Shape
 
 Array = mx.array
 
@@ -59,18 +57,12 @@ def concatenate(xs: Sequence[ArrayLike], axis: int | None = 0) -> Array:
     return mx.concatenate(meet(*(as_mlx(x) for x in xs)), axis=axis)
 
 
-def _places(indices: ArrayLike, length: int) -> Array:
-    """Indices from 0."""
-    places = as_mlx(indices).astype(mx.int64)
-    return mx.where(places < 0, places + length, places)
-
-
 @native
 def take(x: ArrayLike, indices: ArrayLike, axis: int | None = None) -> Array:
-    """Elements at indices; MLX does not notice one that is out of range."""
+    """Elements at indices, which are within the axis."""
     x = as_mlx(x)
     x, along = (x.reshape(-1), 0) if axis is None else (x, axis)
-    return mx.take(x, _places(indices, x.shape[along]), axis=along)
+    return mx.take(x, mx.stop_gradient(as_mlx(indices)), axis=along)
 
 
 @native
@@ -78,7 +70,7 @@ def take_along_axis(x: ArrayLike, indices: ArrayLike, axis: int | None = None) -
     """Elements an index array points at."""
     x = as_mlx(x)
     x, along = (x.reshape(-1), 0) if axis is None else (x, axis)
-    return mx.take_along_axis(x, _places(indices, x.shape[along]), axis=along)
+    return mx.take_along_axis(x, mx.stop_gradient(as_mlx(indices)), axis=along)
 
 
 _AT = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
@@ -89,12 +81,10 @@ _BOOL = {"add": "max", "mul": "min"}
 def index_put(x: ArrayLike, indices: ArrayLike, values: ArrayLike, mode: str | None = None) -> Array:
     """Rows replaced or combined, in a copy."""
     x = mx.array(as_mlx(x))
-    places, new = as_mlx(indices), as_mlx(values).astype(x.dtype)
+    places, new = mx.stop_gradient(as_mlx(indices)), as_mlx(values)
     if mode is None:
         x[places] = new
         return x
-    if mode not in _AT:
-        raise ValueError(f"mode is None, {', '.join(_AT)}, received {mode!r}")
     if x.dtype == mx.bool_:
         done = index_put(x.astype(mx.uint8), places, new.astype(mx.uint8), _BOOL.get(mode, mode))
         return done.astype(mx.bool_)
@@ -166,6 +156,63 @@ def einsum(subscripts: str, *operands: ArrayLike) -> Array:
     return from_numpy(host.einsum(subscripts, *(to_numpy(a) for a in arrays)))
 
 
+def _fourier(name: str, x: ArrayLike, *options: Any) -> Array:
+    """A Fourier transform in complex64, the only complex type of MLX.
+
+    NumPy computes it, whose sums are closer to the truth; MLX's own gives the gradient, and serves inside `mx.compile`.
+    """
+    x = as_float(x)
+    if x.dtype == mx.float64:
+        raise UnsupportedOpError(f"{name} of float64", "mlx", "cast it to float32, or use numpy")
+    wide = widened(x)
+
+    def transform(a: mx.array) -> mx.array:
+        return getattr(mx.fft, name)(a, *options)
+
+    if values(wide) is None:
+        return transform(wide)
+    note_host_step()
+    hosted: Any = mx.custom_function(lambda a: from_numpy(getattr(np.fft, name)(to_numpy(a), *options)))
+    hosted.vjp(lambda primal, gradient, _: mx.vjp(transform, [primal], [gradient])[1][0])
+    return hosted(wide)
+
+
+@native
+def fft(x: ArrayLike, n: int | None = None, axis: int = -1) -> Array:
+    """Fourier transform."""
+    return _fourier("fft", x, n, axis)
+
+
+@native
+def ifft(x: ArrayLike, n: int | None = None, axis: int = -1) -> Array:
+    """Inverse Fourier transform."""
+    return _fourier("ifft", x, n, axis)
+
+
+@native
+def rfft(x: ArrayLike, n: int | None = None, axis: int = -1) -> Array:
+    """Fourier transform of real numbers."""
+    return _fourier("rfft", x, n, axis)
+
+
+@native
+def irfft(x: ArrayLike, n: int | None = None, axis: int = -1) -> Array:
+    """Inverse of rfft."""
+    return _fourier("irfft", x, n, axis)
+
+
+@native
+def fft2(x: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1)) -> Array:
+    """Fourier transform over two axes."""
+    return _fourier("fft2", x, s, axes)
+
+
+@native
+def ifft2(x: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1)) -> Array:
+    """Inverse of fft2."""
+    return _fourier("ifft2", x, s, axes)
+
+
 @native
 def conv(
     x: ArrayLike,
@@ -178,14 +225,15 @@ def conv(
     """Convolution: MLX's own, with channels last, where it has one, else the default body."""
     from emberharmony.declared import DECLARED
     from emberharmony.library import library
-    from emberharmony.ops.nn import pad_pairs, per_axis
+    from emberharmony.ops.nn import fits, pad_pairs, per_axis
 
     x, w = meet(x, w)
     count = x.ndim - 2
     pairs = pad_pairs(padding, count)
-    # In groups MLX convolves neither volumes nor float64, and says so only when evaluated.
-    most = 3 if groups == 1 else 0 if x.dtype == mx.float64 else 2
+    # MLX convolves neither float64 nor, in groups, volumes, and says so only when evaluated.
+    most = 0 if x.dtype == mx.float64 else 3 if groups == 1 else 2
     known = is_float(x) and 1 <= count <= most and x.size and w.size
+    known = known and w.ndim == x.ndim and fits(x, w.shape[2:], pairs, per_axis(dilation, count))
     if not known or any(n < 0 for pair in pairs for n in pair):
         return DECLARED["conv"](library("mlx"), x, w, strides, padding, dilation, groups)
     done = mx.conv_general(
@@ -197,54 +245,6 @@ def conv(
         groups=groups,
     )
     return mx.moveaxis(done, -1, 1).astype(x.dtype)
-
-
-_keys: dict[int, Array] = {}
-
-
-def _key(seed: int | None) -> Array | None:
-    """The key of one seed, or the next of the shared ones; without any seed MLX's own."""
-    if seed is not None:
-        return mx.random.key(int(seed))
-    if SEED.value is None:
-        return None
-    with SEED.lock:
-        if SEED.number not in _keys:
-            _keys.clear()
-            _keys[SEED.number] = mx.random.key(SEED.value)
-        following, now = mx.random.split(_keys[SEED.number])
-        mx.eval(following, now)
-        _keys[SEED.number] = following
-    return now
-
-
-@native
-def random_uniform(
-    shape: Shape,
-    minval: float = 0.0,
-    maxval: float = 1.0,
-    dtype: DTypeLike = float32,
-    seed: int | None = None,
-) -> Array:
-    """Uniformly distributed."""
-    drawn = mx.random.uniform(minval, maxval, [int(n) for n in shape], key=_key(seed))
-    made = drawn.astype(native_dtype(dtype))
-    # Rounding to a narrow dtype may reach the upper end, which is not included.
-    low = mx.full(made.shape, minval, made.dtype)
-    return mx.where(made >= maxval, low, made) if maxval > minval else made
-
-
-@native
-def random_normal(
-    shape: Shape,
-    mean: float = 0.0,
-    stddev: float = 1.0,
-    dtype: DTypeLike = float32,
-    seed: int | None = None,
-) -> Array:
-    """Normally distributed."""
-    drawn = mx.random.normal([int(n) for n in shape], key=_key(seed))
-    return (drawn * stddev + mean).astype(native_dtype(dtype))
 
 
 @native
@@ -279,6 +279,11 @@ def gradients(target: Callable[..., Array] | Array, xs: Any) -> Any:
         return mx.sum(function(*values))
 
     # MLX gives a bare array, not a tuple, for a single argument.
-    found = mx.grad(total, argnums=list(range(len(arrays))))(*arrays)
+    try:
+        found = mx.grad(total, argnums=list(range(len(arrays))))(*arrays)
+    except RuntimeError as error:
+        if "not implemented" not in str(error):
+            raise
+        raise UnsupportedOpError("the gradient of an operation", "mlx", f"MLX says {error}; use torch") from error
     parts = [found] if isinstance(found, Array) else list(found)
     return parts[0] if single else parts

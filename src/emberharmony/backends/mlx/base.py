@@ -6,19 +6,25 @@ from typing import Any, TypeVar
 import mlx.core as mx
 import numpy as np
 
+from emberharmony.cotangents import pulled_back
 from emberharmony.dtypes import (
     as_dtype,
     bfloat16,
+    canonical,
+    checked_scalar,
     compute_dtype,
     float64,
     float_for,
     is_scalar,
+    plain_array,
     result_dtype,
 )
 from emberharmony.errors import UnsupportedOpError
+from emberharmony.hosting import note_host_step
 from emberharmony.typing import ArrayLike, DTypeLike
 
 NAME = "mlx"
+LOOKS_AT_INDICES = False  # it reads and writes wherever an index points at
 NATIVE: dict[str, Callable[..., Any]] = {}
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -79,7 +85,7 @@ def supports(dtype: DTypeLike) -> bool:
 
 def from_numpy(array: np.ndarray) -> mx.array:
     """A copy with exactly that dtype: MLX would make float32 of float64 unless told."""
-    array = np.asarray(array)
+    array = canonical(np.asarray(array))
     wanted = native_dtype(array.dtype.newbyteorder("="))
     if array.dtype.byteorder not in "=|<":
         array = array.astype(array.dtype.newbyteorder("="))
@@ -96,6 +102,41 @@ def to_numpy(x: mx.array) -> np.ndarray:
     return np.array(x)
 
 
+def values(x: mx.array) -> np.ndarray | None:
+    """The values on the host; None while `mx.compile` or `mx.vmap` trace, where there are none."""
+    try:
+        return to_numpy(x)
+    except ValueError as error:
+        if "during function transformations" not in str(error):
+            raise
+        return None
+
+
+def by_host(lib: Any, name: str, function: Callable[..., Any], arrays: tuple[Any, ...], options: Any) -> Any:
+    """A function of NumPy's, whose gradient MLX asks the rule for; it would take it for a constant."""
+    note_host_step()
+
+    def forward(*given: mx.array) -> Any:
+        known = [values(a) for a in given]
+        if any(v is None for v in known):
+            raise UnsupportedOpError(f"{name} inside mx.compile or mx.vmap", NAME, "NumPy computes it: call it outside")
+        found = function(*known)
+        return tuple([from_numpy(part) for part in found]) if isinstance(found, tuple) else from_numpy(found)
+
+    def backward(primals: Any, gradients: Any, results: Any) -> Any:
+        given = primals if isinstance(primals, tuple | list) else (primals,)
+        found = pulled_back(lib, name, gradients, results, given, options)
+        return found if isinstance(primals, tuple | list) else found[0]
+
+    def forward_mode(*_: Any) -> Any:
+        raise UnsupportedOpError(f"the forward derivative of {name}", NAME, "use mx.vjp or mx.grad")
+
+    hosted = mx.custom_function(forward)
+    hosted.vjp(backward)
+    hosted.jvp(forward_mode)
+    return hosted(*arrays)
+
+
 def is_unsupported(error: BaseException) -> bool:
     """Whether MLX says that it has no such operation for a dtype."""
     if isinstance(error, NotImplementedError):
@@ -106,6 +147,8 @@ def is_unsupported(error: BaseException) -> bool:
         or "not supported" in text
         or "unsupported type" in text
         or "not yet implemented" in text
+        or "not implemented" in text
+        or "only allowed on" in text
     )
 
 
@@ -117,16 +160,13 @@ def as_mlx(x: ArrayLike) -> mx.array:
         return from_numpy(np.asarray(x))
     if isinstance(x, list | tuple) and any(isinstance(v, mx.array) for v in x):
         return mx.stack([as_mlx(v) for v in x])
-    made = np.asarray(x)
-    narrow = {np.dtype(float): np.float32, np.dtype(complex): np.complex64}
-    return from_numpy(made.astype(narrow.get(made.dtype, made.dtype)))
+    return from_numpy(plain_array(x))
 
 
 def number(value: Any, wanted: mx.Dtype) -> mx.array:
-    """A 0-d array of a scalar."""
-    # Through NumPy, where an integer out of range wraps instead of raising.
+    """A 0-d array of a scalar, which has to fit."""
     with np.errstate(all="ignore"):
-        return from_numpy(np.asarray(value).astype(_TO_NUMPY[wanted]))
+        return from_numpy(np.asarray(checked_scalar(value, _TO_NUMPY[wanted])).astype(_TO_NUMPY[wanted]))
 
 
 def meet(*values: ArrayLike) -> list[mx.array]:
@@ -152,14 +192,3 @@ def as_float(x: ArrayLike) -> mx.array:
 def widened(x: mx.array) -> mx.array:
     """Half precision as float32, other dtypes as they are; integers as float32."""
     return x.astype(native_dtype(compute_dtype(float_for(_TO_NUMPY[x.dtype]))))
-
-
-def plain_axes(axis: Any, rank: int) -> tuple[int, ...]:
-    """The axes as numbers from 0, all if there is none given."""
-    if axis is None:
-        return tuple(range(rank))
-    wanted = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
-    for a in wanted:
-        if not -max(rank, 1) <= a < max(rank, 1):
-            raise ValueError(f"axis {a} is out of range for {rank} axes")
-    return tuple(int(a) % max(rank, 1) for a in wanted)

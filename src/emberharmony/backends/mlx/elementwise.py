@@ -12,18 +12,16 @@ from emberharmony.backends.mlx.base import (
     NATIVE,
     as_float,
     as_mlx,
-    from_numpy,
     is_float,
     meet,
     native,
     native_dtype,
     number,
-    plain_axes,
-    to_numpy,
     widened,
 )
 from emberharmony.dtypes import is_scalar
-from emberharmony.hosting import note_host_step
+from emberharmony.guards.axes import reduced_axes
+from emberharmony.library import library
 from emberharmony.typing import ArrayLike, Axis, DTypeLike, Shape
 
 Array = mx.array
@@ -46,29 +44,34 @@ def _wide_unary(function: Callable[[Array], Array]) -> Callable[[ArrayLike], Arr
     return call
 
 
-def _exact(function: Callable[[Array], Array], on_host: Callable[[np.ndarray], Any]) -> Callable[[ArrayLike], Array]:
+def _exact(
+    name: str, function: Callable[[Array], Array], on_host: Callable[[np.ndarray], Any]
+) -> Callable[[ArrayLike], Array]:
     """A function that MLX computes in float32 even for float64, which goes to the host instead."""
     wide = _wide_unary(function)
 
     def call(x: ArrayLike) -> Array:
         x = as_mlx(x)
-        if x.dtype != mx.float64:
-            return wide(x)
-        note_host_step()
-        with np.errstate(all="ignore"):
-            return from_numpy(np.asarray(on_host(to_numpy(x))))
+        return wide(x) if x.dtype != mx.float64 else _hosted(name, on_host, x)
 
     return call
 
 
-def _host_unary(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[ArrayLike], Array]:
+def _hosted(name: str, function: Callable[[np.ndarray], Any], x: Array) -> Array:
+    def computed(values: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return np.asarray(function(values.astype(np.float64, copy=False))).astype(values.dtype, copy=False)
+
+    return library("mlx").by_host(name, computed, x)
+
+
+def _host_unary(name: str) -> Callable[[ArrayLike], Array]:
     """A function MLX does not have, computed on the host in float64."""
+    function = getattr(special, name)
 
     def call(x: ArrayLike) -> Array:
         x = as_float(x)
-        note_host_step()
-        done = function(to_numpy(widened(x)).astype(np.float64))
-        return from_numpy(done.astype(to_numpy(widened(x)).dtype)).astype(x.dtype)
+        return _hosted(name, function, widened(x)).astype(x.dtype)
 
     return call
 
@@ -135,12 +138,13 @@ _UNARY = [
     "arctanh",
 ]
 NATIVE.update({name: _wide_unary(getattr(mx, name)) for name in _UNARY})
-NATIVE.update({name: _exact(getattr(mx, name), getattr(np, name)) for name in ("exp", "sin", "cos")})
+NATIVE.update({name: _exact(name, getattr(mx, name), getattr(np, name)) for name in ("exp", "sin", "cos")})
 # MLX's erf has an absolute error of 1e-7 also where its values are smaller.
-NATIVE["erf"] = _exact(lambda x: mx.where(mx.abs(x) < 5e-4, x * (2 / math.sqrt(math.pi)), mx.erf(x)), special.erf)
-NATIVE["sigmoid"] = _exact(mx.sigmoid, lambda x: 1 / (1 + np.exp(-x)))
-_HOST = ["erfc", "erfinv", "lgamma", "digamma"]
-NATIVE.update({name: _host_unary(getattr(special, name)) for name in _HOST})
+NATIVE["erf"] = _exact(
+    "erf", lambda x: mx.where(mx.abs(x) < 5e-4, x * (2 / math.sqrt(math.pi)), mx.erf(x)), special.erf
+)
+NATIVE["sigmoid"] = _exact("sigmoid", mx.sigmoid, lambda x: 1 / (1 + np.exp(-x)))
+NATIVE.update({name: _host_unary(name) for name in ("erfc", "erfinv", "lgamma", "digamma")})
 NATIVE.update({n: _rounding(getattr(mx, n)) for n in ("floor", "ceil", "trunc")})
 NATIVE.update({n: _plain(getattr(mx, n)) for n in ("abs", "isnan", "isinf", "isfinite", "conj")})
 NATIVE["bitwise_not"] = _plain(mx.bitwise_invert)
@@ -211,11 +215,16 @@ def _safe(x2: Array) -> tuple[Array, Array]:
 
 def _floor(x1: Array, x2: Array) -> Array:
     if is_float(x1):
-        # An infinity has no whole quotient, as in Python; MLX divides it.
-        nothing = mx.isinf(x1) & (x2 != 0)
-        whole = mx.where(nothing, mx.full(nothing.shape, mx.nan, x1.dtype), mx.floor_divide(x1, x2))
-        below = mx.isinf(x2) & mx.isfinite(x1) & (x1 != 0) & ((x1 < 0) != (x2 < 0))
-        return mx.where(below, mx.full(whole.shape, -1.0, whole.dtype), whole)
+        # What is left over comes first, as in Python: the rounded quotient may be a whole number too large.
+        rest = _mod(x1, x2)
+        exact = (x1 - rest) / x2
+        whole = mx.floor(exact)
+        whole = mx.where(exact - whole > 0.5, whole + 1, whole)
+        # An infinity has no whole quotient, and by 0 there is no rest.
+        whole = mx.where(x2 == 0, x1 / x2, mx.where(mx.isinf(x1), mx.nan, whole)).astype(x1.dtype)
+        endless = mx.isinf(x2) & mx.isfinite(x1)
+        below = mx.where((x1 != 0) & ((x1 < 0) != (x2 < 0)), -1.0, 0.0).astype(x1.dtype)
+        return mx.where(endless, below, whole)
     minus, safe = _safe(x2)
     return mx.where(minus, mx.negative(x1), mx.floor_divide(x1, safe))
 
@@ -257,6 +266,9 @@ def power(x1: ArrayLike, x2: ArrayLike) -> Array:
     x1, x2 = meet(x1, x2)
     if x1.dtype == mx.bool_:
         x1, x2 = x1.astype(mx.int8), x2.astype(mx.int8)
+    if x1.dtype == mx.complex64:
+        # MLX goes by the logarithm, which 0 does not have.
+        return mx.where(x2 == 0, mx.ones_like(x1), mx.power(x1, x2))
     if mx.issubdtype(x1.dtype, mx.inexact) or mx.issubdtype(x1.dtype, mx.unsignedinteger):
         return mx.power(x1, x2)
     below = x2 < 0
@@ -286,6 +298,8 @@ NATIVE["right_shift"] = _shift(mx.right_shift, True)
 def sign(x: ArrayLike) -> Array:
     """The sign; MLX has 0 for NaN."""
     x = as_mlx(x)
+    if x.dtype == mx.complex64:
+        raise NotImplementedError("the sign of complex numbers is not supported")
     return mx.where(mx.isnan(x), x, mx.sign(x)) if is_float(x) else mx.sign(x)
 
 
@@ -307,8 +321,10 @@ def imag(x: ArrayLike) -> Array:
 def round_(x: ArrayLike, decimals: int = 0) -> Array:
     """Halves to even."""
     x = as_mlx(x)
-    if not is_float(x) and decimals >= 0:
+    if x.dtype == mx.bool_ or (decimals >= 0 and mx.issubdtype(x.dtype, mx.integer)):
         return x
+    if not is_float(x) or (decimals and x.dtype == mx.float64):
+        raise NotImplementedError(f"rounding {x.dtype} is not supported")
     wide = widened(x)
     return mx.round(wide, decimals).astype(x.dtype)
 
@@ -363,9 +379,13 @@ def stop_gradient(x: ArrayLike) -> Array:
 def softmax(x: ArrayLike, axis: Axis = -1) -> Array:
     """Exponentials divided by their sum."""
     x = as_float(x)
+    axes = reduced_axes(axis, x.ndim)
+    if not x.size:
+        return x
+    if not axes:
+        return mx.exp(x - x)
     if x.dtype == mx.float64:
         # MLX's own takes the exponential in float32.
-        raised = NATIVE["exp"](x - mx.max(x, axis=plain_axes(axis, x.ndim), keepdims=True))
-        return raised / mx.sum(raised, axis=plain_axes(axis, x.ndim), keepdims=True)
-    axes = axis if axis is None or isinstance(axis, int) else list(axis)
-    return mx.softmax(widened(x), axis=axes).astype(x.dtype)
+        raised = NATIVE["exp"](x - mx.max(x, axis=axes, keepdims=True))
+        return raised / mx.sum(raised, axis=axes, keepdims=True)
+    return mx.softmax(widened(x), axis=list(axes)).astype(x.dtype)

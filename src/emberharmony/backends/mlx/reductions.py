@@ -5,9 +5,11 @@ from typing import Any
 
 import mlx.core as mx
 
-from emberharmony.backends.mlx.base import NATIVE, as_mlx, native, native_dtype, plain_axes
+from emberharmony.backends.mlx.base import NATIVE, as_mlx, native, native_dtype
 from emberharmony.backends.mlx.base import dtype as dtype_of
 from emberharmony.dtypes import compute_dtype, sum_dtype
+from emberharmony.guards.axes import reduced_axes
+from emberharmony.guards.folds import kept_shape
 from emberharmony.typing import ArrayLike, Axis, DTypeLike
 
 Array = mx.array
@@ -15,15 +17,10 @@ Array = mx.array
 
 def _reduced(function: Callable[..., Array], x: Array, axis: Axis, keepdims: bool, empty: Any) -> Array:
     """A reduction that never hands MLX an array without elements: its loops do not end on some of them."""
-    axes = plain_axes(axis, x.ndim)
+    axes = reduced_axes(axis, x.ndim)
     if x.size:
         return function(x, axis=axes, keepdims=keepdims)
-    gone = range(x.ndim) if axes is None else [axes] if isinstance(axes, int) else axes
-    over = {a % x.ndim for a in gone} if x.ndim else set()
-    kept = [1 if i in over else n for i, n in enumerate(x.shape) if keepdims or i not in over]
-    if empty is None and 0 not in kept:
-        raise ValueError("an empty array has no largest or smallest element")
-    return mx.full(kept, 0 if empty is None else empty, dtype=x.dtype)
+    return mx.full(kept_shape(x.shape, axes, keepdims), empty, dtype=x.dtype)
 
 
 def _fold(function: Callable[..., Array], empty: int) -> Callable[..., Array]:
@@ -40,7 +37,8 @@ def _fold(function: Callable[..., Array], empty: int) -> Callable[..., Array]:
 
 def _extreme(function: Callable[..., Array]) -> Callable[..., Array]:
     def call(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-        return _reduced(function, as_mlx(x), axis, keepdims, None)
+        x = as_mlx(x)
+        return function(x, axis=reduced_axes(axis, x.ndim), keepdims=keepdims)
 
     return call
 
@@ -91,15 +89,21 @@ def _running(function: Callable[..., Array]) -> Callable[..., Array]:
 NATIVE.update({"cumsum": _running(mx.cumsum), "cumprod": _running(mx.cumprod)})
 
 
+def _running_extreme(function: Callable[..., Array], x: ArrayLike, axis: int | None) -> Array:
+    """In half precision MLX takes NaN for 0."""
+    x = as_mlx(x)
+    wide = x.astype(native_dtype(compute_dtype(dtype_of(x))))
+    wide = wide.reshape(-1) if axis is None else wide
+    return function(wide, axis=0 if axis is None else axis).astype(x.dtype)
+
+
 @native
 def cummax(x: ArrayLike, axis: int | None = None) -> Array:
     """Running maximum."""
-    x = as_mlx(x)
-    return mx.cummax(x.reshape(-1) if axis is None else x, axis=0 if axis is None else axis)
+    return _running_extreme(mx.cummax, x, axis)
 
 
 @native
 def cummin(x: ArrayLike, axis: int | None = None) -> Array:
     """Running minimum."""
-    x = as_mlx(x)
-    return mx.cummin(x.reshape(-1) if axis is None else x, axis=0 if axis is None else axis)
+    return _running_extreme(mx.cummin, x, axis)

@@ -1,4 +1,4 @@
-"""Shapes, indices, sorting, products and random numbers."""
+"""Shapes, indices, sorting and products."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import numpy as np
 
 from emberharmony.backends.numpy.base import as_array, boxed, meet, native
 from emberharmony.backends.numpy.reductions import sortable
-from emberharmony.dtypes import as_dtype, compute_dtype, float32, float64
-from emberharmony.seeding import SEED
+from emberharmony.dtypes import compute_dtype, float64
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from emberharmony.typing import ArrayLike, DTypeLike, Shape
+    from emberharmony.typing import ArrayLike, Shape
 
 
 @native
@@ -48,7 +47,7 @@ def concatenate(xs: Sequence[ArrayLike], axis: int | None = 0) -> np.ndarray:
 @native
 def take(x: ArrayLike, indices: ArrayLike, axis: int | None = None) -> np.ndarray:
     """Elements at indices."""
-    return boxed(np.take(as_array(x), as_array(indices), axis))
+    return boxed(np.take(as_array(x), as_array(indices).astype(np.int64, copy=False), axis))
 
 
 @native
@@ -63,13 +62,10 @@ _AT = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 @native
 def index_put(x: ArrayLike, indices: ArrayLike, values: ArrayLike, mode: str | None = None) -> np.ndarray:
     """Rows replaced or combined, in a copy."""
-    x, places = np.array(as_array(x)), as_array(indices)
-    new = as_array(values).astype(x.dtype, copy=False)
+    x, places, new = np.array(as_array(x)), as_array(indices), as_array(values)
     if mode is None:
         x[places] = new
         return x
-    if mode not in _AT:
-        raise ValueError(f"mode is None, {', '.join(_AT)}, received {mode!r}")
     with np.errstate(all="ignore"):
         _AT[mode].at(x, places, new)
     return x
@@ -163,44 +159,3 @@ def einsum(subscripts: str, *operands: ArrayLike) -> np.ndarray:
     with np.errstate(all="ignore"):
         out = np.einsum(subscripts, *wide, optimize="greedy" if len(wide) > 1 else False)
         return boxed(out, inner).astype(answer, copy=False)
-
-
-_shared: dict[int, np.random.Generator] = {}
-
-
-def _generator(seed: int | None) -> np.random.Generator:
-    if seed is not None:
-        return np.random.default_rng(seed)
-    found = _shared.get(SEED.number)
-    if found is None:
-        _shared.clear()
-        found = _shared.setdefault(SEED.number, np.random.default_rng(SEED.value))
-    return found
-
-
-@native
-def random_uniform(
-    shape: Shape,
-    minval: float = 0.0,
-    maxval: float = 1.0,
-    dtype: DTypeLike = float32,
-    seed: int | None = None,
-) -> np.ndarray:
-    """Uniformly distributed."""
-    values = _generator(seed).uniform(size=tuple(shape))
-    made = np.asarray(values * (maxval - minval) + minval).astype(as_dtype(dtype))
-    # Rounding to a narrow dtype may reach the upper end, which is not included.
-    return np.where(made >= maxval, np.asarray(minval, made.dtype), made) if maxval > minval else made
-
-
-@native
-def random_normal(
-    shape: Shape,
-    mean: float = 0.0,
-    stddev: float = 1.0,
-    dtype: DTypeLike = float32,
-    seed: int | None = None,
-) -> np.ndarray:
-    """Normally distributed."""
-    values = _generator(seed).standard_normal(tuple(shape))
-    return np.asarray(values * stddev + mean).astype(as_dtype(dtype))

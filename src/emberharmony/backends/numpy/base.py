@@ -5,11 +5,23 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from emberharmony.dtypes import FLOAT, as_dtype, float16, float32, float64, is_scalar, kind, result_dtype
+from emberharmony.dtypes import (
+    FLOAT,
+    as_dtype,
+    checked_scalar,
+    float16,
+    float32,
+    float64,
+    is_scalar,
+    kind,
+    plain_array,
+    result_dtype,
+)
 from emberharmony.errors import UnsupportedOpError
 from emberharmony.typing import ArrayLike, DTypeLike
 
 NAME = "numpy"
+LOOKS_AT_INDICES = True
 OBJECT = np.dtype(object)
 NATIVE: dict[str, Callable[..., Any]] = {}
 F = TypeVar("F", bound=Callable[..., Any])
@@ -50,6 +62,17 @@ def from_numpy(array: np.ndarray) -> np.ndarray:
 to_numpy = from_numpy
 
 
+def values(x: np.ndarray) -> np.ndarray:
+    """The array itself."""
+    return x
+
+
+def by_host(lib: Any, name: str, function: Callable[..., Any], arrays: tuple[Any, ...], options: Any) -> Any:  # noqa: ARG001
+    """NumPy is the host."""
+    found = function(*arrays)
+    return tuple([np.asarray(part) for part in found]) if isinstance(found, tuple) else np.asarray(found)
+
+
 def is_unsupported(error: BaseException) -> bool:
     """Whether NumPy says that it has no such operation for a dtype."""
     if isinstance(error, UnsupportedOpError | NotImplementedError):
@@ -83,21 +106,12 @@ def as_array(x: ArrayLike) -> np.ndarray:
         return x
     if isinstance(x, np.generic):
         return np.asarray(x)
-    made = np.asarray(x)
-    if made.dtype == np.float64:
-        return made.astype(np.float32)
-    return made.astype(np.complex64) if made.dtype == np.complex128 else made
+    return plain_array(x)
 
 
 def scalar_array(value: Any, dtype: np.dtype[Any]) -> np.ndarray:
-    """A 0-d array of a scalar; integers out of range wrap."""
-    if dtype == OBJECT:
-        return boxed(value, dtype)
-    try:
-        return np.array(value, dtype)
-    except OverflowError:
-        bits = dtype.itemsize * 8
-        return np.array(value % 2**bits, np.uint64).astype(dtype)
+    """A 0-d array of a scalar, which has to fit."""
+    return boxed(value, dtype) if dtype == OBJECT else np.asarray(checked_scalar(value, dtype)).astype(dtype)
 
 
 def meet(*values: ArrayLike) -> list[np.ndarray]:

@@ -248,7 +248,11 @@ def _truncated(x1: np.ndarray, x2: np.ndarray) -> Any:
 
 def _power(x1: np.ndarray, x2: np.ndarray) -> Any:
     if kind(x1.dtype) != INTEGER or not np.any(x2 < 0):
-        return np.power(x1, x2)
+        done = np.power(x1, x2)
+        if x2.ndim == 0 and x2 == 0.5 and kind(x1.dtype) == FLOAT:
+            # NumPy takes a scalar power of one half as a root, which minus infinity does not have.
+            return np.where(x1 == -np.inf, np.asarray(np.inf, x1.dtype), done)
+        return done
     # NumPy refuses negative powers of integers; 1 and -1 have them, all others truncate to 0.
     result = np.power(x1, np.where(x2 < 0, np.abs(x2 % 2), x2))
     return np.where((x2 < 0) & (np.abs(x1) != 1), 0, result).astype(x1.dtype)
@@ -316,9 +320,9 @@ def imag(x: ArrayLike) -> np.ndarray:
 def round_(x: ArrayLike, decimals: int = 0) -> np.ndarray:
     """Halves to even."""
     x = as_array(x)
-    if kind(x.dtype) in (BOOL, INTEGER) and decimals >= 0:
+    if kind(x.dtype) == BOOL or (kind(x.dtype) == INTEGER and decimals >= 0):
         return x
-    wide = x.astype(float32) if is_small(x.dtype) else x
+    wide = x.astype(float32) if is_small(x.dtype) or x.dtype == np.float16 else x
     return boxed(np.round(wide, decimals), wide.dtype).astype(x.dtype, copy=False)
 
 

@@ -1,14 +1,13 @@
-"""Shapes, indices, sorting, random numbers, devices and gradients."""
+"""Shapes, indices, sorting, devices and gradients."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from emberharmony.backends.torch.base import as_tensor, meet, native, native_dtype, widened
-from emberharmony.dtypes import float32
-from emberharmony.seeding import SEED
-from emberharmony.typing import ArrayLike, DTypeLike, Shape
+from emberharmony.backends.torch.base import as_tensor, meet, native, widened
+from emberharmony.guards.axes import axis_tuple, plain_axes
+from emberharmony.typing import ArrayLike, Shape
 
 Tensor = torch.Tensor
 
@@ -37,31 +36,26 @@ def broadcast_to(x: ArrayLike, shape: Shape) -> Tensor:
 def concatenate(xs: Sequence[ArrayLike], axis: int | None = 0) -> Tensor:
     """Joined."""
     tensors = meet(*(as_tensor(x) for x in xs))
-    if axis is None:
-        return torch.cat([t.reshape(-1) for t in tensors])
-    return torch.cat(tensors, axis)
+    first = tensors[0]
+    # torch takes a vector of no elements for nothing, whatever its rank.
+    if any(t.ndim != first.ndim for t in tensors):
+        raise ValueError(f"arrays of {sorted({t.ndim for t in tensors})} axes cannot be joined")
+    return torch.cat(tensors, axis)  # pyright: ignore[reportArgumentType]
 
 
 @native
 def flip(x: ArrayLike, axis: int | Sequence[int] | None = None) -> Tensor:
     """In reverse order."""
     x = as_tensor(x)
-    axes = range(x.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
-    return torch.flip(x, tuple(axes))
-
-
-def _places(indices: ArrayLike, length: int) -> Tensor:
-    """Indices from 0."""
-    places = as_tensor(indices).to(torch.int64)
-    return torch.where(places < 0, places + length, places)
+    return torch.flip(x, plain_axes(axis, x.ndim))
 
 
 @native
 def take(x: ArrayLike, indices: ArrayLike, axis: int | None = None) -> Tensor:
     """Elements at indices."""
     x = as_tensor(x)
-    x, along = (x.reshape(-1), 0) if axis is None else (x, axis % x.ndim)
-    places = _places(indices, x.shape[along])
+    x, along = (x.reshape(-1), 0) if axis is None else (x, axis)
+    places = as_tensor(indices)
     found = torch.index_select(x, along, places.reshape(-1))
     return torch.reshape(found, (*x.shape[:along], *places.shape, *x.shape[along + 1 :]))
 
@@ -71,7 +65,7 @@ def take_along_axis(x: ArrayLike, indices: ArrayLike, axis: int | None = None) -
     """Elements an index array points at."""
     x = as_tensor(x)
     x, along = (x.reshape(-1), 0) if axis is None else (x, axis)
-    return torch.take_along_dim(x, _places(indices, x.shape[along]), along)
+    return torch.take_along_dim(x, as_tensor(indices), along)
 
 
 _REDUCE = {"mul": "prod", "max": "amax", "min": "amin"}
@@ -81,7 +75,7 @@ _REDUCE = {"mul": "prod", "max": "amax", "min": "amin"}
 def index_put(x: ArrayLike, indices: ArrayLike, values: ArrayLike, mode: str | None = None) -> Tensor:
     """Rows replaced or combined, in a copy."""
     x = as_tensor(x)
-    places, new = as_tensor(indices).to(torch.int64), as_tensor(values).to(x.dtype)
+    places, new = as_tensor(indices), as_tensor(values)
     if mode is None:
         return x.index_copy(0, places, new)
     if x.dtype is torch.bool:
@@ -89,8 +83,6 @@ def index_put(x: ArrayLike, indices: ArrayLike, values: ArrayLike, mode: str | N
         return done.to(torch.bool)
     if mode == "add":
         return x.index_add(0, places, new)
-    if mode not in _REDUCE:
-        raise ValueError(f"mode is None, add, {', '.join(_REDUCE)}, received {mode!r}")
     spread = places.reshape(-1, *(1,) * (x.ndim - 1)).expand(new.shape)
     return x.scatter_reduce(0, spread, new, _REDUCE[mode])
 
@@ -137,7 +129,13 @@ def searchsorted(sorted_sequence: ArrayLike, values: ArrayLike, side: str = "lef
     line, wanted = meet(sorted_sequence, values)
     if line.is_floating_point():
         line, wanted = widened(line), widened(wanted)
-    return torch.searchsorted(line.contiguous(), wanted.contiguous(), right=side == "right")
+    found = torch.searchsorted(line.contiguous(), wanted.contiguous(), right=side == "right")
+    if not line.is_floating_point() or not bool(torch.isnan(line).any()):
+        return found
+    # torch would search among NaN, which is no order; they come last.
+    count = int((~torch.isnan(line)).sum())
+    found = torch.searchsorted(line[:count].contiguous(), wanted.contiguous(), right=side == "right")
+    return torch.where(torch.isnan(wanted), len(line) if side == "right" else count, found)
 
 
 @native
@@ -148,60 +146,9 @@ def sliding_window_view(
 ) -> Tensor:
     """All windows, without new memory."""
     x = as_tensor(x)
-    windows = [window_shape] if isinstance(window_shape, int) else list(window_shape)
-    axes = range(len(windows)) if axis is None else [axis] if isinstance(axis, int) else axis
-    for width, along in zip(windows, [a % x.ndim for a in axes], strict=True):
+    for width, along in zip(axis_tuple(window_shape), plain_axes(axis, x.ndim), strict=True):
         x = x.unfold(along, width, 1)
     return x
-
-
-_generators: dict[int, torch.Generator] = {}
-
-
-def _generator(seed: int | None) -> torch.Generator | None:
-    """A generator for one seed, or the shared one; without any seed torch's own."""
-    if seed is not None:
-        return torch.Generator().manual_seed(int(seed))
-    if SEED.value is None:
-        return None
-    found = _generators.get(SEED.number)
-    if found is None:
-        _generators.clear()
-        found = _generators.setdefault(SEED.number, torch.Generator().manual_seed(SEED.value))
-    return found
-
-
-def _drawn(function: Callable[..., Tensor], shape: Shape, seed: int | None) -> Tensor:
-    """Drawn on the host, where a seed means the same numbers on every machine."""
-    made = function(tuple(shape), generator=_generator(seed), dtype=torch.float32, device="cpu")
-    device = torch.get_default_device()
-    return made if device.type == "cpu" else made.to(device)
-
-
-@native
-def random_uniform(
-    shape: Shape,
-    minval: float = 0.0,
-    maxval: float = 1.0,
-    dtype: DTypeLike = float32,
-    seed: int | None = None,
-) -> Tensor:
-    """Uniformly distributed."""
-    made = (_drawn(torch.rand, shape, seed) * (maxval - minval) + minval).to(native_dtype(dtype))
-    # Rounding to a narrow dtype may reach the upper end, which is not included.
-    return torch.where(made >= maxval, minval, made).to(made.dtype) if maxval > minval else made
-
-
-@native
-def random_normal(
-    shape: Shape,
-    mean: float = 0.0,
-    stddev: float = 1.0,
-    dtype: DTypeLike = float32,
-    seed: int | None = None,
-) -> Tensor:
-    """Normally distributed."""
-    return (_drawn(torch.randn, shape, seed) * stddev + mean).to(native_dtype(dtype))
 
 
 @native
@@ -220,12 +167,8 @@ def get_device(x: ArrayLike | None = None) -> str:
 
 @native
 def to_device(x: ArrayLike, device: str, strict: bool = False) -> Tensor:  # noqa: ARG001
-    """On another device; torch has devices, so one it lacks is an error either way."""
-    known = get_available_devices()
-    wanted = str(device)
-    if wanted not in known and not any(k.partition(":")[0] == wanted for k in known):
-        raise ValueError(f"torch has no device {wanted!r}; available: {', '.join(known)}")
-    return as_tensor(x).to(wanted)
+    """On another device, which exists."""
+    return as_tensor(x).to(device)
 
 
 @native

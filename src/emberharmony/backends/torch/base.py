@@ -6,11 +6,24 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from emberharmony.dtypes import as_dtype, bfloat16, compute_dtype, float_for, is_scalar, result_dtype
+from emberharmony.cotangents import pulled_back
+from emberharmony.dtypes import (
+    as_dtype,
+    bfloat16,
+    canonical,
+    checked_scalar,
+    compute_dtype,
+    float_for,
+    is_scalar,
+    plain_array,
+    result_dtype,
+)
 from emberharmony.errors import UnsupportedOpError
+from emberharmony.hosting import note_host_step
 from emberharmony.typing import ArrayLike, DTypeLike
 
 NAME = "torch"
+LOOKS_AT_INDICES = False  # gather takes 2**31 for 0, and a GPU stops for good
 NATIVE: dict[str, Callable[..., Any]] = {}
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -81,7 +94,7 @@ def supports(dtype: DTypeLike) -> bool:
 
 def from_numpy(array: np.ndarray) -> torch.Tensor:
     """A tensor of the default device, which may share memory with the array."""
-    array = np.asarray(array)
+    array = canonical(np.asarray(array))
     if array.dtype.byteorder not in "=|<":
         array = array.astype(array.dtype.newbyteorder("="))
     wanted = native_dtype(array.dtype)
@@ -107,18 +120,62 @@ def to_numpy(x: torch.Tensor) -> np.ndarray:
     return host.numpy()
 
 
+def values(x: torch.Tensor) -> np.ndarray:
+    """The values on the host."""
+    return to_numpy(x)
+
+
+def by_host(lib: Any, name: str, function: Callable[..., Any], arrays: tuple[Any, ...], options: Any) -> Any:
+    """A function of NumPy's, whose gradient torch asks the rule for."""
+    note_host_step()
+
+    def computed(*tensors: torch.Tensor) -> Any:
+        found = function(*(to_numpy(t) for t in tensors))
+        made = [from_numpy(np.asarray(part)).to(arrays[0].device) for part in _parts(found)]
+        return tuple(made) if isinstance(found, tuple) else made[0]
+
+    class Hosted(torch.autograd.Function):
+        """One call: forward on the host, backward by the rule."""
+
+        @staticmethod
+        def forward(ctx: Any, *tensors: torch.Tensor) -> Any:
+            found = computed(*tensors)
+            ctx.single = not isinstance(found, tuple)
+            ctx.save_for_backward(*tensors, *_parts(found))
+            return found
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+            given, results = ctx.saved_tensors[: len(arrays)], ctx.saved_tensors[len(arrays) :]
+            g, y = (gradients[0], results[0]) if ctx.single else (gradients, results)
+            return tuple(pulled_back(lib, name, g, y, given, options))
+
+    if torch.is_grad_enabled() and any(a.requires_grad for a in arrays):
+        return Hosted.apply(*arrays)
+    return computed(*arrays)
+
+
+def _parts(found: Any) -> tuple[Any, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
 def is_unsupported(error: BaseException) -> bool:
     """Whether torch says that it has no such operation for a dtype."""
     if isinstance(error, NotImplementedError):
         return True
     text = str(error)
-    return isinstance(error, RuntimeError | TypeError) and (
-        "not implemented for" in text
-        or "not supported for" in text
-        or "Unsupported dtype" in text
-        or "unsupported ScalarType" in text
-        or "Promotion for uint16, uint32, uint64" in text
-    )
+    return isinstance(error, RuntimeError | TypeError) and any(part in text for part in _UNSUPPORTED)
+
+
+_UNSUPPORTED = (
+    "not implemented for",
+    "not supported for",
+    "is not supported",
+    "does not support",
+    "Unsupported dtype",
+    "unsupported ScalarType",
+    "Promotion for uint16, uint32, uint64",
+)
 
 
 def as_tensor(x: ArrayLike) -> torch.Tensor:
@@ -129,20 +186,17 @@ def as_tensor(x: ArrayLike) -> torch.Tensor:
         return from_numpy(np.asarray(x))
     if isinstance(x, list | tuple) and any(isinstance(v, torch.Tensor) for v in x):
         return torch.stack([as_tensor(v) for v in x])
-    made = np.asarray(x)
-    narrow = {np.dtype(float): np.float32, np.dtype(complex): np.complex64}
-    return from_numpy(made.astype(narrow.get(made.dtype, made.dtype)))
+    return from_numpy(plain_array(x))
 
 
 def number(value: Any, wanted: torch.dtype, device: torch.device | None = None) -> torch.Tensor:
-    """A 0-d tensor of a scalar."""
+    """A 0-d tensor of a scalar, which has to fit."""
+    checked_scalar(value, _TO_NUMPY[wanted])
     if isinstance(value, np.generic):
         value = value.item()
-    try:
-        return torch.tensor(value, dtype=wanted, device=device)
-    except (OverflowError, RuntimeError):
-        # An integer out of range wraps, as integer arithmetic does.
-        return torch.tensor(value, device=device).to(wanted)
+    if isinstance(value, float) and not wanted.is_floating_point and not wanted.is_complex:
+        return torch.tensor(value, dtype=torch.float64, device=device).to(wanted)
+    return torch.tensor(value, dtype=wanted, device=device)
 
 
 def meet(*values: ArrayLike) -> list[torch.Tensor]:
@@ -164,14 +218,3 @@ def as_float(x: ArrayLike) -> torch.Tensor:
 def widened(x: torch.Tensor) -> torch.Tensor:
     """Half precision as float32, other dtypes as they are; integers as float32."""
     return x.to(native_dtype(compute_dtype(float_for(_TO_NUMPY[x.dtype]))))
-
-
-def plain_axes(axis: Any, rank: int) -> tuple[int, ...]:
-    """The axes as numbers from 0, all if there is none given."""
-    if axis is None:
-        return tuple(range(rank))
-    wanted = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
-    for a in wanted:
-        if not -max(rank, 1) <= a < max(rank, 1):
-            raise ValueError(f"axis {a} is out of range for {rank} axes")
-    return tuple(int(a) % max(rank, 1) for a in wanted)

@@ -129,7 +129,7 @@ _LOGIC = ("logical_and", "logical_or", "logical_xor")
 
 def _logical(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
     def call(x1: ArrayLike, x2: ArrayLike) -> Tensor:
-        return function(as_tensor(x1), as_tensor(x2))
+        return function(as_tensor(x1).to(torch.bool), as_tensor(x2).to(torch.bool))
 
     return call
 
@@ -161,24 +161,37 @@ def _floor(x1: Tensor, x2: Tensor) -> Tensor:
 
 def _trunc(x1: Tensor, x2: Tensor) -> Tensor:
     if x1.is_floating_point():
-        return torch.div(x1, x2, rounding_mode="trunc")
+        return torch.trunc(widened(x1) / widened(x2)).to(x1.dtype)
     # The lowest integer divided by -1 traps in the processor; negation wraps instead.
-    minus = x2 == -1
+    minus = _minus_one(x2)
     return torch.where(minus, -x1, torch.div(x1, torch.where(minus, 1, x2), rounding_mode="trunc"))
 
 
 def _fmod(x1: Tensor, x2: Tensor) -> Tensor:
     if x1.is_floating_point():
         # torch answers NaN for an infinite divisor.
-        return torch.where(torch.isinf(x2) & torch.isfinite(x1), x1, torch.fmod(x1, x2))
-    return torch.fmod(x1, torch.where(x2 == -1, 1, x2))
+        return torch.where(torch.isinf(x2) & torch.isfinite(x1), x1, _found(torch.fmod(x1, x2), x1, x2))
+    return torch.fmod(x1, torch.where(_minus_one(x2), 1, x2))
 
 
 def _mod(x1: Tensor, x2: Tensor) -> Tensor:
     if x1.is_floating_point():
         endless = torch.where(((x1 < 0) == (x2 < 0)) | (x1 == 0), x1, x2)
-        return torch.where(torch.isinf(x2) & torch.isfinite(x1), endless, torch.remainder(x1, x2))
-    return torch.remainder(x1, torch.where(x2 == -1, 1, x2))
+        rest = _found(torch.remainder(x1, x2), x1, x2)
+        return torch.where(torch.isinf(x2) & torch.isfinite(x1), endless, rest)
+    return torch.remainder(x1, torch.where(_minus_one(x2), 1, x2))
+
+
+def _minus_one(x: Tensor) -> Tensor:
+    """Where -1, which torch would take for 255 among bytes."""
+    return (x == -1) if x.dtype.is_signed else torch.zeros_like(x, dtype=torch.bool)
+
+
+def _found(rest: Tensor, x1: Tensor, x2: Tensor) -> Tensor:
+    """A remainder, unless the quotient was too large for torch to find one; NumPy does."""
+    if bool((torch.isnan(rest) & torch.isfinite(x1) & torch.isfinite(x2) & (x2 != 0)).any()):
+        raise NotImplementedError("a remainder of so large a quotient is not supported")
+    return rest
 
 
 NATIVE["floor_divide"] = _division(_floor)
@@ -193,7 +206,10 @@ def power(x1: ArrayLike, x2: ArrayLike) -> Tensor:
     x1, x2 = meet(x1, x2)
     if x1.dtype is torch.bool:
         x1, x2 = x1.to(torch.int8), x2.to(torch.int8)
-    if x1.is_floating_point() or x1.is_complex() or x1.dtype is torch.uint8:
+    if x1.is_complex():
+        # torch goes by the logarithm, which 0 does not have.
+        return torch.where(x2 == 0, 1, torch.pow(x1, x2)).to(x1.dtype)
+    if x1.is_floating_point() or x1.dtype is torch.uint8:
         return torch.pow(x1, x2)
     below = x2 < 0
     result = torch.pow(x1, torch.where(below, torch.remainder(x2, 2), x2))
@@ -221,7 +237,7 @@ def sign(x: ArrayLike) -> Tensor:
     """The sign; torch has 0 for NaN."""
     x = as_tensor(x)
     if x.is_complex():
-        return torch.sgn(x)
+        raise NotImplementedError("the sign of complex numbers is not supported")
     return torch.where(torch.isnan(x), x, torch.sign(x)) if x.is_floating_point() else x.sign()
 
 
@@ -243,10 +259,10 @@ def imag(x: ArrayLike) -> Tensor:
 def round_(x: ArrayLike, decimals: int = 0) -> Tensor:
     """Halves to even."""
     x = as_tensor(x)
+    if x.dtype is torch.bool or (decimals >= 0 and not x.is_floating_point() and not x.is_complex()):
+        return x
     if not x.is_floating_point():
-        if decimals >= 0:
-            return x
-        return torch.round(x.to(torch.float64), decimals=decimals).to(x.dtype)
+        raise NotImplementedError(f"rounding {x.dtype} is not supported")
     return torch.round(widened(x), decimals=decimals).to(x.dtype) if decimals else torch.round(x)
 
 

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional
 
 from emberharmony.backends.torch.base import NATIVE, as_float, meet, native, widened
+from emberharmony.cotangents import pulled_back
 from emberharmony.typing import ArrayLike, Pairs
 
 Tensor = torch.Tensor
@@ -30,10 +31,34 @@ def _solver(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-NATIVE.update({n: _solver(getattr(torch.linalg, n)) for n in ("inv", "det", "eigvals", "eigvalsh")})
+NATIVE.update({n: _solver(getattr(torch.linalg, n)) for n in ("inv", "eigvals", "eigvalsh")})
 NATIVE["slogdet"] = _solver(lambda x: tuple(torch.linalg.slogdet(x)))
 NATIVE["eig"] = _solver(lambda x: tuple(torch.linalg.eig(x)))
 NATIVE["eigh"] = _solver(lambda x: tuple(torch.linalg.eigh(x)))
+
+
+class _Det(torch.autograd.Function):
+    """The determinant with the common rule: torch's own is 0 for matrices without an inverse."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        found = torch.linalg.det(x)
+        ctx.save_for_backward(x, found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        from emberharmony.library import library
+
+        x, found = ctx.saved_tensors
+        return pulled_back(library("torch"), "det", gradient, found, (x,), {})[0]
+
+
+def _det(x: Tensor) -> Tensor:
+    return _Det.apply(x) if x.requires_grad and not x.is_complex() else torch.linalg.det(x)
+
+
+NATIVE["det"] = _solver(_det)
 
 
 @native
@@ -168,13 +193,14 @@ def conv(
     """Convolution: torch's own up to three space axes of floats, else by the default body."""
     from emberharmony.declared import DECLARED
     from emberharmony.library import library
-    from emberharmony.ops.nn import pad_pairs, per_axis
+    from emberharmony.ops.nn import fits, pad_pairs, per_axis
 
     x, w = meet(x, w)
-    if not x.is_floating_point() or x.ndim not in _CONV:
-        return DECLARED["conv"](library("torch"), x, w, strides, padding, dilation, groups)
     count = x.ndim - 2
     pairs = pad_pairs(padding, count)
+    known = x.is_floating_point() and x.ndim in _CONV and w.ndim == x.ndim
+    if not known or not fits(x, w.shape[2:], pairs, per_axis(dilation, count)):
+        return DECLARED["conv"](library("torch"), x, w, strides, padding, dilation, groups)
     wide, same = widened(x), [a for a, _ in pairs]
     if any(a != b or a < 0 for a, b in pairs):
         wide = functional.pad(wide, [n for pair in reversed(pairs) for n in pair])
@@ -212,7 +238,10 @@ def conv_transpose(
     count = x.ndim - 2
     steps, apart = per_axis(strides, count), per_axis(dilation, count)
     whole = _TRANSPOSED[x.ndim](widened(x), widened(w), None, steps, 0, 0, groups, apart)
-    pairs = zip(pad_pairs(padding, count), per_axis(output_padding, count), strict=True)
+    pairs = zip(pad_pairs(padding, count), per_axis(output_padding, count, 0), strict=True)
     edges = [(-before, extra - after) for (before, after), extra in pairs]
     widths = [n for pair in reversed(edges) for n in pair]
+    if any(n + before + after < 0 for n, (before, after) in zip(whole.shape[2:], edges, strict=True)):
+        options = (strides, padding, output_padding, dilation, groups)
+        return DECLARED["conv_transpose"](library("torch"), x, w, *options)
     return (functional.pad(whole, widths) if any(widths) else whole).to(x.dtype)

@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 
-from emberharmony.backends.torch.base import NATIVE, as_tensor, native, native_dtype, plain_axes
+from emberharmony.backends.torch.base import NATIVE, as_tensor, native, native_dtype
 from emberharmony.backends.torch.base import dtype as dtype_of
 from emberharmony.dtypes import compute_dtype, sum_dtype
+from emberharmony.guards.axes import reduced_axes
 from emberharmony.typing import ArrayLike, Axis, DTypeLike
 
 Tensor = torch.Tensor
@@ -23,7 +24,7 @@ def sum_(x: ArrayLike, axis: Axis = None, keepdims: bool = False, dtype: DTypeLi
     """Sum; integers in their dtype, half precision in float32."""
     x = as_tensor(x)
     answer, inner = _answer_dtypes(x, dtype)
-    axes = plain_axes(axis, x.ndim)
+    axes = reduced_axes(axis, x.ndim)
     # torch reads an empty list of axes as all of them.
     return (torch.sum(x, axes, keepdims, dtype=inner) if axes else x).to(answer)
 
@@ -33,7 +34,7 @@ def prod(x: ArrayLike, axis: Axis = None, keepdims: bool = False, dtype: DTypeLi
     """Product; torch takes one axis at a time."""
     x = as_tensor(x)
     answer, inner = _answer_dtypes(x, dtype)
-    for a in sorted(plain_axes(axis, x.ndim), reverse=True):
+    for a in sorted(reduced_axes(axis, x.ndim), reverse=True):
         x = torch.prod(x, a, keepdims, dtype=inner)
     return x.to(answer)
 
@@ -41,7 +42,7 @@ def prod(x: ArrayLike, axis: Axis = None, keepdims: bool = False, dtype: DTypeLi
 def _folded(function: Callable[..., Any]) -> Callable[..., Tensor]:
     def call(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
         x = as_tensor(x)
-        axes = plain_axes(axis, x.ndim)
+        axes = reduced_axes(axis, x.ndim)
         return function(x, axes, keepdims) if axes else x
 
     return call
