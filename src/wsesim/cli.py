@@ -5,15 +5,22 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import runpy
 import sys
 from pathlib import Path
 
+from wsesim import __version__
 from wsesim.fabric.errors import FabricError
 
 __all__ = ["command_folder", "main"]
 
 _COMMANDS = ("cslc", "cs_python")
+_USAGE = (
+    "usage: wsesim env | constants | cslc ... | cs_python ... | --version\n"
+    "  env        prints the folder with cslc and cs_python, for PATH\n"
+    "  constants  prints the cycle model\n"
+    "  cslc       compiles a CSL program for the simulator\n"
+    "  cs_python  runs a host script with the SDK's modules\n"
+)
 
 
 def command_folder() -> Path:
@@ -62,15 +69,22 @@ def _cslc_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _number(name: str, value: object) -> int:
+    try:
+        return int(str(value))
+    except ValueError:
+        raise FabricError(f"--colors {name}: a colour is a number, got {value!r}") from None
+
+
 def cslc(argv: list[str]) -> int:
     """The compiler's command line."""
-    from wsesim.csl.compile import compile_program, parse_assignments, write_output
-    from wsesim.csl.diagnostics import CslError
+    from wsesim.csl.program.driver import compile_program, parse_assignments, write_output
+    from wsesim.csl.syntax.diagnostics import CslError
 
     args = _cslc_parser().parse_args(argv)
     try:
         params = {k: v for text in args.params for k, v in parse_assignments(text).items()}
-        colors = {k: int(v) for text in args.colors for k, v in parse_assignments(text, "--colors").items()}
+        colors = {k: _number(k, v) for text in args.colors for k, v in parse_assignments(text, "--colors").items()}
         program = compile_program(
             Path(args.layout),
             arch=args.arch,
@@ -105,10 +119,10 @@ def cs_python(argv: list[str]) -> int:
     if not script.exists():
         sys.stderr.write(f"cs_python: no such file: {script}\n")
         return 2
-    sys.argv = argv
-    sys.path[:0] = [str(script.resolve().parent), str(shim)]
-    runpy.run_path(str(script), run_name="__main__")
-    return 0
+    from wsesim.host.scripts import run_script
+
+    sys.path.insert(0, str(shim))
+    return run_script(script, argv[1:])
 
 
 def constants() -> int:
@@ -136,9 +150,12 @@ def main(argv: list[str] | None = None) -> int:
         return cs_python(args[1:])
     if command == "constants":
         return constants()
-    sys.stderr.write(
-        "usage: wsesim env | constants | cslc ... | cs_python ...\n"
-        "  env        prints the folder with cslc and cs_python, for PATH\n"
-        "  constants  prints the cycle model\n"
-    )
-    return 0 if command in ("-h", "--help") else 2
+    if command == "--version":
+        sys.stdout.write(f"{__version__}\n")
+        return 0
+    if command in ("-h", "--help"):
+        sys.stdout.write(_USAGE)
+        return 0
+    wrong = f"wsesim: there is no command {command!r}\n" if command else ""
+    sys.stderr.write(wrong + _USAGE)
+    return 2

@@ -3,6 +3,7 @@
 from wsesim.fabric.errors import (
     ColorClash,
     Deadlock,
+    Endless,
     FabricError,
     HostError,
     LoadError,
@@ -14,6 +15,7 @@ from wsesim.fabric.errors import (
     RoutingLoop,
     RunError,
     TaskClash,
+    UnreadWavelets,
 )
 from wsesim.fabric.load import load
 from wsesim.fabric.machine import Machine
@@ -24,6 +26,7 @@ __all__ = [
     "ColorClash",
     "Constant",
     "Deadlock",
+    "Endless",
     "FabricError",
     "HostError",
     "LoadError",
@@ -37,6 +40,7 @@ __all__ = [
     "RunError",
     "TaskClash",
     "Timing",
+    "UnreadWavelets",
     "constants",
     "load",
 ]

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from wsesim.csl.program import Global
-    from wsesim.csl.tree import DsdConst
-    from wsesim.csl.types import Type
+    from wsesim.csl.program.elaborated import Global
+    from wsesim.csl.program.typed_tree import DsdConst
+    from wsesim.csl.sema.types import Type
+    from wsesim.fabric.bounds import Bounds
 
 __all__ = ["Circ", "Descriptor", "FabIn", "FabOut", "FifoRef", "Mem", "Mem4", "from_const", "set_base", "set_length"]
 
@@ -27,17 +28,18 @@ class Mem:
     Mem(108, 4, 2)
     """
 
-    __slots__ = ("addr", "indexed", "length", "stride")
+    __slots__ = ("addr", "home", "indexed", "length", "stride")
 
-    def __init__(self, addr: int, length: int, stride: int = 1, indexed: bool = False) -> None:
+    def __init__(self, addr: int, length: int, stride: int = 1, indexed: bool = False, home: int = 0) -> None:
         self.addr = addr
+        self.home = home  # the variable it belongs to
         self.length = length
         self.stride = stride
         self.indexed = indexed
 
     def moved(self, by: int) -> Mem:
         """The same access, ``by`` bytes further on."""
-        return Mem((self.addr + by) & 0xFFFF, self.length, self.stride, self.indexed)
+        return Mem((self.addr + by) & 0xFFFF, self.length, self.stride, self.indexed, self.home)
 
     def __repr__(self) -> str:
         return f"Mem({self.addr}, {self.length}, {self.stride})"
@@ -51,6 +53,7 @@ class Mem4:
     extents: tuple[int, ...]
     strides: tuple[int, ...]
     indexed: bool = False
+    home: int = 0
 
     @property
     def length(self) -> int:
@@ -74,6 +77,7 @@ class Circ:
     length: int
     wrap: int
     indexed: bool = False
+    home: int = 0
 
     def moved(self, by: int) -> Circ:
         """The same buffer, starting ``by`` bytes further on."""
@@ -118,7 +122,7 @@ class FifoRef:
 Descriptor: TypeAlias = Mem | Mem4 | Circ | FabIn | FabOut | FifoRef
 
 
-def from_const(const: DsdConst, globals_: Mapping[str, Global]) -> Descriptor:
+def from_const(const: DsdConst, globals_: Mapping[str, Global], bounds: Bounds) -> Descriptor:
     """The run-time form of a descriptor known at compile time."""
     kind = getattr(const.type, "name", "")
     length = const.extents[0] if const.extents else 0
@@ -140,18 +144,19 @@ def from_const(const: DsdConst, globals_: Mapping[str, Global]) -> Descriptor:
             const.control_transform,
         )
     base = globals_[const.base].address if const.base is not None else 0
-    addr = base + const.offset
+    addr = (base + const.offset) & 0xFFFF
+    home = bounds.symbols[const.base] if const.base in bounds.symbols else bounds.owner(addr)
     if kind == "circbuf_dsd":
-        return Circ(addr, addr, length, const.wraparound or length, const.wavelet_index_offset)
+        return Circ(addr, addr, length, const.wraparound or length, const.wavelet_index_offset, home)
     if kind == "mem4d_dsd":
-        return Mem4(addr, const.extents, const.strides, const.wavelet_index_offset)
-    return Mem(addr, length, const.strides[0] if const.strides else 1, const.wavelet_index_offset)
+        return Mem4(addr, const.extents, const.strides, const.wavelet_index_offset, home)
+    return Mem(addr, length, const.strides[0] if const.strides else 1, const.wavelet_index_offset, home)
 
 
 def set_length(dsd: Descriptor, length: int) -> Descriptor:
     """``@set_dsd_length``."""
     if isinstance(dsd, Mem):
-        return Mem(dsd.addr, length, dsd.stride, dsd.indexed)
+        return Mem(dsd.addr, length, dsd.stride, dsd.indexed, dsd.home)
     if isinstance(dsd, Mem4):
         return replace(dsd, extents=(*(1 for _ in dsd.extents[:-1]), length))
     return _with_length(dsd, length)
@@ -162,20 +167,21 @@ def _with_length(dsd: Circ | FabIn | FabOut | FifoRef, length: int) -> Descripto
     return replace(dsd, length=length)
 
 
-def set_base(dsd: Descriptor, addr: int) -> Descriptor:
-    """``@set_dsd_base_addr``."""
+def set_base(bounds: Bounds, dsd: Descriptor, addr: int) -> Descriptor:
+    """``@set_dsd_base_addr``: from now on it belongs to the variable at that address."""
+    home = bounds.owner(addr)
     if isinstance(dsd, Mem):
-        return Mem(addr, dsd.length, dsd.stride, dsd.indexed)
+        return Mem(addr, dsd.length, dsd.stride, dsd.indexed, home)
     if isinstance(dsd, Circ):
-        return replace(dsd, base=addr, addr=addr)
+        return replace(dsd, base=addr, addr=addr, home=home)
     if isinstance(dsd, Mem4):
-        return replace(dsd, addr=addr)
+        return replace(dsd, addr=addr, home=home)
     return dsd
 
 
 def set_stride(dsd: Mem, stride: int) -> Mem:
     """``@set_dsd_stride``."""
-    return Mem(dsd.addr, dsd.length, stride, dsd.indexed)
+    return Mem(dsd.addr, dsd.length, stride, dsd.indexed, dsd.home)
 
 
 def increment(dsd: Descriptor, elements: int, size: int) -> Descriptor:
@@ -187,6 +193,6 @@ def increment(dsd: Descriptor, elements: int, size: int) -> Descriptor:
 
 def element_size(kind: Type) -> int:
     """Bytes of the element type named in ``@increment_dsd_offset``."""
-    from wsesim.csl.types import size_of
+    from wsesim.csl.sema.types import size_of
 
     return size_of(kind)

@@ -10,6 +10,8 @@ FabricError
     ├── RoutingLoop           wavelets would circle for ever
     ├── NoRoute               wavelets leave on a colour that the router does not know
     ├── Deadlock              nothing can happen any more, and somebody waits (``.picture`` says who for whom)
+    ├── Endless               the program goes on and on while the host waits for it
+    ├── UnreadWavelets        the program has ended, and nobody read what was sent (strict mode)
     ├── ResourceBusy          two operations at once on one queue or microthread
     ├── ProgramFault          an assertion, an access outside memory, ...
     └── HostError             the host asked for something that the program does not have
@@ -20,6 +22,7 @@ from __future__ import annotations
 __all__ = [
     "ColorClash",
     "Deadlock",
+    "Endless",
     "FabricError",
     "HostError",
     "LoadError",
@@ -31,6 +34,7 @@ __all__ = [
     "RoutingLoop",
     "RunError",
     "TaskClash",
+    "UnreadWavelets",
 ]
 
 
@@ -119,6 +123,18 @@ class Deadlock(RunError):
         self.svg = svg
 
 
+class Endless(RunError):
+    """The program has run longer than the watchdog allows without the host hearing of it."""
+
+    name = "endless"
+
+
+class UnreadWavelets(RunError):
+    """Wavelets are left over when the program has ended."""
+
+    name = "unread-wavelets"
+
+
 class ResourceBusy(RunError):
     """A queue or microthread is asked to do two things at once."""
 
@@ -126,9 +142,14 @@ class ResourceBusy(RunError):
 
 
 class ProgramFault(RunError):
-    """The PE program did something it must not."""
+    """The PE program did something it must not; ``placed`` when the message begins with the place in its source."""
 
     name = "program-fault"
+
+    def __init__(self, message: str, *, placed: bool = False) -> None:
+        super().__init__(message)
+        self.message = message
+        self.placed = placed
 
 
 class HostError(RunError):

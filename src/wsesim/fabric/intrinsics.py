@@ -6,8 +6,8 @@ import math
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from wsesim.fabric.codegen.random_bits import next16
 from wsesim.fabric.errors import ProgramFault
-from wsesim.fabric.values_random import next16
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,7 +122,11 @@ def _disable(pe: PE) -> None:
 
 
 def _unblock(pe: PE) -> None:
-    pe.machine.at(max(pe.t, pe.machine.now), lambda _now: setattr(pe, "cmd_blocked", False))
+    def unblocked(now: float) -> None:
+        pe.cmd_blocked = False
+        pe.machine.heard = now
+
+    pe.machine.at(max(pe.t, pe.machine.now), unblocked)
 
 
 # --- traces and prints -----------------------------------------------------------------------------------------------
@@ -156,6 +160,7 @@ def _print(pe: PE, text: str) -> None:
     while "\n" in line:
         done, line = line.split("\n", 1)
         pe.machine.log.append(done)
+        pe.machine.note(pe.t, done)
     pe.library["line"] = line
 
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wsesim.csl.types import EnumType, FloatType, IntType, SimpleType, size_of
-from wsesim.fabric.codegen import Code, compile_program
+from wsesim import watch
+from wsesim.csl.sema.types import EnumType, FloatType, IntType, SimpleType, size_of
+from wsesim.fabric.codegen.python_source import Code, compile_program
 from wsesim.fabric.dsd import from_const
 from wsesim.fabric.errors import HostError, MemoryOverflow, TaskClash
 from wsesim.fabric.machine import Machine
@@ -19,16 +20,22 @@ from wsesim.fabric.timing import TIMING, Timing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wsesim.csl.program import PeProgram, Program, TaskBinding
-    from wsesim.csl.tree import OpOptions
-    from wsesim.csl.types import Type
-    from wsesim.fabric.codegen import Compiled
+    from wsesim.csl.program.elaborated import PeProgram, Program, TaskBinding
+    from wsesim.csl.program.typed_tree import OpOptions
+    from wsesim.csl.sema.types import Type
+    from wsesim.fabric.codegen.python_source import Compiled
 
 __all__ = ["load"]
 
 
 def load(
-    program: Program, *, timing: Timing = TIMING, bounded: bool = True, strict: bool = False, traced: bool = False
+    program: Program,
+    *,
+    timing: Timing = TIMING,
+    bounded: bool = True,
+    strict: bool = False,
+    traced: bool = False,
+    max_cycles: int = 0,
 ) -> Machine:
     """A machine with the program in place, at cycle 0.
 
@@ -38,21 +45,24 @@ def load(
         bounded: queues have their documented depth; False lets them grow, which hides deadlocks.
         strict: two operations on one queue at once, and the like, are errors.
         traced: keep a timeline of tasks.
+        max_cycles: stop a program that runs so long without a word to or from the host; 0 never.
 
     Raises:
         LoadError: the program does not fit the machine.
     """
-    machine = Machine(program, timing=timing, bounded=bounded, strict=strict, traced=traced)
+    machine = Machine(program, timing=timing, bounded=bounded, strict=strict, traced=traced, max_cycles=max_cycles)
     codes: list[Code] = []
     for number, unit in enumerate(program.programs):
+        watch.poll()
         if unit.memory.total > MEMORY_BYTES or len(unit.memory_image) > MEMORY_BYTES:
             need = max(unit.memory.total, len(unit.memory_image))
             raise MemoryOverflow(f"{unit.file} needs {need} bytes of memory, a PE has {MEMORY_BYTES}")
-        codes.append(compile_program(unit, timing, f"{number} {unit.file}", machine.arch_index))
+        codes.append(compile_program(unit, timing, f"{number} {unit.file}", machine.arch_index, strict=strict))
     rows = _memories(program)
     for (x, y), number in sorted(program.tiles.items(), key=lambda item: (item[0][1], item[0][0])):
+        watch.poll()
         unit = program.programs[number]
-        pe = PE(machine, x, y, unit, rows[number].pop())
+        pe = PE(machine, x, y, unit, rows[number].pop(), codes[number].bounds)
         machine.pes[(x, y)] = pe
         machine.host_colors.update(int(c) for c in unit.library_state.get("memcpy.d2h", ()))
         _prepare(pe, unit, codes[number])
@@ -87,11 +97,14 @@ def _prepare(pe: PE, unit: PeProgram, code: Code) -> None:
         pe.box(color, queue_id)
     for name, item in unit.globals.items():
         if item.storage == "object":
-            pe.objects[name] = [None if d is None else from_const(d, unit.globals) for d in item.objects]
+            pe.objects[name] = [None if d is None else from_const(d, unit.globals, code.bounds) for d in item.objects]
     for fifo in unit.fifos:
         _add_fifo(pe, unit, fifo)
     for loaded in unit.dsr_loads:
-        pe.dsrs[(loaded.file, loaded.id)] = (from_const(loaded.dsd, unit.globals), constant_options(loaded.options))
+        pe.dsrs[(loaded.file, loaded.id)] = (
+            from_const(loaded.dsd, unit.globals, code.bounds),
+            constant_options(loaded.options),
+        )
     for binding in unit.tasks:
         _bind(pe, binding, code.functions[binding.function])
     if unit.teardown_handlers:
@@ -103,9 +116,12 @@ def _prepare(pe: PE, unit: PeProgram, code: Code) -> None:
 
 
 def _add_fifo(pe: PE, unit: PeProgram, fifo: Any) -> None:
-    buffer = unit.globals[fifo.buffer]
+    buffer = unit.globals.get(fifo.buffer)
     size = size_of(fifo.elem)
     dtype = np.dtype(np.uint16 if size == 2 else np.uint32)
+    if buffer is None:  # no code uses it, so it has no place in memory
+        pe.fifos.append(Fifo(np.zeros(0, dtype), fifo))
+        return
     start = buffer.address // size
     pe.fifos.append(Fifo(pe.views[dtype][start : start + fifo.capacity], fifo))
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import os
 from collections import Counter, defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wsesim.fabric.errors import Deadlock, NoRoute
+from wsesim import watch
+from wsesim.fabric.errors import Deadlock, Endless, HostError, NoRoute
 from wsesim.fabric.routing import (
     COMMAND_BITS,
     HOST,
@@ -30,11 +32,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from wsesim.csl.program import Program
+    from wsesim.csl.program.elaborated import Program
     from wsesim.fabric.pe import PE
     from wsesim.fabric.stream import Inbox, Outlet
 
-__all__ = ["Machine"]
+__all__ = ["MAX_CYCLES", "Machine", "max_cycles"]
 
 SIDES = ("WEST", "EAST", "SOUTH", "NORTH")
 _COLORS = 32
@@ -42,6 +44,18 @@ _HORIZONTAL = frozenset(("WEST", "EAST"))
 _VERTICAL = frozenset(("NORTH", "SOUTH"))
 TIMELINE_LIMIT = 20_000
 DRAWN_PES = 4096  # a wait-for picture of more of them shows nothing
+MAX_CYCLES = 1 << 28  # a third of a second of the wafer, without a word to or from the host
+_LOOK_EVERY = 64  # events
+
+
+def max_cycles() -> int:
+    """The watchdog's limit: ``WSESIM_MAX_CYCLES``, else :data:`MAX_CYCLES`; 0 is none."""
+    text = os.environ.get("WSESIM_MAX_CYCLES", "")
+    if not text:
+        return MAX_CYCLES
+    if not text.isdecimal():
+        raise HostError(f"WSESIM_MAX_CYCLES must be a number of cycles, 0 for no limit, not {text!r}")
+    return int(text)
 
 
 class Machine:
@@ -51,6 +65,8 @@ class Machine:
         now: the clock, in cycles.
         bounded: queues have their documented depth; False lets them grow without limit.
         strict: conflicts that the documentation forbids are errors.
+        max_cycles: how long the program may run without a word to or from the host; 0 for ever.
+        heard: when the host last had a word with it.
     """
 
     def __init__(
@@ -61,7 +77,11 @@ class Machine:
         bounded: bool = True,
         strict: bool = False,
         traced: bool = False,
+        max_cycles: int = 0,
     ) -> None:
+        self.max_cycles = max_cycles
+        self.heard: float = 0.0
+        self.check: Callable[[], None] | None = None
         self.program = program
         self.arch = program.arch
         self.arch_index = 0 if program.arch == "wse2" else 1
@@ -91,12 +111,16 @@ class Machine:
         self.color_words: Counter[int] = Counter()
         self.timeline: list[tuple[int, int, float, float, str]] | None = [] if traced else None
         self.log: list[str] = []
+        self.warnings: dict[str, None] = {}
+        self.journal: Callable[[str], None] | None = None  # gets lines as they are made
+        self.dropped: Counter[tuple[int, int, int]] = Counter()
         self.codes: list[Any] = []
         self._configure()
 
     def _configure(self) -> None:
         plain = [True] * _COLORS
         for (x, y), configs in self.program.colors.items():
+            watch.poll()
             for color, config in configs.items():
                 filtered = FilterState(config.filter) if config.filter is not None else None
                 self.routers[(x, y, color)] = RouterColor(config, filtered)
@@ -122,6 +146,8 @@ class Machine:
         """Runs until a condition holds, the clock passes ``limit`` or nothing is left; tells whether ``until`` held."""
         events = self.events
         pop = heapq.heappop
+        self.check = watch.hook()
+        until_look = _LOOK_EVERY
         with np.errstate(all="ignore"):
             while True:
                 if until is not None and until():
@@ -134,6 +160,36 @@ class Machine:
                 self.now = when
                 self.events_run += 1
                 what(when)
+                until_look -= 1
+                if not until_look:
+                    until_look = _LOOK_EVERY
+                    self.look(when)
+
+    def look(self, now: float) -> None:
+        """Called every few milliseconds: may stop the run."""
+        if self.check is not None:
+            self.check()
+        if self.max_cycles and now - self.heard > self.max_cycles:
+            raise self._endless(now)
+
+    def _endless(self, now: float) -> Endless:
+        from wsesim.fabric.waits import busy
+
+        return Endless(
+            f"the program has run {now - self.heard:,.0f} cycles without a word to or from the host and goes on; "
+            f"WSESIM_MAX_CYCLES=0 lets it\n{busy(self)}"
+        )
+
+    def warn(self, text: str, when: float) -> None:
+        """What strict mode refuses and published programs do; said once."""
+        if text not in self.warnings:
+            self.warnings[text] = None
+            self.note(when, f"warning: {text}")
+
+    def note(self, when: float, text: str) -> None:
+        """A line for the journal, if somebody keeps one."""
+        if self.journal is not None:
+            self.journal(f"@{when:.0f} {text}")
 
     def task_ran(self, pe: PE, begin: float, end: float) -> None:
         """Records one task for the timeline."""
@@ -203,6 +259,7 @@ class Machine:
     def _to_host(self, pe: PE, color: int, words: NDArray[np.uint32]) -> None:
         if color not in self.host_colors:
             self.route(pe.outlet_of(color, 0))
+        self.heard = self.now
         self.host_words[(pe.x, pe.y, color)].append(words)
 
     def _express(self, outlet: Outlet, words: NDArray[np.uint32], t: float, rate: float) -> None:
@@ -357,6 +414,7 @@ class Machine:
         self, x: int, y: int, color: int, at: RouterColor, side: str, seg: Segment, t: float, weight: float, out: int
     ) -> None:
         if side == HOST:
+            self.heard = self.now
             self.host_words[(x, y, color)].append(seg.words)
             seg.credit(len(seg.words))
             return

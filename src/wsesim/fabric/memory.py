@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wsesim import watch
 from wsesim.fabric.dsd import Circ, Mem, Mem4
 from wsesim.fabric.errors import ProgramFault
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from wsesim.fabric.bounds import Bounds
     from wsesim.fabric.ops import OpSpec
 
 __all__ = ["Memory"]
@@ -36,8 +38,11 @@ def _offsets(extents: tuple[int, ...], strides: tuple[int, ...], size: int, star
 class Memory:
     """48 KB of one PE: one row of the array that all PEs of a program share."""
 
-    def __init__(self, row: NDArray[np.uint8], where: str = "") -> None:
+    def __init__(self, row: NDArray[np.uint8], bounds: Bounds, where: str = "", *, strict: bool = False) -> None:
         self.where = where
+        self.bounds = bounds
+        self.strict = strict
+        self.ranges = bounds.ranges
         self.mem = row
         self.base = row.ctypes.data  # for native code
         self.views: dict[np.dtype[Any], NDArray[Any]] = {np.dtype(c): row.view(c) for c in _CODES}
@@ -55,6 +60,23 @@ class Memory:
         """The error for an access outside memory."""
         return ProgramFault(f"{self.where}: {what} lies outside the {MEMORY_BYTES} bytes of a PE")
 
+    def warn(self, text: str) -> None:
+        """Says what strict mode refuses."""
+        raise NotImplementedError
+
+    def beyond(self, home: int, first: int, end: int) -> None:
+        """A vector leaves its variable: an error in strict mode; said elsewhere, since a published program does it."""
+        low, high = self.ranges[home]
+        if not home or first < 0 or end > MEMORY_BYTES:
+            raise self.fault(f"a vector from byte {first} to {end}")
+        text = (
+            f"{self.where}: a vector from byte {first} to {end} reaches beyond {self.bounds.names[home]}, "
+            f"which has bytes {low} to {high}"
+        )
+        if self.strict:
+            raise ProgramFault(text)
+        self.warn(text)
+
     def vector(self, dtype: np.dtype[Any], m: Mem, start: int, count: int, index: int = 0) -> NDArray[Any]:
         """Elements ``start``..``start + count`` of a one-dimensional access, as a writable view."""
         size = dtype.itemsize
@@ -62,27 +84,30 @@ class Memory:
         addr = m.addr + start * stride * size
         if m.indexed:
             addr += index * 2
+        far = addr + (count - 1) * stride * size
+        first, end = (addr, far + size) if stride >= 0 else (far, addr + size)
+        low, high = self.ranges[m.home]
+        if first < low or end > high:
+            self.beyond(m.home, first, end)
         if stride > 0 and not addr % size:
-            first = addr // size
-            stop = first + (count - 1) * stride + 1
-            if first < 0 or stop * size > MEMORY_BYTES:
-                raise self.fault(f"a vector of {count} elements at address {addr}")
-            return self.views[dtype][first:stop:stride]
-        try:
-            return np.ndarray((count,), dtype, self.mem, addr, (stride * size,))
-        except (ValueError, TypeError) as e:
-            raise self.fault(f"a vector of {count} elements at address {addr}, stride {stride}") from e
+            return self.views[dtype][addr // size : end // size : stride]
+        return np.ndarray((count,), dtype, self.mem, addr, (stride * size,))
 
     def addresses(self, dtype: np.dtype[Any], m: Vector, start: int, count: int, index: int = 0) -> NDArray[np.int64]:
         """Byte address of each element."""
         size = dtype.itemsize
         offset = index * 2 if m.indexed else 0
         if isinstance(m, Mem4):
-            return _offsets(m.extents, m.strides, size, start, count) + (m.addr + offset)
-        numbers = np.arange(start, start + count)
-        if isinstance(m, Mem):
-            return m.addr + offset + numbers * (m.stride * size)
-        return m.base + offset + ((m.addr - m.base) // size + numbers) % m.wrap * size
+            found = _offsets(m.extents, m.strides, size, start, count) + (m.addr + offset)
+        elif isinstance(m, Mem):
+            found = m.addr + offset + np.arange(start, start + count) * (m.stride * size)
+        else:
+            numbers = (m.addr - m.base) // size + np.arange(start, start + count)
+            found = m.base + offset + numbers % max(1, m.wrap) * size
+        low, high = self.ranges[m.home]
+        if count and (found.min() < low or found.max() + size > high):
+            self.beyond(m.home, int(found.min()), int(found.max()) + size)
+        return found
 
     def gather(self, dtype: np.dtype[Any], at: NDArray[np.int64]) -> NDArray[Any]:
         """Elements at byte addresses."""
@@ -205,6 +230,8 @@ class Memory:
         ]
         kept = [np.broadcast_to(np.asarray(v), (count,)).copy() for v in values]
         for i in range(count):
+            if not i % 1024:
+                watch.poll()
             args = [
                 self.gather(kind, f[i : i + 1]) if f is not None else v[i : i + 1]
                 for f, v, kind in zip(froms, kept, spec.sources, strict=False)

@@ -10,8 +10,8 @@ import numpy as np
 
 from wsesim.fabric.dsd import Circ, FabIn, FabOut, FifoRef, Mem, Mem4
 from wsesim.fabric.errors import ProgramFault, QueueNotInitialized
-from wsesim.fabric.memory import MEMORY_BYTES, Memory
-from wsesim.fabric.stream import Fifo, Inbox, Outlet, StreamOp, descriptor_length
+from wsesim.fabric.memory import Memory
+from wsesim.fabric.stream import Fifo, Inbox, Outlet, StreamOp, descriptor_length, same_lengths
 from wsesim.fabric.timing import INPUT_QUEUE_WORDS, OUTPUT_QUEUE_WORDS, simd_width
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from wsesim.csl.program import PeProgram
+    from wsesim.csl.program.elaborated import PeProgram
+    from wsesim.fabric.bounds import Bounds
     from wsesim.fabric.dsd import Descriptor
     from wsesim.fabric.machine import Machine
     from wsesim.fabric.ops import OpSpec
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["PE", "Dsr", "LocalTask", "Options"]
 
 TEARDOWN_TASK = 29
-_FAULTS = (IndexError, ValueError, TypeError, OverflowError, RecursionError, AttributeError)
+_FAULTS = (ProgramFault, IndexError, ValueError, TypeError, OverflowError, RecursionError, AttributeError)
 STACK_BYTES = 1024
+LOOK_CYCLES = 1 << 14  # of loops in tasks, between two looks at the watchdog
 
 
 class Dsr:
@@ -95,8 +97,10 @@ class LocalTask:
 class PE(Memory):
     """A processing element of the simulated rectangle."""
 
-    def __init__(self, machine: Machine, x: int, y: int, program: PeProgram, row: NDArray[np.uint8]) -> None:
-        super().__init__(row, f"PE ({x}, {y})")
+    def __init__(
+        self, machine: Machine, x: int, y: int, program: PeProgram, row: NDArray[np.uint8], bounds: Bounds
+    ) -> None:
+        super().__init__(row, bounds, f"PE ({x}, {y})", strict=machine.strict)
         self.machine = machine
         self.x = x
         self.y = y
@@ -108,6 +112,7 @@ class PE(Memory):
         self.stalled: StreamOp | None = None
         self.task_name = ""
         self.task_began: float = 0.0
+        self.due: float = 0.0  # when a loop looks at the watchdog next
         self.pick_at: float | None = None
         self.sp = 0
         self.dsrs: dict[tuple[str, int], tuple[Descriptor, Options]] = {}
@@ -131,6 +136,14 @@ class PE(Memory):
         self.tsc_base: float = 0.0
         self.prng = 0xDEADBEEF
         self.teardown_pending = 0
+
+    def warn(self, text: str) -> None:
+        """Says what strict mode refuses, once."""
+        self.machine.warn(text, self.t)
+
+    def went_beyond(self) -> None:
+        """Native code used a vector that leaves its variable."""
+        self.warn(f"{self.where}: task {self.task_name!r} uses a vector that reaches beyond its variable")
 
     # --- queues ------------------------------------------------------------------------------------------------
 
@@ -296,6 +309,7 @@ class PE(Memory):
             self.wake(now)
             return
         if box.task is None:
+            self.machine.dropped[(self.x, self.y, box.color)] += 1
             self.wake(now)
             return
         fn, stalls, name, unpack = box.task
@@ -304,6 +318,7 @@ class PE(Memory):
     def _launch(self, fn: Callable[..., Any], stalls: bool, args: tuple[Any, ...], name: str, now: float) -> None:
         self.t = self.task_began = now
         self.t += self.machine.timing.task_start
+        self.due = self.t + LOOK_CYCLES
         self.task_name = name
         self.tasks_run += 1
         if stalls:
@@ -339,8 +354,15 @@ class PE(Memory):
             raise self._faulted(e) from e
         self.stalled = op
 
+    def look(self, extra: float = 0.0) -> None:
+        """Called by loops of tasks now and then, native ones ``extra`` cycles ahead of the clock: may stop the run."""
+        self.due = self.t + extra + LOOK_CYCLES
+        self.machine.look(self.t + extra)
+
     def _faulted(self, error: Exception) -> ProgramFault:
         """What generated code ran into, with the place in the CSL source."""
+        if isinstance(error, ProgramFault) and error.placed:
+            return error
         where = ""
         step = error.__traceback__
         while step is not None:
@@ -349,7 +371,9 @@ class PE(Memory):
                 where = f"{positions[min(step.tb_lineno, len(positions)) - 1]}: "
             step = step.tb_next
         what = "an access outside the PE's memory" if isinstance(error, IndexError) else str(error)
-        return ProgramFault(f"{where}task {self.task_name!r} on {self.where}: {what}")
+        if isinstance(error, ProgramFault):
+            what = error.message.removeprefix(f"{self.where}: ")
+        return ProgramFault(f"{where}task {self.task_name!r} on {self.where}: {what}", placed=True)
 
     def _ended(self) -> None:
         self.free_at = self.t
@@ -392,6 +416,8 @@ class PE(Memory):
         if count < 0:
             count = descriptor_length(dst, srcs)
         self.t += self.machine.timing.dsd_issue
+        if self.strict:
+            same_lengths(spec, dst, srcs, self.where)
         if not count:
             return True
         if type(dst) is not Mem or dst.stride <= 0 or not self._simple(spec, dst, srcs, count):
@@ -407,7 +433,8 @@ class PE(Memory):
         daddr, dstride = dst.addr, dst.stride
         size = spec.dest.itemsize
         dend = daddr + ((count - 1) * dstride + 1) * size
-        if dst.indexed or daddr % size or dend > MEMORY_BYTES:
+        low, high = self.ranges[dst.home]
+        if dst.indexed or daddr % size or daddr < low or dend > high:
             return False
         values: list[Any] = []
         for src, kind, floats in zip(srcs, spec.sources, spec.float_sources, strict=True):
@@ -418,7 +445,8 @@ class PE(Memory):
                 continue
             addr, stride, bytes_ = src.addr, src.stride, kind.itemsize
             end = addr + ((count - 1) * stride + 1) * bytes_
-            if src.indexed or stride <= 0 or addr % bytes_ or end > MEMORY_BYTES:
+            low, high = self.ranges[src.home]
+            if src.indexed or stride <= 0 or addr % bytes_ or addr < low or end > high:
                 return False
             if (addr != daddr or stride != dstride or bytes_ != size) and addr < dend and daddr < end:
                 return False
@@ -440,7 +468,7 @@ class PE(Memory):
         """A pointer as destination is a vector of stride 0; with a scalar first source the operation accumulates."""
         if type(dst) is not int:
             return dst, srcs
-        target = Mem(dst, count, 0)
+        target = Mem(dst, count, 0, home=self.bounds.owner(dst))
         if len(srcs) > 1 and isinstance(srcs[0], int | float | np.generic):
             self.vector(spec.dest, target, 0, 1)[0] = spec.dest.type(wrap(spec.dest, srcs[0]))
             srcs = (target, *srcs[1:])
@@ -476,6 +504,8 @@ class PE(Memory):
 
     def _stream(self, spec: OpSpec, dst: Any, srcs: tuple[Any, ...], options: Options) -> StreamOp | bool:
         count = self._fifo_length(dst, srcs, descriptor_length(dst, srcs))
+        if self.strict:
+            same_lengths(spec, dst, srcs, self.where)
         dst, srcs = self._scalar_destination(spec, dst, srcs, count)
         fixed = tuple(
             kind.type(wrap(kind, s)) if isinstance(s, int | float | np.generic) else s

@@ -14,7 +14,7 @@ from wsesim.fabric.errors import RoutingLoop
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wsesim.csl.program import ColorConfig, Filter
+    from wsesim.csl.program.elaborated import ColorConfig, Filter
 
 __all__ = ["OPPOSITE", "STEP", "Endpoint", "Route", "RouterColor", "shift_commands", "trace"]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from wsesim.fabric.ops import OpSpec
     from wsesim.fabric.pe import PE
 
-__all__ = ["Fifo", "Inbox", "Outlet", "Segment", "StreamOp"]
+__all__ = ["Fifo", "Inbox", "Outlet", "Segment", "StreamOp", "descriptor_length", "same_lengths"]
 
 Words = "NDArray[np.uint32]"
 
@@ -518,3 +518,12 @@ def descriptor_length(dst: Descriptor | None, srcs: tuple[Any, ...]) -> int:
     if isinstance(dst, Mem | Mem4 | Circ | FabOut):
         return dst.length
     return 1
+
+
+def same_lengths(spec: OpSpec, dst: Any, srcs: tuple[Any, ...], where: str) -> None:
+    """Strict mode: the vectors of an operation have one length; scalars, pointers and FIFOs have none."""
+    lengths = [x.length for x in (dst, *srcs) if isinstance(x, Mem | Mem4 | Circ | FabIn | FabOut)]
+    if any(n != lengths[0] for n in lengths):
+        raise ProgramFault(
+            f"{where}: the vectors of @{spec.name} differ in length, destination first: {', '.join(map(str, lengths))}"
+        )

@@ -9,9 +9,9 @@ from wsesim.fabric.routing import trace
 if TYPE_CHECKING:
     from wsesim.fabric.machine import Machine
     from wsesim.fabric.pe import PE
-    from wsesim.fabric.stream import StreamOp
+    from wsesim.fabric.stream import Inbox, StreamOp
 
-__all__ = ["picture", "svg"]
+__all__ = ["busy", "leftovers", "picture", "svg"]
 
 Edge = tuple[tuple[int, int], tuple[int, int], str]
 _MOST = 40
@@ -68,10 +68,64 @@ def _waits(machine: Machine, pe: PE) -> tuple[list[str], list[Edge]]:
         if task.active and task.blocked
     ]
     for box in pe.boxes.values():
-        if box.pending and box.op is None:
-            why = "its task is blocked" if box.task is not None else "nobody reads them"
-            lines.append(f"PE ({pe.x}, {pe.y}): {box.pending} wavelets on colour {box.color} wait, {why}")
+        if box.pending:
+            lines.append(f"PE ({pe.x}, {pe.y}): {box.pending} wavelets on colour {box.color} wait, {_why(box)}")
     return lines, edges
+
+
+def _why(box: Inbox) -> str:
+    if box.op is not None:
+        return f"@{box.op.spec.name} takes them when it has {box.op.blocked_on or 'its turn'}"
+    return "nobody reads them" if box.task is None else "its task is blocked" if box.blocked else "its task is due"
+
+
+def _under_way(machine: Machine) -> list[str]:
+    """Wavelets between processors: in front of routers that do not let them through."""
+    lines: list[str] = []
+    for (x, y, color), queues in machine.parked.items():
+        at = machine.router(x, y, color)
+        why = "has no configuration" if at is None else "is in teardown" if at.teardown else "is closed to that side"
+        for side, queue in queues.items():
+            if queue:
+                count = sum(len(s.words) for s in queue)
+                lines.append(
+                    f"router ({x}, {y}): {count} wavelets of colour {color} from {side} wait, the router {why}"
+                )
+    for pe in machine.pes.values():
+        for outlet in pe.outlets.values():
+            if machine.dynamic[outlet.color] or not outlet.outstanding or all(box for box, _, _ in outlet.ends):
+                continue
+            lines += [
+                f"router ({end.x}, {end.y}): up to {outlet.outstanding:.0f} wavelets of colour {end.color}, "
+                f"sent by PE ({pe.x}, {pe.y}), wait, the router is closed to them"
+                for end in trace(machine.router, pe.x, pe.y, outlet.color).ends
+                if not end.open
+            ]
+    return lines
+
+
+def leftovers(machine: Machine) -> str:
+    """Wavelets that nobody has read, a line for each place; empty when there are none."""
+    lines = [
+        f"PE ({pe.x}, {pe.y}): {box.pending} wavelets on colour {box.color} wait, {_why(box)}"
+        for pe in machine.pes.values()
+        for box in pe.boxes.values()
+        if box.pending
+    ]
+    lines += _under_way(machine)
+    for (x, y, color), parts in machine.host_words.items():
+        count = sum(len(part) for part in parts)
+        if count:
+            lines.append(f"host: {count} words of PE ({x}, {y}) on colour {color} were never asked for")
+    lines += [
+        f"PE ({x}, {y}): {count} wavelets on colour {color} were taken, but no task is bound to it"
+        for (x, y, color), count in machine.dropped.items()
+    ]
+    return "\n".join(f"  {line}" for line in _short(lines))
+
+
+def _short(lines: list[str]) -> list[str]:
+    return [*lines[:_MOST], f"... and {len(lines) - _MOST} more"] if len(lines) > _MOST else lines
 
 
 def picture(machine: Machine) -> tuple[str, tuple[Edge, ...]]:
@@ -82,21 +136,7 @@ def picture(machine: Machine) -> tuple[str, tuple[Edge, ...]]:
         found, more = _waits(machine, pe)
         lines += found
         edges += more
-    for (x, y, color), queues in machine.parked.items():
-        for side, queue in queues.items():
-            if queue:
-                at = machine.router(x, y, color)
-                why = (
-                    "has no configuration"
-                    if at is None
-                    else "is in teardown"
-                    if at.teardown
-                    else "is closed to that side"
-                )
-                count = sum(len(s.words) for s in queue)
-                lines.append(
-                    f"router ({x}, {y}): {count} wavelets of colour {color} from {side} wait, the router {why}"
-                )
+    lines += _under_way(machine)
     blocked = [f"({pe.x}, {pe.y})" for pe in machine.pes.values() if pe.cmd_blocked]
     if blocked:
         shown = ", ".join(blocked[:8]) + (", ..." if len(blocked) > 8 else "")
@@ -104,9 +144,19 @@ def picture(machine: Machine) -> tuple[str, tuple[Edge, ...]]:
     cycle = find_cycle(edges)
     if cycle:
         lines.insert(0, "cycle: " + " -> ".join(f"PE {p}" for p in cycle))
-    if len(lines) > _MOST:
-        lines = [*lines[:_MOST], f"... and {len(lines) - _MOST} more"]
-    return "\n".join(f"  {line}" for line in lines), tuple(edges)
+    return "\n".join(f"  {line}" for line in _short(lines)), tuple(edges)
+
+
+def busy(machine: Machine) -> str:
+    """What the PEs of a machine that goes on are at, and who waits meanwhile."""
+    lines: list[str] = []
+    for pe in machine.pes.values():
+        ready = [pe.local[n].name for n in sorted(pe.ready) if n in pe.local]
+        if pe.task_name and (pe.t > machine.now or ready):
+            lines.append(f"PE ({pe.x}, {pe.y}): task {pe.task_name!r} ran last, {pe.tasks_run:,} tasks in all")
+        lines += [f"PE ({pe.x}, {pe.y}): task {name!r} is ready" for name in ready]
+    shown = [*lines[:8], *([f"... and {len(lines) - 8} more"] if len(lines) > 8 else [])]
+    return "\n".join([*(f"  {line}" for line in shown), picture(machine)[0]])
 
 
 def find_cycle(edges: list[Edge]) -> list[tuple[int, int]]:

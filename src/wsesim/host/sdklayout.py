@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wsesim.csl.program import ColorConfig, Program, Switches, SwitchPosition
+from wsesim.csl.program.elaborated import ColorConfig, Program, Switches, SwitchPosition
 from wsesim.fabric.errors import ColorClash, HostError, NoRoute
 from wsesim.fabric.routing import OPPOSITE, STEP
 from wsesim.fabric.timing import ROUTABLE_COLORS
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from wsesim.csl.program import PeProgram
+    from wsesim.csl.program.elaborated import PeProgram
 
 __all__ = [
     "CodeRegion",
@@ -74,7 +74,11 @@ class Edge(enum.Enum):
 
 @dataclass
 class SimfabConfig:
-    """Settings of the vendor's simulator; ``dump_core`` writes the PEs' memories when the program stops."""
+    """Settings of the vendor's simulator.
+
+    Attributes:
+        dump_core: write the PEs' memories when the program stops, to ``corefile.cs1`` in its folder.
+    """
 
     dump_core: bool = False
 
@@ -458,7 +462,7 @@ class SdkLayout:
         return configs
 
     def _elaborate(self, width: int, height: int) -> tuple[list[PeProgram], dict[Place, int]]:
-        from wsesim.csl.compile import elaborate_pe
+        from wsesim.csl.program.driver import elaborate_pe
 
         programs: list[PeProgram] = []
         tiles: dict[Place, int] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +11,16 @@ import numpy as np
 
 from wsesim.fabric import load
 from wsesim.fabric.errors import HostError
+from wsesim.fabric.machine import max_cycles
 from wsesim.fabric.report import write_reports
 from wsesim.host.session import HostSession, Receive
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from wsesim.csl.program import Program
+    from wsesim.csl.program.elaborated import Program
 
 __all__ = ["MemcpyDataType", "MemcpyOrder", "SdkRuntime", "Task", "stopped"]
 
@@ -47,6 +49,23 @@ class Task:
         self.finish = finish
 
 
+def _journal(path: Path) -> Callable[[str], None]:
+    """Writes lines to a new file as they come: one that is read while the program runs, or stands still."""
+    try:
+        path.write_text("", encoding="utf-8")
+    except OSError as problem:
+        raise HostError(
+            f"cannot write {path} to {Path.cwd()}: {problem.strerror or problem}; "
+            f"suppress_simfab_trace=True leaves it out"
+        ) from problem
+
+    def add(line: str) -> None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+    return add
+
+
 class SdkRuntime:
     """Runs a compiled program on the simulator.
 
@@ -54,7 +73,8 @@ class SdkRuntime:
         bindir: the folder that ``cslc`` wrote, or the artifacts of ``SdkLayout.compile``.
         platform: from ``get_platform``; only the simulator is known.
         cmaddr: must be empty: there is no connection to a system here.
-        suppress_simfab_trace: True leaves out the timeline of tasks and the report files.
+        suppress_simfab_trace: True leaves out the timeline of tasks, the report files and ``sim.log``, which is
+            written to the current folder while the program runs: what PEs print, and the host's commands.
         simfab_numthreads: accepted for compatibility; the simulator runs on one thread, so only 1 to 64 is valid.
         msg_level: ``DEBUG`` or ``INFO`` print what PEs print with ``<simprint>``.
         memcpy_required: whether the program uses the memcpy interface.
@@ -94,7 +114,7 @@ class SdkRuntime:
         built = getattr(bindir, "program", None)
         if built is not None:
             return built
-        from wsesim.csl.compile import load_output
+        from wsesim.csl.program.driver import load_output
 
         return load_output(Path(bindir))
 
@@ -110,7 +130,9 @@ class SdkRuntime:
     def load(self) -> None:
         """Puts the program on the machine."""
         folder = Path(self.bindir) if Path(self.bindir).is_dir() else None
-        machine = load(self.program, traced=self.traced, strict=self.program.strict)
+        machine = load(self.program, traced=self.traced, strict=self.program.strict, max_cycles=max_cycles())
+        if self.traced:
+            machine.journal = _journal(Path("sim.log"))
         self._session = HostSession(machine, folder)
         for x, y, name, image in self.values:
             self._session.write_symbol(x, y, name, image)
@@ -125,15 +147,24 @@ class SdkRuntime:
             self._finish(task)
         self._tasks.clear()
         self.session.stop()
+        self._warn()
         stopped[str(Path(self.bindir).resolve())] = self.session
         self._show_log()
         if self.traced and Path(self.bindir).is_dir():
             write_reports(self.session.machine, Path(self.bindir))
+        if getattr(getattr(self.platform, "config", None), "dump_core", False):
+            self.dump_core(str(Path(self.bindir) / "corefile.cs1"))
+
+    def _warn(self) -> None:
+        """What strict mode would have refused."""
+        found = list(self.session.machine.warnings)
+        shown = [*found[:8], *([f"... and {len(found) - 8} more like these"] if len(found) > 8 else [])]
+        if self.session.unread:
+            shown.append(f"wavelets are left that nobody read:\n{self.session.unread}")
+        sys.stderr.write("".join(f"warning: {text}\n" for text in shown))
 
     def _show_log(self) -> None:
         if self.msg_level in ("DEBUG", "INFO"):
-            import sys
-
             sys.stdout.write("".join(f"{line}\n" for line in self.session.machine.log))
 
     # --- symbols ---------------------------------------------------------------------------------------------------
@@ -334,5 +365,6 @@ class SdkRuntime:
         memory = np.zeros((machine.height, machine.width, 48 * 1024), np.uint8)
         for (x, y), pe in machine.pes.items():
             memory[y, x] = pe.mem
+        Path(corefile).parent.mkdir(parents=True, exist_ok=True)
         with Path(corefile).open("wb") as file:
             np.savez_compressed(file, memory=memory)

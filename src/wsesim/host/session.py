@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wsesim.csl.types import PtrType
-from wsesim.fabric.errors import HostError
+from wsesim import watch
+from wsesim.csl.sema.types import PtrType
+from wsesim.fabric.errors import HostError, UnreadWavelets
 from wsesim.fabric.load import argument
+from wsesim.fabric.waits import leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from wsesim.csl.program import Export, Global
+    from wsesim.csl.program.elaborated import Export, Global
     from wsesim.fabric.errors import Deadlock
     from wsesim.fabric.machine import Machine
     from wsesim.fabric.pe import PE
@@ -70,8 +72,9 @@ class HostSession:
             raise HostError(f"{what}: call load() and run() first")
         machine = self.machine
         machine.run(limit=max(machine.now, self.last + machine.timing.host_command))
-        self.last = machine.now
+        self.last = machine.heard = machine.now
         self.commands.append((machine.now, what))
+        machine.note(machine.now, f"host: {what}")
         self._collect()
 
     def _command(self, what: str) -> None:
@@ -116,6 +119,17 @@ class HostSession:
             waiting = self.receives[0]
             raise self._stuck(f"the host still expects {waiting.count} words a PE on colour {waiting.color}")
         self.started = False
+        self.machine.note(self.machine.now, "host: stop")
+        if self.unread:
+            text = f"the program has ended, but wavelets are left that nobody read:\n{self.unread}"
+            if self.machine.strict:
+                raise UnreadWavelets(text)
+            self.machine.note(self.machine.now, f"warning: {text}")
+
+    @property
+    def unread(self) -> str:
+        """Where wavelets are that nobody has read so far, a line each; empty when there are none."""
+        return leftovers(self.machine)
 
     def ready(self) -> None:
         """Runs until every PE takes commands again."""
@@ -161,9 +175,17 @@ class HostSession:
     def _copy(self, name: str, where: Region, n: int, size: int, data: NDArray[np.uint32], *, write: bool) -> None:
         rows = data.reshape(-1, n)
         for pe, row in zip(self.region(*where), rows, strict=True):
+            watch.poll()
             at = self.address(pe, name)
-            if at + n * size > len(pe.mem):
-                raise HostError(f"{n} elements from {name!r} reach beyond the memory of {pe.where}")
+            owner = pe.bounds.owner(at)
+            first, end = pe.bounds.ranges[owner]
+            if at + n * size > end:
+                have = f"{pe.bounds.names[owner]}, which has bytes {first} to {end}"
+                what = f"{n} elements of {8 * size} bits from byte {at} on {pe.where}"
+                text = f"copy of {name!r}: {what} reach beyond {have}"
+                if write or self.machine.strict or at + n * size > len(pe.mem):
+                    raise HostError(text)
+                self.machine.warn(text, self.machine.now)  # a published program reads six words of five
             cells = np.ndarray((n,), _WORDS[size], pe.mem, at)
             if write:
                 cells[...] = row.astype(_WORDS[size]) if size == 4 else (row & 0xFFFF).astype(np.uint16)
@@ -194,6 +216,7 @@ class HostSession:
         """Hands arrived words to the receives that expect them, oldest first."""
         while self.receives and self._available(self.receives[0]):
             receive = self.receives.pop(0)
+            self.machine.heard = self.machine.now
             receive.got = [self._take(pe, receive.color, receive.count) for pe in receive.pes]
 
     def _take(self, pe: PE, color: int, count: int) -> NDArray[np.uint32]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from wsesim.csl import tree
+from wsesim.csl.program import typed_tree as tree
 from wsesim.fabric.errors import FabricError, RunError
 from wsesim.fabric.load import load
 from wsesim.fabric.timing import TIMING, Timing
@@ -22,7 +22,7 @@ from wsesim.model.lines import Kind, LineCosts, measure_lines
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wsesim.csl.program import PeProgram, Program
+    from wsesim.csl.program.elaborated import PeProgram, Program
     from wsesim.fabric.machine import Machine
     from wsesim.fabric.pe import PE
 
@@ -51,6 +51,7 @@ class Estimate:
         memory: bytes of the busiest PE: data, code, stack and reserve.
         collectives: how often each kind is called on a PE.
         turns: words that a PE passes on round the ring of each axis.
+        operations: vector operations of a PE.
     """
 
     width: int
@@ -61,6 +62,7 @@ class Estimate:
     memory: int = 0
     collectives: dict[str, int] = field(default_factory=dict)
     turns: dict[str, int] = field(default_factory=dict)
+    operations: int = 0
 
     @property
     def total_cycles(self) -> float:
@@ -179,6 +181,7 @@ def _run(
             "the model covers programs whose PEs talk through the library of collectives only; "
             f"alone, PE {place} stops: {problem}"
         ) from problem
+    found.operations = pe.ops_run
     return found, lines.sent
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from wsesim.csl.compile import compile_texts
+from wsesim.csl.program.driver import compile_texts
 from wsesim.fabric.load import load
 from wsesim.fabric.timing import TIMING, Timing
 from wsesim.host.session import HostSession
@@ -22,8 +22,8 @@ from wsesim.host.session import HostSession
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from wsesim.csl.compile import Arch
-    from wsesim.csl.program import Program
+    from wsesim.csl.program.driver import Arch
+    from wsesim.csl.program.elaborated import Program
     from wsesim.fabric.pe import PE
 
 __all__ = ["Kind", "LineCosts", "measure_lines"]

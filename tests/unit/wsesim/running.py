@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from wsesim.csl.compile import compile_texts
+from wsesim.csl.program.driver import compile_texts
 from wsesim.fabric import load
 from wsesim.host import HostSession
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from wsesim.csl.compile import compile_texts
-from wsesim.csl.diagnostics import CompileError
+from wsesim.csl.program.driver import compile_texts
+from wsesim.csl.syntax.diagnostics import CompileError
 
 ONE_PE = 'layout { @set_rectangle(1, 1); @set_tile_code(0, 0, "pe.csl"); }'
 

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.unit.wsesim.csl.support import assert_comptime, codes, errors
-from wsesim.csl.compile import compile_texts
+from wsesim.csl.program.driver import compile_texts
 
 
 def test_arithmetic_and_types():
@@ -109,7 +109,7 @@ def test_control_flow_at_compile_time():
     ],
 )
 def test_wrong_constants(text, code, monkeypatch):
-    monkeypatch.setattr("wsesim.csl.execute.STEP_LIMIT", 2000)
+    monkeypatch.setattr("wsesim.csl.sema.execute.STEP_LIMIT", 2000)
     names = [w for w in ("x", "m", "e") if f"const {w} =" in text or f"const {w}:" in text]
     use = (
         f"comptime {{ const used = {names[-1]}; }}"

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.unit.wsesim.csl.support import codes, errors, pe
-from wsesim.csl import tree
-from wsesim.csl import types as t
-from wsesim.csl.walk import nodes
+from wsesim.csl.program import typed_tree as tree
+from wsesim.csl.sema import types as t
+from wsesim.csl.syntax.walk import nodes
 
 BIND = "comptime { @bind_local_task(main, @get_local_task_id(9)); }\n"
 

@@ -1,10 +1,10 @@
 import pytest
 
-from wsesim.csl import syntax as s
-from wsesim.csl.diagnostics import CompileError, Diagnostics
-from wsesim.csl.parser import parse, parse_text
-from wsesim.csl.printer import print_expr, print_file
-from wsesim.csl.source import Source
+from wsesim.csl.syntax import nodes as s
+from wsesim.csl.syntax.diagnostics import CompileError, Diagnostics
+from wsesim.csl.syntax.parser import parse, parse_text
+from wsesim.csl.syntax.printer import print_expr, print_file
+from wsesim.csl.syntax.source import Source
 
 
 def expr(text):

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wsesim.csl import syntax as s
-from wsesim.csl.diagnostics import Diagnostics
-from wsesim.csl.expressions import PRECEDENCE
-from wsesim.csl.parser import parse, parse_text
-from wsesim.csl.printer import print_file
-from wsesim.csl.source import Source
+from wsesim.csl.syntax import nodes as s
+from wsesim.csl.syntax.diagnostics import Diagnostics
+from wsesim.csl.syntax.expressions import PRECEDENCE
+from wsesim.csl.syntax.parser import parse, parse_text
+from wsesim.csl.syntax.printer import print_file
+from wsesim.csl.syntax.source import Source
 
 names = st.sampled_from(["a", "b", "count", "x1", "_y"])
 leaves = st.one_of(

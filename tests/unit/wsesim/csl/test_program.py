@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.unit.wsesim.csl.support import ONE_PE, codes, errors, pe
-from wsesim.csl.compile import (
+from wsesim.csl.program.driver import (
     compile_program,
     compile_texts,
     elaborate_pe,
@@ -13,8 +13,8 @@ from wsesim.csl.compile import (
     parse_assignments,
     write_output,
 )
-from wsesim.csl.diagnostics import CslInputError
-from wsesim.csl.program import DIRECTIONS, Filter, SwitchPosition
+from wsesim.csl.program.elaborated import DIRECTIONS, Filter, SwitchPosition
+from wsesim.csl.syntax.diagnostics import CslInputError
 
 ROW = """
 param n: u16;
@@ -193,9 +193,10 @@ def test_strict_mode_refuses_more(text, code):
 def test_warnings_travel_with_the_program():
     program = compile_texts(
         {
-            "layout.csl": 'layout { @set_rectangle(1, 1); @set_tile_code(0, 0, "pe.csl", .{ .nope = 1 }); }',
+            "layout.csl": 'layout { @set_rectangle(1, 1); @set_tile_code(0, 0, "pe.csl"); }',
             "pe.csl": "var x: i16;",
-        }
+        },
+        params={"nope": 1},
     )
     assert [w.code for w in program.warnings] == ["unknown-parameter"]
 

@@ -1,7 +1,7 @@
 """Small programs written as trees, for tests of the machine that need no front end."""
 
-from wsesim.csl import tree as T
-from wsesim.csl.program import (
+from wsesim.csl.program import typed_tree as T
+from wsesim.csl.program.elaborated import (
     ColorConfig,
     Export,
     Function,
@@ -12,7 +12,7 @@ from wsesim.csl.program import (
     QueueInit,
     TaskBinding,
 )
-from wsesim.csl.types import F32, VOID, ArrayType, DsdType, FnType, HandleType, PtrType
+from wsesim.csl.sema.types import F32, VOID, ArrayType, DsdType, FnType, HandleType, PtrType
 
 BASE = 128
 LOCAL = HandleType("local_task_id")

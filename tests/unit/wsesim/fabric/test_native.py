@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from tests.unit.wsesim.csl.support import ONE_PE
-from wsesim.csl.compile import compile_texts
-from wsesim.fabric import ProgramFault, load, native
+from wsesim.csl.program.driver import compile_texts
+from wsesim.fabric import ProgramFault, load
+from wsesim.fabric.codegen import native_runs as native
 
 LAYOUT = ONE_PE[:-1] + ' @export_name("go", fn (i16) void); }'
 HEAD = "comptime { @export_symbol(go); }\n"

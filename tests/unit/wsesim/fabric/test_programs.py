@@ -366,7 +366,7 @@ def test_a_route_that_comes_back_is_found_while_running_too():
         (lambda h: h.call("f", (1,)), "takes 0 arguments, 1 were given"),
         (lambda h: get(h, "nothing", 1), "exports no variable 'nothing' .it has: out"),
         (lambda h: put(h, "out", np.zeros((1, 2, 1), np.uint32)), "not inside the program's 1 x 1 PEs"),
-        (lambda h: get(h, "out", 40000), "beyond the memory"),
+        (lambda h: get(h, "out", 40000), "reach beyond 'out'"),
     ],
 )
 def test_the_host_is_told_what_it_asked_wrongly(what, match):

@@ -109,6 +109,8 @@ def test_cs_python_reports_a_deadlock_and_draws_it(tmp_path):
     assert "[deadlock]" in done.stderr
     assert "waits for wavelets on colour 3" in done.stderr
     assert "who waits for whom is drawn in out/deadlock.svg" in done.stderr
+    assert done.stderr.startswith("run.py:7: error: "), done.stderr
+    assert "Traceback" not in done.stderr
     drawing = ET.parse(tmp_path / "out" / "deadlock.svg").getroot()
     titles = [e.text for e in drawing.iter("{http://www.w3.org/2000/svg}title")]
     assert "(1, 0) waits for (0, 0): wavelets on colour 3" in titles
@@ -167,3 +169,93 @@ def test_a_strict_program_runs_strictly(tmp_path):
     done = _cs_python(tmp_path)
     assert done.returncode == 1
     assert "[resource-busy]" in done.stderr
+
+
+# --- what a run leaves behind -----------------------------------------------------------------------------------------
+
+PRINT = 'const sp = @import_module("<simprint>"); fn go() void { sp.print_string("began\\n"); %s }'
+ALONE = 'const sys_mod = @import_module("<memcpy/memcpy>", .{}); %s\ncomptime { @export_symbol(go); }\n'
+ONE = """layout {
+  @set_rectangle(1, 1);
+  @set_tile_code(0, 0, "pe.csl");
+  @export_name("go", fn()void);
+}"""
+
+
+def test_the_log_is_there_when_a_program_stands_still(tmp_path):
+    _write(tmp_path, ONE, ALONE % (PRINT % ""))
+    assert _cslc(tmp_path) == 0
+    done = _cs_python(tmp_path)
+    assert "[deadlock]" in done.stderr
+    lines = (tmp_path / "sim.log").read_text().splitlines()
+    assert [line.split(" ", 1)[1] for line in lines][:2] == ["host: call of go", "began"]
+    assert all(line.startswith("@") and line.split(" ")[0][1:].isdigit() for line in lines)
+
+
+def test_a_program_can_be_read_while_it_runs(tmp_path):
+    """Every line is in the file as soon as it is printed: the program ends itself with one that it never gets to."""
+    _write(tmp_path, ONE, ALONE % (PRINT % "var z: u16 = 0; z = 1 / z;"))
+    assert _cslc(tmp_path) == 0
+    done = _cs_python(tmp_path)
+    assert "[program-fault]" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "sim.log").read_text().splitlines()[-1].endswith(" began")
+
+
+def test_an_endless_program_is_stopped(tmp_path, monkeypatch):
+    monkeypatch.setenv("WSESIM_MAX_CYCLES", "400000")
+    _write(tmp_path, ONE, ALONE % "fn go() void { while (true) {} }")
+    assert _cslc(tmp_path) == 0
+    done = _cs_python(tmp_path)
+    assert "[endless]" in done.stderr
+    assert "task 'go'" in done.stderr
+
+
+@pytest.mark.parametrize("flags", [(), ("--strict",)], ids=["plain", "strict"])
+def test_wavelets_that_nobody_read_are_named(tmp_path, flags):
+    """The first PE sends four, the second takes none."""
+    layout = (LAYOUT % ROUTES).replace('@set_tile_code(0, 0, "pe.csl")', '@set_tile_code(0, 0, "send.csl")')
+    receiver = (PE % (4, "@activate(done_id);", QUEUE)).replace(
+        "@fmovs(into, incoming, .{ .async = true, .activate = done_id });", ""
+    )
+    _write(tmp_path, layout, receiver)
+    (tmp_path / "send.csl").write_text(SENDER)
+    assert _cslc(tmp_path, *flags) == 0
+    done = _cs_python(tmp_path)
+    assert "PE (1, 0): 4 wavelets on colour 3 wait, nobody reads them" in done.stderr
+    assert done.returncode == (1 if flags else 0)
+    assert ("[unread-wavelets]" in done.stderr) == bool(flags)
+    assert ("SUCCESS" in done.stdout) == (not flags)
+
+
+SHIFTS = """import numpy as np
+from beside import later
+words = np.array([1, 2, 3], np.uint16)
+total = words[0] + (words[1] << 16) + (words[2] << 32)
+total2 = words[2]
+total2 <<= 32
+print(int(total), int(total2), later(words), (words << 15).dtype, 1 << 40, {1: 1}[1])
+"""
+
+
+def test_host_scripts_of_numpy_1_put_timestamps_together(tmp_path):
+    (tmp_path / "run.py").write_text(SHIFTS)
+    (tmp_path / "beside.py").write_text("def later(w):\n    return int(w[1] << 17)\n")
+    done = _cs_python(tmp_path)
+    assert done.stdout.split() == [
+        str(1 + (2 << 16) + (3 << 32)),
+        str(3 << 32),
+        str(2 << 17),
+        "uint16",
+        str(1 << 40),
+        "1",
+    ]
+    assert not list(tmp_path.rglob("*.pyc"))
+
+
+def test_the_scripts_own_errors_keep_their_traceback(tmp_path):
+    (tmp_path / "run.py").write_text("def f():\n    raise KeyError('mine')\nf()\n")
+    done = _cs_python(tmp_path)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert 'run.py", line 2, in f' in done.stderr

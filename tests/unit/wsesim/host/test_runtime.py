@@ -244,6 +244,8 @@ def test_regions_are_placed_connected_and_fed(tmp_path, target):
     runtime.send(feed, data, nonblock=True)
     runtime.receive(drain, result, 4, nonblock=True)
     runtime.stop()
+    with np.load(tmp_path / "out" / "corefile.cs1") as core:
+        assert core["memory"].any()
     assert result.tolist() == [1100, 1101, 1102, 1103]
     assert runtime.read_symbol(1, 1, "kept", dtype="uint32").tolist() == [100, 101, 102, 103]
     assert runtime.session.machine.hops == 5 * 4

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.unit.wsesim.running import get, put
-from wsesim.csl.compile import compile_texts
+from wsesim.csl.program.driver import compile_texts
 from wsesim.fabric import load
 from wsesim.host import HostSession
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.unit.wsesim.libs.test_libraries import run
-from wsesim.csl.diagnostics import CompileError
+from wsesim.csl.syntax.diagnostics import CompileError
 from wsesim.fabric import ProgramFault
 
 OPS = 'const dsd_ops = @import_module("<dsd_ops>");\n'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wsesim.csl.compile import compile_texts
+from wsesim.csl.program.driver import compile_texts
 from wsesim.fabric.timing import TIMING
 from wsesim.model import LineCosts, chart, measure_lines
 from wsesim.model.lines import _LAYOUT, _PE, _Line

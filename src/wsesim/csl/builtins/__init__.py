@@ -1,0 +1,1 @@
+"""The builtins of CSL, by family."""

@@ -1,0 +1,1 @@
+"""Elaborated programs, and the driver that makes them from files."""

@@ -1,0 +1,1 @@
+"""The meaning of a syntax tree: comptime evaluation, types, elaboration, checks."""

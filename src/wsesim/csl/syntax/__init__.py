@@ -1,0 +1,1 @@
+"""CSL text to syntax tree and back."""

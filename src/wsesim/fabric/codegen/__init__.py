@@ -1,0 +1,1 @@
+"""PE programs as Python source and as native functions."""

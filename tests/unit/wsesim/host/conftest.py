@@ -1,0 +1,8 @@
+"""Runs of the host leave ``sim.log`` in the current folder."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
