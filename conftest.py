@@ -2,11 +2,17 @@
 
 import atexit
 import os
+import random
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 
 import pytest
+
+# A parent that ignores SIGINT (nohup, a background job of a shell) hands that on: tests that send it could not work.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Numerical libraries read these when they are first imported.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -32,3 +38,30 @@ def example_names(request: pytest.FixtureRequest, doctest_namespace: dict[str, o
     doctest_namespace.update(np=np, ops=ops)
     with use_backend("numpy"):
         yield
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--shuffle SEED`` runs the tests in another order; equal seeds give equal orders."""
+    parser.addoption("--shuffle", metavar="SEED", default=None, help="run the tests in an order drawn with this seed")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Draw the order: files first, then what is in each, so that fixtures of a module are made once."""
+    seed = config.getoption("--shuffle")
+    if seed is None:
+        return
+    draw = random.Random(seed)
+    files: dict[object, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    groups = list(files.values())
+    draw.shuffle(groups)
+    for group in groups:
+        draw.shuffle(group)
+    items[:] = [item for group in groups for item in group]
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say which order it was."""
+    seed = config.getoption("--shuffle")
+    return None if seed is None else f"order: --shuffle {seed}"

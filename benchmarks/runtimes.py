@@ -153,7 +153,7 @@ def forget_peak() -> None:
 
 def share_of_peak(session: Any, seconds: float, threads: int) -> dict[str, float]:
     """Arithmetic of one run, and which part of the machine's measured peak it reaches."""
-    from pyflame_rt.backends.cpu.peaks import machine_peaks
+    from pyflame_rt.backends.cpu.run.machine_peaks import machine_peaks
 
     flops, peaks = sum(row.flops for row in session.explain().rows), machine_peaks(threads)
     return {

@@ -17,10 +17,9 @@ from worker import QUICK
 
 import pyflame as pf
 from pyflame import models
-from pyflame_rt.backends.cpu.llvm import ways
-from pyflame_rt.backends.cpu.llvm.entry import enter_address
-from pyflame_rt.backends.cpu.llvm.jit import address_of
-from pyflame_rt.backends.cpu.plan import fast
+from pyflame_rt.backends.cpu.driver.entry import enter
+from pyflame_rt.backends.cpu.jit.compiler import address_of
+from pyflame_rt.backends.cpu.run import fast_path as fast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,16 +42,19 @@ class Case(NamedTuple):
 
 def watch_entries() -> None:
     """Time all machine code from now on, by machine code: whatever else a call takes counts as Python."""
-    inner, clock = enter_address(), ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value
+    inner, clock = (
+        ctypes.cast(enter(), ctypes.c_void_p).value,
+        ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value,
+    )
     text = f"""
-define i64 @timed_enter(ptr %way, ptr %inputs, ptr %outputs) {{
+define i64 @timed_enter(ptr %way, ptr %places) {{
   %a = alloca [2 x i64]
   %b = alloca [2 x i64]
   %clock = inttoptr i64 {clock} to ptr
   %inner = inttoptr i64 {inner} to ptr
   %sum = inttoptr i64 {ctypes.addressof(_native)} to ptr
   %first = call i32 %clock(i32 1, ptr %a)
-  %status = call i64 %inner(ptr %way, ptr %inputs, ptr %outputs)
+  %status = call i64 %inner(ptr %way, ptr %places)
   %last = call i32 %clock(i32 1, ptr %b)
   %a0 = load i64, ptr %a
   %b0 = load i64, ptr %b
@@ -70,9 +72,8 @@ define i64 @timed_enter(ptr %way, ptr %inputs, ptr %outputs) {{
   ret i64 %status
 }}"""
     address = address_of("timed_enter", text)
-    timed = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3)(address)
+    timed = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 2)(address)
     fast.enter = lambda: timed  # type: ignore[assignment]
-    ways.enter_address = lambda: address
 
 
 def training(twin: Any) -> Case:
@@ -189,12 +190,6 @@ def measure(case: Case, seconds: float) -> tuple[list[float], list[float]]:
     return python, native
 
 
-def is_steady(case: Case) -> str:
-    """How many of the functions replay by the shortest way."""
-    held = [any(t.steady is not None for ts in f._traces.values() for t in ts) for f in case.functions]
-    return f"{sum(held)}/{len(held)}"
-
-
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -205,7 +200,7 @@ def main() -> int:
     watch_entries()
     wanted = options.filter.split(",")
     late = False
-    head = f"{'step':24} {'tensors':>8} {'calls':>6} {'steady':>7} {'native ms':>10}"
+    head = f"{'step':24} {'tensors':>8} {'calls':>6} {'native ms':>10}"
     print(f"{head} {'python us':>10} {'90 %':>7} {'bound':>6}")
     known = cases(options.quick)
     for name, make in known.items():
@@ -216,9 +211,7 @@ def main() -> int:
         pf.set_grad_enabled(True)
         middle, most = statistics.median(python), statistics.quantiles(python, n=10)[-1]
         late |= middle > BOUND
-        head = (
-            f"{name:24} {case.tensors:8} {len(python):6} {is_steady(case):>7} {statistics.median(native) / 1e3:10.2f}"
-        )
+        head = f"{name:24} {case.tensors:8} {len(python):6} {statistics.median(native) / 1e3:10.2f}"
         print(f"{head} {middle:10.1f} {most:7.1f} {BOUND:6.0f}", flush=True)
         del case
     return int(late)

@@ -71,8 +71,8 @@ from pyflame.ops.creation import (
     one_hot, ones, ones_like, scalar_tensor, tensor, tril_indices, triu_indices, zeros, zeros_like,
 )
 from pyflame.ops.gathering import (
-    argwhere, bincount, bucketize, diag, diag_embed, diagflat, diagonal, embedding, gather, index_add, index_copy,
-    index_fill, index_select, isin, masked_fill, masked_select, nonzero, scatter, scatter_add, searchsorted, select,
+    argwhere, bincount, bucketize, diag, diag_embed, diagflat, embedding, gather, index_add, index_copy,
+    index_fill, index_select, isin, masked_fill, masked_select, nonzero, scatter, scatter_add, searchsorted,
     take, take_along_dim, trace, unique,
 )
 from pyflame.ops.indexing import LazyEvaluationWarning
@@ -91,11 +91,9 @@ from pyflame.ops.reduction import (
     median, nanmean, nansum, norm, prod, sort, std, std_mean, topk, var, var_mean,
 )
 from pyflame.ops.shaping import (
-    atleast_1d, atleast_2d, atleast_3d, broadcast_shapes, broadcast_tensors, broadcast_to, cat, chunk,
-    column_stack, concat, concatenate, dstack, expand, expand_as, expand_dims, flatten, flip, fliplr, flipud,
-    hstack, meshgrid, moveaxis, movedim, narrow, pad, permute, pixel_shuffle, pixel_unshuffle, ravel, repeat,
-    repeat_interleave, reshape, reshape_as, roll, rot90, row_stack, split, squeeze, stack, swapaxes, swapdims,
-    tensor_split, tile, transpose, tril, triu, unbind, unflatten, unsqueeze, view, view_as, vstack,
+    atleast_1d, atleast_2d, atleast_3d, broadcast_shapes, cat, column_stack, concat, concatenate, dstack, flip,
+    fliplr, flipud, hstack, meshgrid, pad, pixel_shuffle, pixel_unshuffle, repeat, repeat_interleave, roll,
+    rot90, row_stack, stack, tile, tril, triu, vstack,
 )
 from pyflame.printing import set_printoptions
 from pyflame.random import (
@@ -133,6 +131,12 @@ from pyflame.toplevel import (
     stop_gradient,
     typename,
 )
+from pyflame.viewing import (
+    broadcast_tensors, broadcast_to, chunk, diagonal, expand, expand_as, expand_dims, flatten, moveaxis,
+    movedim, narrow, permute, ravel, reshape, reshape_as, select, split, squeeze, swapaxes, swapdims,
+    tensor_split, transpose, unbind, unflatten, unsqueeze, view, view_as,
+)
+from pyflame_rt._version import __version__ as __version__
 
 __all__ = [
     "Backend", "CSLCodeGenerator", "CodeGenOptions", "CodeGenResult", "CompiledFunction", "DType", "Device",
@@ -185,7 +189,6 @@ __all__ = [
     "unsqueeze", "var", "var_mean", "vdot", "view", "view_as", "vstack", "where", "xlogy", "zeros", "zeros_like",
 ]
 
-__version__ = "1.0.0-alpha"
 __version_info__ = (1, 0, 0, "alpha")
 __release_status__ = "Pre-Release Alpha"
 _CPP_AVAILABLE = False

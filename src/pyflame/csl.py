@@ -91,9 +91,9 @@ def compile_to_csl(
         options, output_dir = None, options
     if options is not None and not isinstance(options, CodeGenOptions):
         raise TypeError(f"options must be CodeGenOptions or a directory, got {type(options).__name__}")
-    tensors = [tensor] if isinstance(tensor, Handle) else list(tensor)
+    tensors: list[Any] = list(tensor) if isinstance(tensor, (list, tuple)) else [tensor]
     if not tensors or not all(isinstance(t, Handle) for t in tensors):
-        raise TypeError("compile_to_csl takes a tensor or several")
+        raise TypeError(f"compile_to_csl takes a tensor or several, got {type(tensor).__name__}")
     settings = options or CodeGenOptions()
     if output_dir is not None:
         settings = replace(settings, output_dir=output_dir)

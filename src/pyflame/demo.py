@@ -12,8 +12,9 @@ from rich.console import Console
 import pyflame as pf
 from pyflame_rt.session import InferenceSession
 
-__all__ = ["digit_model", "main", "run_on_wafer", "train_digits"]
+__all__ = ["digit_model", "main", "run_on_wafer", "serve", "train_digits"]
 
+SERVED_IMAGES = 32
 WAFER_IMAGES = 10
 
 
@@ -56,6 +57,23 @@ def train_digits(epochs: int = 12, *, progress: bool = True, folder: Path | None
     return trainer
 
 
+def serve(model: pf.nn.Module, console: Console) -> int:
+    """Serve the model over HTTP on this machine and ask for some images; how many answers are the model's."""
+    images = pf.data.load_digits().test_images[:SERVED_IMAGES]
+    with pf.serving.ModelServer(model, pf.serving.ServerConfig(port=0)) as server:
+        with pf.serving.ModelClient(server.url) as client:
+            begun = time.perf_counter()
+            scores = client.predict(images)
+            seconds = time.perf_counter() - begun
+            stats = client.get_stats()
+        same = int(np.sum(scores.argmax(axis=1) == model(pf.from_numpy(images)).numpy().argmax(axis=1)))
+        console.print(
+            f"{server.url}/v1/predict answered {stats['total_requests']} request in {seconds * 1e3:.0f} ms: "
+            f"{same} of {len(images)} answers are the trainer's"
+        )
+    return same
+
+
 def run_on_wafer(model: pf.nn.Module, folder: Path, console: Console) -> int:
     """Compile the model to CSL for a few images, run that in the simulator; how many answers are the model's."""
     images = pf.data.load_digits().test_images[:WAFER_IMAGES]
@@ -77,7 +95,7 @@ def run_on_wafer(model: pf.nn.Module, folder: Path, console: Console) -> int:
 
 
 def main() -> None:
-    """Train, measure, export, run the exported model in the runtime and on the wafer."""
+    """Train, measure, export, run the exported model in the runtime, serve it, run it on the wafer."""
     console = Console()
     console.rule("Training on 1,347 handwritten digits")
     begun = time.perf_counter()
@@ -96,6 +114,8 @@ def main() -> None:
             (scores,) = session.run(None, {session.get_inputs()[0].name: images})
         same = scores.argmax(axis=1) == model(pf.from_numpy(images)).numpy().argmax(axis=1)
         console.print(f"exported to ONNX, loaded, run: {int(np.sum(same))} of {len(same)} answers are the trainer's")
+        console.rule("The trained model behind HTTP")
+        serve(model, console)
         console.rule("The trained model on the wafer")
         run_on_wafer(model, Path(name), console)
 

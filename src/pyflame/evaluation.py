@@ -16,7 +16,7 @@ from pyflame_rt.compiler import compile as rt_compile
 from pyflame_rt.graph import Graph, Node, Tensor, TensorInfo
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.locks import new_lock, new_rlock
-from pyflame_rt.options import SessionOptions
+from pyflame_rt.options import OptLevel, SessionOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyflame.spans import Spans
     from pyflame_rt.backends.base import Executable
 
-__all__ = ["Plan", "cache_info", "clear_cache", "evaluate", "graphs", "plan_for", "to_graph"]
+__all__ = ["EvaluationPlan", "cache_info", "clear_cache", "evaluate", "graphs", "plan_for", "to_graph"]
 
 # Less work than this many elements is done node by node: it ends before machine code would be there.
 SMALL_WORK = 1 << 14
@@ -33,7 +33,7 @@ MAX_PLANS = 512
 _HOOKS = RunHooks()
 
 
-class Plan:
+class EvaluationPlan:
     """An executable for one structure: how its inputs and outputs are called."""
 
     __slots__ = ("executable", "graph", "inputs", "native", "outputs")
@@ -45,20 +45,22 @@ class Plan:
         self.outputs = tuple(info.name for info in graph.outputs)
         self.native = native
 
-    def run(
-        self, arrays: Sequence[np.ndarray[Any, Any]], given: dict[int, np.ndarray[Any, Any]] | None = None
-    ) -> list[np.ndarray[Any, Any]]:
-        """Outputs for arrays in the order of the inputs; some, by number, may be written into ``given`` arrays."""
+    def run(self, arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+        """Outputs for arrays in the order of the inputs."""
         feeds = dict(zip(self.inputs, arrays, strict=True))
-        short = getattr(self.executable, "short", None)
-        if short is not None:
-            results = short(feeds, None, given)
+        fast = self.executable.fast_path
+        if fast is not None:
+            results = fast(feeds)
             if results is not None:
                 return results
         return self.executable.run(feeds, self.outputs, _HOOKS)
 
+    def run_long(self, arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+        """The same, not on the fast path."""
+        return self.executable.run(dict(zip(self.inputs, arrays, strict=True)), self.outputs, _HOOKS)
 
-_plans: OrderedDict[tuple[Any, ...], Plan] = OrderedDict()
+
+_plans: OrderedDict[tuple[Any, ...], EvaluationPlan] = OrderedDict()
 _lock = new_lock()
 # Held by whoever looks through a graph: contents that another thread gives to a value change its structure.
 graphs = new_rlock()
@@ -84,10 +86,9 @@ def clear_cache() -> None:
         _let_go(plan)
 
 
-def _let_go(plan: Plan) -> None:
+def _let_go(plan: EvaluationPlan) -> None:
     """Give back what an executable holds; another thread may be running it, and goes on."""
-    executable: Any = plan.executable
-    getattr(executable, "let_go", executable.close)()
+    plan.executable.let_go()
 
 
 class Work:
@@ -199,7 +200,7 @@ def _input_name(graph: Graph, v: Val | None, made: dict[tuple[Expr, int], str], 
     return called[id(v)]
 
 
-def plan_for(work: Work, *, native: bool | None = None) -> Plan:
+def plan_for(work: Work, *, native: bool | None = None) -> EvaluationPlan:
     """The executable for a structure, made when it is new."""
     key = work.key if chosen.provider is None else (*work.key, chosen.provider, chosen.target)
     with _lock:
@@ -220,12 +221,13 @@ def plan_for(work: Work, *, native: bool | None = None) -> Plan:
     return plan
 
 
-def make_plan(graph: Graph, *, native: bool) -> Plan:
+def make_plan(graph: Graph, *, native: bool) -> EvaluationPlan:
     """Compile a graph for the device that was chosen; ``native`` says with which engine on the CPU."""
     provider = chosen.provider or ("CPUExecutionProvider" if native else "ReferenceExecutionProvider")
-    options = None if chosen.target is None else SessionOptions(device=chosen.target)
+    # Graphs of tensors are small, made anew all the time, and replayed by the names of their inputs and outputs.
+    options = SessionOptions(device=chosen.target or "cpu", optimization_level=OptLevel.NONE)
     compiled = rt_compile(graph, provider, options)
-    return Plan(compiled.executable, graph, native)
+    return EvaluationPlan(compiled.executable, graph, native)
 
 
 def evaluate(roots: Sequence[Val]) -> None:

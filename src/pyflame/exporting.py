@@ -12,7 +12,7 @@ from pyflame.compiling.tracer import Tracer
 from pyflame.compiling.trees import flatten, unflatten
 from pyflame.dtypes import to_dtype
 from pyflame.evaluation import Work, evaluate, graphs, to_graph
-from pyflame.lazy import Val, apply, modes, onnx, spec_of, tracing
+from pyflame.lazy import Val, apply, modes, onnx, spec_of
 from pyflame.ops.core import Handle, wrap
 from pyflame.spans import Spans, recording
 from pyflame_rt.graph import Graph, Tensor
@@ -100,17 +100,12 @@ def _placeholder(tracer: Tracer, i: int, t: Any) -> Val:
 def _trace(model: Callable[..., Any], structure: Any, inputs: list[Val], tracer: Tracer) -> list[Any]:
     """Run the model on placeholders; what it writes (statistics) is put back."""
     before, modes.tracer = modes.tracer, tracer
-    tracing.append(1)
     try:
         with no_grad(), recording(tracer.spans):
             result = model(*unflatten(structure, iter([wrap(v) for v in inputs])))
     finally:
         modes.tracer = before
-        tracing.pop()
-        for handle, old, _ in tracer.rebound.values():
-            handle._value.handles -= 1
-            handle._value = old
-            old.handles += 1
+        tracer.restore()
     outs: list[Any] = []
     flatten(result, outs)
     if not outs:
@@ -135,7 +130,7 @@ def _value_names(model: Any, tracer: Tracer) -> dict[int, str]:
     for kind in ("named_parameters", "named_buffers"):
         if hasattr(model, kind):
             known |= {id(t): text for text, t in getattr(model, kind)()}
-    return {id(v): known[id(t)] for v, t in tracer.captured.values() if id(t) in known}
+    return {id(v): known[id(seen())] for v, seen in tracer.captured.values() if id(seen()) in known}
 
 
 def _numbered(values: list[Val], given: Sequence[str] | None, word: str) -> dict[int, str]:
@@ -195,6 +190,8 @@ def export(
     if target.suffix not in (".onnx", ".pfm"):
         raise UnsupportedFormatError(f"{str(path)!r}: models are written as .onnx or .pfm")
     arguments = example if isinstance(example, tuple) else (example,)
+    if example is None:
+        raise TypeError("the example is None: give a tensor of the shape that the model takes, or a tuple of arguments")
     if dynamic_axes is not None and dynamic_shapes is not None:
         raise ValueError("dynamic_axes and dynamic_shapes say the same: give one of them")
     dynamic = dynamic_axes if dynamic_axes is not None else dynamic_shapes

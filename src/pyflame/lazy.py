@@ -20,19 +20,20 @@ from pyflame.dtypes import DType
 from pyflame_rt.graph import Shape, TensorType
 from pyflame_rt.graph.errors import InputError, UndeterminedError
 from pyflame_rt.graph.locks import new_lock
-from pyflame_rt.ops.registry import Op, get_op, plain_attribute
-from pyflame_rt.ops.trace import infer_outputs
-from pyflame_rt.ops.value import Value
+from pyflame_rt.ops.core.registry import Op, get_op, plain_attribute
+from pyflame_rt.ops.core.trace import infer_outputs
+from pyflame_rt.ops.core.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyflame.autograd.function import Function
     from pyflame.autograd.leaf import Leaf
-    from pyflame.autograd.template import Template
+    from pyflame.autograd.template import GradientTemplate
     from pyflame.compiling.tracer import Tracer
     from pyflame.layout import MeshLayout
     from pyflame.spans import Spans
+    from pyflame.storage import Storage
     from pyflame_rt.graph.dtype import DType as RtDType
 
 __all__ = ["Expr", "Rule", "Spec", "Val", "apply", "const", "leaf", "modes", "onnx", "rule_for", "spec_of"]
@@ -58,14 +59,8 @@ class Modes(threading.local):
     anomaly: bool = False
     spans: Spans | None = None
 
-    def __init__(self) -> None:
-        self.grad = True  # each thread has it in its dictionary, where machine code finds it
-
 
 modes = Modes()
-
-# One item for each trace that is being made, in whatever thread: compiled functions do not begin replays meanwhile.
-tracing: list[int] = []
 
 # How often something was changed that compiled functions count on, in all threads: modes and parts of modules, settings
 # of optimizers, which tensors require gradients, the type of a tensor's contents, the device, and who watches.
@@ -119,10 +114,13 @@ class Val:
         layout: how it lies on the mesh; None for a single processing element.
         spent: its graph was released by a backward pass.
         mates: values to compute whenever this one is (the loss, next to its gradients).
+        stamp: the storage whose contents it is or was, and after how many writes; None where that has none. Of what an
+            in-place operation replaced also the number of its first expression: those may read it.
     """
 
     __slots__ = (
         "__weakref__", "array", "expr", "handles", "index", "layout", "leaf", "mates", "needs_grad", "spec", "spent",
+        "stamp",
     )  # fmt: skip
 
     def __init__(self, spec: Spec, expr: Expr | None = None, index: int = 0, array: Any = None) -> None:
@@ -136,6 +134,7 @@ class Val:
         self.layout: MeshLayout | None = None
         self.spent = False
         self.mates: tuple[weakref.ref[Val], ...] = ()
+        self.stamp: tuple[Storage, int] | tuple[Storage, int, int] | None = None
 
     def __repr__(self) -> str:
         return f"<{self.spec} {'data' if self.expr is None else self.expr.rule.op.full_name}>"
@@ -194,8 +193,8 @@ class Rule:
         self.outs: tuple[Spec, ...] = _output_specs(op, ins, bound)
         self.real = tuple(spec.dtype.is_floating_point for spec in self.outs)
         self.single = len(self.outs) == 1
-        self.vjps: dict[Any, Template] = {}
-        self.body: Template | None = None
+        self.vjps: dict[Any, GradientTemplate] = {}
+        self.body: GradientTemplate | None = None
 
     def __repr__(self) -> str:
         return f"<{self.op.full_name}({', '.join(map(str, self.ins))}) -> {', '.join(map(str, self.outs))}>"

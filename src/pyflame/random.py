@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import secrets
 import threading
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,7 +58,6 @@ class Generator:
 
     def __init__(self, seed: int | None = None) -> None:
         self._lock = threading.Lock()
-        self._state = _State()
         self._start(secrets.randbits(63), 0)
         if seed is not None:
             self.manual_seed(seed)
@@ -85,7 +82,7 @@ class Generator:
     def get_state(self) -> tuple[int, int]:
         """What to give to :meth:`set_state` to go on from here."""
         with self._lock:
-            return self._seed, self._state.count
+            return self._seed, self._count
 
     def set_state(self, state: tuple[int, int]) -> Generator:
         """Go on from a state."""
@@ -97,32 +94,13 @@ class Generator:
     def next_key(self) -> np.ndarray[Any, Any]:
         """The key of the next random tensor."""
         with self._lock:
-            self._state.busy = 1
-            seed, count = self._seed, self._state.count
-            self._state.count = (count + 1) & _MASK
-            self._state.busy = 0
+            seed, count = self._seed, self._count
+            self._count = (count + 1) & _MASK
         return _key(seed, count)
 
-    @property
-    def state_address(self) -> int:
-        """Where machine code draws keys by itself: three words, as long as the generator lives.
-
-        They say whether somebody is just changing the others, the mixed seed, and how many keys were drawn.
-        """
-        return ctypes.addressof(self._state)
-
     def _start(self, seed: int, count: int) -> None:
-        mixed = _mixed(seed)
         with self._lock:
-            self._state.busy = 1
-            self._seed, self._state.mixed, self._state.count = seed, mixed, count & _MASK
-            self._state.busy = 0
-
-
-class _State(ctypes.Structure):
-    """What a generator shares with machine code, which looks at it and changes it while it holds the GIL."""
-
-    _fields_ = (("busy", ctypes.c_int64), ("mixed", ctypes.c_int64), ("count", ctypes.c_uint64))
+            self._seed, self._count = seed, count & _MASK
 
 
 def _refuse_in_trace() -> None:
@@ -134,13 +112,6 @@ def _refuse_in_trace() -> None:
             "a compiled function sets the state of a random generator, which its later calls would not do; "
             "set it before the call"
         )
-
-
-@lru_cache(maxsize=64)
-def _mixed(seed: int) -> int:
-    """A seed as the native maker of keys takes it."""
-    z = _mix(seed & _MASK)
-    return z - (1 << 64) if z >> 63 else z
 
 
 def _key(seed: int, count: int) -> np.ndarray[Any, Any]:

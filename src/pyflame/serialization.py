@@ -11,9 +11,7 @@ from __future__ import annotations
 import json
 import lzma
 import math
-import os
 import struct
-import tempfile
 import tokenize
 import zipfile
 import zlib
@@ -29,23 +27,33 @@ from pyflame.interop import from_torch
 from pyflame.lazy import leaf
 from pyflame.ops.core import Handle, wrap
 from pyflame_rt.graph.errors import InvalidModelError, ModelNotFoundError, UnsupportedFormatError
+from pyflame_rt.graph.writing import replacing
+from pyflame_rt.importers.tensor_file import (
+    Piece,
+    TensorFile,
+    check_total,
+    header_mapping,
+    limited,
+    make_piece,
+    read_safetensors,
+)
 from pyflame_rt.importers.torch_checkpoint import read_checkpoint
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Collection, Iterator
 
 __all__ = ["load", "save"]
 
 MAGIC = b"PYFLAME\1"
 ALIGN = 64
-# A header larger than this is not a header.
-MAX_HEADER = 256 << 20
 MAX_DEPTH = 64
+_USUAL_BYTES, _MOST_TIMES = 1 << 30, 16
 _SAFE = {
     DType.float64: "F64", DType.float32: "F32", DType.float16: "F16", DType.bfloat16: "BF16", DType.int64: "I64",
     DType.int32: "I32", DType.int16: "I16", DType.int8: "I8", DType.uint8: "U8", DType.bool: "BOOL",
 }  # fmt: skip
-_FROM_SAFE = {code: dtype for dtype, code in _SAFE.items()}
+_FROM_SAFE = {code: dtype.numpy for dtype, code in _SAFE.items()}
 
 
 def save(obj: Any, path: str | os.PathLike[str], format: str = "auto") -> None:
@@ -71,13 +79,24 @@ def save(obj: Any, path: str | os.PathLike[str], format: str = "auto") -> None:
     _WRITERS[kind](data, Path(path))
 
 
-def load(path: str | os.PathLike[str], format: str = "auto", device: Any = None) -> Any:
+def load(
+    path: str | os.PathLike[str], format: str = "auto", device: Any = None, *, max_bytes: int | None = None
+) -> Any:
     """Read what :func:`save` wrote, any ``.safetensors`` or ``.npz`` file of numbers, or a checkpoint of torch.
+
+    What a file says it holds is added up before memory is taken. Tensors of .pf and .safetensors files may not overlap,
+    so they take no more than the file; those of .npz files may be compressed.
 
     Args:
         path: where from.
         format: as for :func:`save`, or "torch" (``.pt``, ``.pth``, ``.bin``), which runs no code of the file.
         device: where the tensors are to be computed; must be one that is here.
+        max_bytes: that all tensors together may take; a gigabyte, or sixteen times the file, unless given.
+
+    Raises:
+        ModelNotFoundError: There is no such file.
+        UnsupportedFormatError: Nothing says what the format is.
+        InvalidModelError: The file is damaged, cannot be read, or holds more than ``max_bytes``.
     """
     from pyflame.device import Device
 
@@ -86,7 +105,14 @@ def load(path: str | os.PathLike[str], format: str = "auto", device: Any = None)
     source = Path(path)
     if not source.is_file():
         raise ModelNotFoundError(f"there is no file {str(path)!r}")
-    return _READERS[_format(path, format, _READERS)](source)
+    read = _READERS[_format(path, format, _READERS)]
+    limit = max(_USUAL_BYTES, _MOST_TIMES * source.stat().st_size) if max_bytes is None else max_bytes
+    try:
+        return read(source, limit)
+    except OSError as error:
+        raise InvalidModelError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except MemoryError as error:
+        raise InvalidModelError(f"{path}: there is no memory for what it holds") from error
 
 
 _SUFFIXES = {
@@ -129,26 +155,8 @@ def _tensors(obj: Any, depth: int) -> Iterator[Any]:
 
 def _write(path: Path, fill: Callable[[Any], None]) -> None:
     """Write beside the target, then take its place."""
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise ModelNotFoundError(f"there is no folder {str(folder)!r} to write {path.name!r} to")
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=folder)
-    try:
-        with os.fdopen(handle, "wb") as sink:
-            fill(sink)
-            sink.flush()
-            os.fsync(sink.fileno())
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    with replacing(path) as sink:
+        fill(sink)
 
 
 # ------------------------------------------------------------------ the native form
@@ -226,97 +234,89 @@ def _write_native(obj: Any, path: Path) -> None:
     _write(path, fill)
 
 
-def _read_native(path: Path) -> Any:
-    data = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
-    if data[:8].tobytes() != MAGIC:
-        raise InvalidModelError(f"{path}: not a .pf file")
-    length = int.from_bytes(data[8:16].tobytes(), "little")
-    header = _body(path, _json(path, data, 16, length))
-    arrays = _table(path, header.get("tensors"), data[16 + length :])
-    for number, (array, crc) in enumerate(zip(arrays, header["crc"], strict=False)):
-        if zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data) != crc:
+def _read_native(path: Path, max_bytes: int) -> Any:
+    with path.open("rb", buffering=0) as opened:
+        file = TensorFile(path, opened)
+        if file.size < 16 or file.read(0, 8).tobytes() != MAGIC:
+            raise InvalidModelError(f"{path}: not a .pf file")
+        header, start = file.header(8)
+        body, sums = _body(path, header)
+        arrays = file.tensors(start, limited(path, _table(path, body.get("tensors")), max_bytes))
+    for number, (array, crc) in enumerate(zip(arrays, sums, strict=True)):
+        if zlib.crc32(array.reshape(-1).view(np.uint8).data) != crc:
             raise InvalidModelError(f"{path}: the data of tensor {number} is damaged (its checksum is wrong)")
     try:
-        return _unpack(header["data"], arrays, 0)
+        return _Unpack(arrays).value(body["data"], 0)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise InvalidModelError(f"{path}: the header is damaged: {type(error).__name__}: {error}") from error
 
 
-def _body(path: Path, header: dict[str, Any]) -> dict[str, Any]:
-    """The description of the data, after its checksum."""
+def _body(path: Path, header: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+    """The description of the data, after its checksum, and the checksums of tensors."""
     body, sums = header.get("body"), header.get("crc")
-    if not isinstance(body, str) or not isinstance(sums, list) or zlib.crc32(body.encode()) != header.get("body_crc"):
+    data = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else b""
+    if not data or not isinstance(sums, list) or zlib.crc32(data) != header.get("body_crc"):
         raise InvalidModelError(f"{path}: the header is damaged (its checksum is wrong)")
-    described = json.loads(body)
-    if not isinstance(described, dict) or len(sums) != len(described.get("tensors", ())):
+    described = header_mapping(path, data)
+    table = described.get("tensors")
+    if not isinstance(table, list) or len(sums) != len(table):
         raise InvalidModelError(f"{path}: the header is damaged (checksums are missing)")
-    return {**described, "crc": sums}
+    return described, sums
 
 
-def _json(path: Path, data: np.ndarray[Any, Any], start: int, length: int) -> dict[str, Any]:
-    if length > MAX_HEADER or start + length > data.size:
-        raise InvalidModelError(f"{path}: a header of {length} bytes does not fit a file of {data.size}")
+def _table(path: Path, table: Any) -> list[Piece]:
     try:
-        header = json.loads(data[start : start + length].tobytes())
-    except (ValueError, RecursionError) as error:
-        raise InvalidModelError(f"{path}: the header is damaged: {error}") from error
-    if not isinstance(header, dict):
-        raise InvalidModelError(f"{path}: the header is no mapping")
-    return header
-
-
-def _table(path: Path, table: Any, data: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    try:
-        return [_piece(data, to_dtype(t["dtype"]), t["shape"], t["offset"]) for t in table]
+        return [make_piece(str(i), to_dtype(t["dtype"]).numpy, t["shape"], t["offset"]) for i, t in enumerate(table)]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidModelError(f"{path}: the table of tensors is damaged: {error}") from error
-
-
-def _piece(data: np.ndarray[Any, Any], dtype: DType, shape: Any, offset: Any, end: int | None = None) -> Any:
-    """A copy of one tensor's data: the file may be replaced or change while the tensor is in use."""
-    if not isinstance(offset, int) or not all(isinstance(s, int) and s >= 0 for s in shape):
-        raise ValueError(f"shape {shape} at {offset} is not a tensor's")
-    nbytes = math.prod(shape) * dtype.itemsize
-    if offset < 0 or offset + nbytes > data.size or (end is not None and end - offset != nbytes):
-        raise ValueError(f"a tensor of shape {list(shape)} at {offset} is not within {data.size} bytes of data")
-    return np.frombuffer(data[offset : offset + nbytes].tobytes(), dtype.numpy).reshape(shape)
 
 
 def _tensor(array: np.ndarray[Any, Any]) -> Any:
     return wrap(leaf(array, to_dtype(array.dtype)))
 
 
-def _unpack(item: Any, arrays: list[np.ndarray[Any, Any]], depth: int) -> Any:
-    if depth > 2 * MAX_DEPTH:
-        raise ValueError("nested too deep")
-    if isinstance(item, list):
-        return [_unpack(value, arrays, depth + 1) for value in item]
-    if not isinstance(item, dict):
-        return item
-    (kind, value), *rest = item.items()
-    match kind:
-        case "dict":
-            return {_unpack(k, arrays, depth + 1): _unpack(v, arrays, depth + 1) for k, v in value}
-        case "tuple":
-            return tuple(_unpack(v, arrays, depth + 1) for v in value)
-        case "tensor":
-            made = _tensor(_at(arrays, value))
-            return made.requires_grad_() if dict(rest).get("grad") is True else made
-        case "array":
-            return _at(arrays, value).copy()
-        case "bytes":
-            return _at(arrays, value).tobytes()
-        case "int":
-            return int(value)
-        case "float":
-            return float(value)
-    raise ValueError(f"unknown entry {kind!r}")
+class _Unpack:
+    """Values from their description; an array that is named twice is one array."""
 
+    def __init__(self, arrays: list[np.ndarray[Any, Any]]) -> None:
+        self.arrays = arrays
+        self.copies: dict[int, np.ndarray[Any, Any]] = {}
+        self.texts: dict[int, bytes] = {}
 
-def _at(arrays: list[np.ndarray[Any, Any]], number: Any) -> np.ndarray[Any, Any]:
-    if not isinstance(number, int) or not 0 <= number < len(arrays):
-        raise ValueError(f"there is no tensor {number!r}")
-    return arrays[number]
+    def value(self, item: Any, depth: int) -> Any:
+        if depth > 2 * MAX_DEPTH:
+            raise ValueError("nested too deep")
+        if isinstance(item, list):
+            return [self.value(v, depth + 1) for v in item]
+        if not isinstance(item, dict):
+            return item
+        (kind, value), *rest = item.items()
+        match kind:
+            case "dict":
+                return {self.value(k, depth + 1): self.value(v, depth + 1) for k, v in value}
+            case "tuple":
+                return tuple(self.value(v, depth + 1) for v in value)
+            case "tensor":
+                made = _tensor(self._at(value))
+                return made.requires_grad_() if dict(rest).get("grad") is True else made
+            case "array":
+                if value not in self.copies:
+                    self.copies[value] = self._at(value).copy()
+                return self.copies[value]
+            case "bytes":
+                if value not in self.texts:
+                    self.texts[value] = self._at(value).tobytes()
+                return self.texts[value]
+            case "int":
+                return int(value)
+            case "float":
+                return float(value)
+        raise ValueError(f"unknown entry {kind!r}")
+
+    def _at(self, number: Any) -> np.ndarray[Any, Any]:
+        if type(number) is not int or not 0 <= number < len(self.arrays):
+            raise ValueError(f"there is no tensor {number!r}")
+        return self.arrays[number]
 
 
 # ------------------------------------------------------------------ flat forms
@@ -354,25 +354,8 @@ def _write_safetensors(obj: Any, path: Path) -> None:
     _write(path, fill)
 
 
-def _read_safetensors(path: Path) -> dict[str, Any]:
-    if path.stat().st_size < 8:
-        raise InvalidModelError(f"{path}: not a .safetensors file")
-    data = np.memmap(path, np.uint8, "r")
-    length = int.from_bytes(data[:8].tobytes(), "little")
-    header = _json(path, data, 8, length)
-    result = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        try:
-            start, end = entry["data_offsets"]
-            dtype = _FROM_SAFE.get(entry["dtype"])
-            if dtype is None:
-                raise ValueError(f"element type {entry['dtype']} is not supported")
-            result[name] = _tensor(_piece(data[8 + length :], dtype, entry["shape"], start, end))
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidModelError(f"{path}: tensor {name!r}: {error}") from error
-    return result
+def _read_safetensors(path: Path, max_bytes: int) -> dict[str, Any]:
+    return {name: _tensor(array) for name, array in read_safetensors(path, max_bytes, _FROM_SAFE).items()}
 
 
 def _write_npz(obj: Any, path: Path) -> None:
@@ -390,16 +373,32 @@ _BAD_ZIP = (
 )  # fmt: skip
 
 
-def _read_npz(path: Path) -> dict[str, Any]:
+def _read_npz(path: Path, max_bytes: int) -> dict[str, Any]:
     try:
-        with path.open("rb") as source, np.load(source, allow_pickle=False) as file:
-            return {name: _tensor(np.asarray(file[name], order="C")) for name in file.files}
+        with zipfile.ZipFile(path) as file:
+            members = file.infolist()
+            check_total(path, sum(member.file_size for member in members), max_bytes)
+            return {member.filename.removesuffix(".npy"): _tensor(_npy(file, member)) for member in members}
     except _BAD_ZIP as error:
         raise InvalidModelError(f"{path}: not an .npz file of numbers: {error}") from error
 
 
-def _read_torch(path: Path) -> Any:
-    return read_checkpoint(path, from_torch)
+def _npy(file: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray[Any, Any]:
+    """One array; memory is taken when its size is known to be that of the member."""
+    with file.open(member) as source:
+        version = np.lib.format.read_magic(source)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, by_columns, dtype = read(source)
+        nbytes = math.prod(shape) * dtype.itemsize
+        if dtype.hasobject or nbytes + source.tell() != member.file_size:
+            raise ValueError(f"{member.filename}: shape {shape} of {dtype} does not take its {member.file_size} bytes")
+        data = source.read(nbytes)
+    array = np.frombuffer(bytearray(data), dtype).reshape(shape, order="F" if by_columns else "C")
+    return np.asarray(array, order="C")
+
+
+def _read_torch(path: Path, max_bytes: int) -> Any:
+    return read_checkpoint(path, from_torch, max_bytes)
 
 
 _WRITERS: dict[str, Callable[[Any, Path], None]] = {
@@ -407,7 +406,7 @@ _WRITERS: dict[str, Callable[[Any, Path], None]] = {
     "safetensors": _write_safetensors,
     "npz": _write_npz,
 }
-_READERS: dict[str, Callable[[Path], Any]] = {
+_READERS: dict[str, Callable[[Path, int], Any]] = {
     "pf": _read_native,
     "safetensors": _read_safetensors,
     "npz": _read_npz,

@@ -5,17 +5,19 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from pyflame import viewing as vi
 from pyflame.dtypes import DType
+from pyflame.lazy import next_serial
 from pyflame.ops import activation as act
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import creation as make
 from pyflame.ops import gathering as ga
-from pyflame.ops import indexing as ix
 from pyflame.ops import linalg as la
 from pyflame.ops import pointwise as pw
 from pyflame.ops import reduction as red
 from pyflame.ops import shaping as sh
 from pyflame.ops.core import Handle, call, cast
+from pyflame.views import refuse_overlap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,10 +28,13 @@ __all__ = ["Methods"]
 
 
 def _in_place(function: Callable[..., Any]) -> Callable[..., Tensor]:
-    """The form that gives the handle a new value."""
+    """The form that gives the tensor's storage new contents."""
 
     @functools.wraps(function)
     def method(self: Any, *args: Any, **kwargs: Any) -> Tensor:
+        start = next_serial()
+        if self._alias is not None:
+            refuse_overlap(self, args)
         result = function(self, *args, **kwargs)
         lossy = result.dtype.is_floating_point and not self.dtype.is_floating_point
         if lossy or (self.dtype is DType.bool and result.dtype is not DType.bool):
@@ -37,9 +42,9 @@ def _in_place(function: Callable[..., Any]) -> Callable[..., Tensor]:
                 f"{function.__name__}_ gives {result.dtype.name}, which a tensor of {self.dtype.name} cannot hold; "
                 "use the form that makes a new tensor"
             )
-        return self._modify(result)
+        return self._modify(result, since=start)
 
-    method.__doc__ = f"In place (the handle takes a new value): {function.__doc__}"
+    method.__doc__ = f"In place: {function.__doc__}"
     return method
 
 
@@ -143,17 +148,17 @@ class Methods(Handle):
 
     # ------------------------------------------------------------------ shapes
 
-    reshape, view, view_as, reshape_as = sh.reshape, sh.view, sh.view_as, sh.reshape_as
-    flatten, ravel, unflatten, squeeze, unsqueeze = sh.flatten, sh.ravel, sh.unflatten, sh.squeeze, sh.unsqueeze
-    permute, transpose, swapaxes, swapdims, t = sh.permute, sh.transpose, sh.swapaxes, sh.swapdims, sh.t
+    reshape, view, view_as, reshape_as = vi.reshape, vi.view, vi.view_as, vi.reshape_as
+    flatten, ravel, unflatten, squeeze, unsqueeze = vi.flatten, vi.ravel, vi.unflatten, vi.squeeze, vi.unsqueeze
+    permute, transpose, swapaxes, swapdims, t = vi.permute, vi.transpose, vi.swapaxes, vi.swapdims, vi.t
     movedim, moveaxis, expand, expand_as, broadcast_to = (
-        sh.movedim,
-        sh.moveaxis,
-        sh.expand,
-        sh.expand_as,
-        sh.broadcast_to,
+        vi.movedim,
+        vi.moveaxis,
+        vi.expand,
+        vi.expand_as,
+        vi.broadcast_to,
     )
-    narrow, split, chunk, tensor_split, unbind = sh.narrow, sh.split, sh.chunk, sh.tensor_split, sh.unbind
+    narrow, split, chunk, tensor_split, unbind = vi.narrow, vi.split, vi.chunk, vi.tensor_split, vi.unbind
     tile, repeat, repeat_interleave, flip, roll, rot90 = (
         sh.tile,
         sh.repeat,
@@ -174,7 +179,7 @@ class Methods(Handle):
 
     gather, scatter, scatter_add = ga.gather, ga.scatter, ga.scatter_add
     index_select, index_add, index_copy, index_fill = ga.index_select, ga.index_add, ga.index_copy, ga.index_fill
-    masked_fill, masked_select, select, take = ga.masked_fill, ga.masked_select, ga.select, ga.take
+    masked_fill, masked_select, select, take = ga.masked_fill, ga.masked_select, vi.select, ga.take
     take_along_dim, nonzero, argwhere, unique, bincount = (
         ga.take_along_dim,
         ga.nonzero,
@@ -182,7 +187,7 @@ class Methods(Handle):
         ga.unique,
         ga.bincount,
     )
-    diagonal, diag, diag_embed, trace = ga.diagonal, ga.diag, ga.diag_embed, ga.trace
+    diagonal, diag, diag_embed, trace = vi.diagonal, ga.diag, ga.diag_embed, ga.trace
     clone, bitcast = make.clone, make.bitcast
 
     def where(self, condition: Any, other: Any) -> Tensor:
@@ -193,18 +198,18 @@ class Methods(Handle):
         """Entries ``start`` to ``end`` of a dimension."""
         key = [slice(None)] * len(self._value.spec.shape)
         key[dim] = slice(start, end)
-        return ix.getitem(self, tuple(key))  # type: ignore[arg-type]
+        return vi.getitem(self, tuple(key))  # type: ignore[arg-type]
 
     @property
     def T(self) -> Tensor:
         """Dimensions in reverse order."""
         rank = len(self._value.spec.shape)
-        return sh.permute(self, tuple(range(rank))[::-1])
+        return vi.permute(self, tuple(range(rank))[::-1])
 
     @property
     def mT(self) -> Tensor:
         """The last two dimensions swapped."""
-        return sh.transpose(self, -2, -1)
+        return vi.transpose(self, -2, -1)
 
     # ------------------------------------------------------------------ conversion
 
@@ -254,7 +259,10 @@ class Methods(Handle):
     # ------------------------------------------------------------------ in place
 
     add_, sub_, mul_, div_ = _in_place(ar.add), _in_place(ar.sub), _in_place(ar.mul), _in_place(ar.div)
-    __iadd__, __isub__, __imul__, __itruediv__ = ar.add, ar.sub, ar.mul, ar.div
+    __iadd__, __isub__, __imul__, __itruediv__ = add_, sub_, mul_, div_
+    __ifloordiv__, __imod__, __ipow__ = _in_place(ar.floor_divide), _in_place(ar.remainder), _in_place(ar.pow)
+    __iand__, __ior__, __ixor__ = _in_place(ar.bitwise_and), _in_place(ar.bitwise_or), _in_place(ar.bitwise_xor)
+    __ilshift__, __irshift__ = _in_place(ar.bitwise_left_shift), _in_place(ar.bitwise_right_shift)
     pow_, neg_, abs_, clamp_ = _in_place(ar.pow), _in_place(ar.neg), _in_place(ar.abs), _in_place(ar.clamp)
     clamp_min_, clamp_max_, lerp_ = _in_place(ar.clamp_min), _in_place(ar.clamp_max), _in_place(ar.lerp)
     addcmul_, addcdiv_, sqrt_ = _in_place(ar.addcmul), _in_place(ar.addcdiv), _in_place(pw.sqrt)
@@ -269,12 +277,14 @@ class Methods(Handle):
         """Take the values of another tensor."""
         from pyflame.ops.core import convert
 
+        if source is not self and self._alias is not None:
+            refuse_overlap(self, (source,))  # type: ignore[arg-type]
         value = sh.broadcast_to(convert(source, self._value.spec.dtype), self._value.spec.shape)
-        return self._modify(call("Identity", value))  # type: ignore[attr-defined]
+        return self._modify(call("Identity", value), replacing=True)  # type: ignore[attr-defined]
 
     def fill_(self, value: Any) -> Tensor:
         """Set every element to one value."""
-        return self._modify(make.full_like(self, value))  # type: ignore[attr-defined]
+        return self._modify(make.full_like(self, value), replacing=True)  # type: ignore[attr-defined]
 
     def zero_(self) -> Tensor:
         """Set every element to zero."""

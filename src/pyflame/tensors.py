@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +11,18 @@ from pyflame.autograd.leaf import Leaf
 from pyflame.dtypes import DType, to_dtype
 from pyflame.evaluation import evaluate
 from pyflame.interop import apply_ufunc, dlpack_capsule, plain_arrays
-from pyflame.lazy import Val, apply, leaf, mode_changes, modes, onnx
+from pyflame.lazy import Val, leaf, mode_changes, modes, next_serial
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import core
 from pyflame.ops.core import Handle, cast, convert, wrap
-from pyflame.ops.indexing import getitem, setitem
+from pyflame.ops.indexing import setitem
+from pyflame.parts import Count, HookHandle
 from pyflame.printing import tensor_repr, tensor_text
+from pyflame.storage import Alias
 from pyflame.tensor_methods import Methods
+from pyflame.viewing import getitem, unbind
+from pyflame.views import apart, detached, detached_view, geometry_of, refuse, write
+from pyflame_rt.graph.addresses import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,31 +32,12 @@ if TYPE_CHECKING:
 __all__ = ["HookHandle", "Tensor", "TensorData"]
 
 
-class Count(int):
-    """A number that may also be called: ``t.numel`` and ``t.numel()``."""
-
-    def __call__(self) -> int:
-        return int(self)
-
-
-class HookHandle:
-    """What ``register_hook`` gives back: :meth:`remove` undoes it."""
-
-    def __init__(self, hooks: dict[int, Any], key: int) -> None:
-        self._hooks = hooks
-        self._key = key
-
-    def remove(self) -> None:
-        """Call the hook no more."""
-        self._hooks.pop(self._key, None)
-
-
 class Tensor(Methods):
     """An array of numbers that is computed when its contents are asked for.
 
     Operators and functions record a graph; ``pf.eval``, ``numpy()``, ``item()`` and printing compute it.
-    A tensor is a handle: assigning to its elements, in-place methods and optimizers give it a new value
-    and leave every other tensor, and every graph that was built before, as they were.
+    A tensor is a view of a storage: assigning to its elements, in-place methods and optimizers give the storage a new
+    value, which all tensors of that storage see; every graph that was built before stays as it was.
 
     Example:
         >>> import pyflame as pf
@@ -66,7 +51,8 @@ class Tensor(Methods):
     def __init__(self, data: Any = (), dtype: Any = None, requires_grad: bool = False) -> None:
         from pyflame.ops.creation import _leaf_of
 
-        made = data._value if isinstance(data, Handle) and dtype is None else _leaf_of(data, dtype)
+        self._alias = None
+        made = detached(data._value) if isinstance(data, Handle) and dtype is None else _leaf_of(data, dtype)
         self._value = made
         made.handles += 1
         if requires_grad:
@@ -76,31 +62,28 @@ class Tensor(Methods):
     def _wrap(value: Val) -> Tensor:
         return wrap(value)
 
-    def _rebind(self, value: Val) -> Tensor:
-        """Refer to another value from now on; gradient, hooks and layout stay with the handle."""
+    def _modify(self, result: Tensor, *, replacing: bool = False, since: int | None = None) -> Tensor:
+        """The in-place form of a function: the storage takes the result, in the tensor's element type and shape.
+
+        Args:
+            result: what the function gave.
+            replacing: it does not depend on what the tensor held.
+            since: the number of the first expression that was recorded for it.
+        """
         old = self._value
-        if modes.tracer is not None:
-            modes.tracer.note_rebind(self, old)
-        if old.leaf is not None and old.leaf.requires_grad:
-            if value.needs_grad or value.handles or value.leaf is not None:
-                value = _alias(value)
-            value.leaf, value.needs_grad = old.leaf, True
-        if value.layout is None:
-            value.layout = old.layout
-        if value.spec is not old.spec:
-            mode_changes[0] += 1
-        value.handles += 1
-        old.handles -= 1
-        self._value = value
+        if result._value.spec.shape != old.spec.shape:
+            raise core.ShapeMismatchError(f"an in-place result of shape {result.shape} does not fit {self.shape}")
+        value = cast(result, old.spec.dtype)._value
+        recording = modes.grad and (old.needs_grad or value.needs_grad)
+        if recording:
+            refuse(self)
+        write(self, value, recording=recording, replacing=replacing, since=since)
         return self
 
-    def _modify(self, result: Tensor) -> Tensor:
-        """The in-place form of a function: the handle takes the result, in its own element type and shape."""
-        if self.is_leaf and self.requires_grad and modes.grad:
-            raise RuntimeError("a leaf that requires gradients is changed in place; do it inside no_grad()")
-        if tuple(result.shape) != tuple(self.shape):
-            raise core.ShapeMismatchError(f"an in-place result of shape {result.shape} does not fit {self.shape}")
-        return self._rebind(cast(result, self.dtype)._value)
+    def _renew(self, result: Tensor) -> Tensor:
+        """New contents whatever the mode: history and gradient stay as they are. What optimizers do."""
+        write(self, result._value, recording=False)
+        return self
 
     # ------------------------------------------------------------------ what it is
 
@@ -151,14 +134,16 @@ class Tensor(Methods):
         return self.shape if dim is None else self.shape[core.axis_of(dim, self.ndim)]
 
     def stride(self, dim: int | None = None) -> Any:
-        """Steps in elements between neighbours along each dimension, or one; a tensor's elements lie row by row.
+        """Steps in elements between neighbours along each dimension, or one.
+
+        What was computed lies row by row; a view lies as its storage does.
 
         Example:
             >>> import pyflame as pf
-            >>> pf.zeros(2, 3, 4).stride()
-            (12, 4, 1)
+            >>> pf.zeros(2, 3, 4).stride(), pf.zeros(2, 3, 4)[:, 1].T.stride()
+            ((12, 4, 1), (1, 12))
         """
-        steps = tuple(math.prod(self.shape[i + 1 :]) for i in range(self.ndim))
+        steps = geometry_of(self).strides
         return steps if dim is None else steps[core.axis_of(dim, self.ndim)]
 
     @property
@@ -184,13 +169,44 @@ class Tensor(Methods):
         """True for floating-point element types."""
         return self.dtype.is_floating_point
 
+    def storage_offset(self) -> int:
+        """Which element of its storage is the first."""
+        return geometry_of(self).offset
+
     def is_contiguous(self) -> bool:
-        """True: a tensor's elements are in row-major order wherever that can be seen."""
-        return True
+        """Whether the elements lie row by row; not so in some views."""
+        return self._alias is None or geometry_of(self).is_contiguous
 
     def contiguous(self) -> Tensor:
-        """The tensor itself, see :meth:`is_contiguous`."""
-        return self
+        """The tensor itself where it :meth:`is_contiguous`, else a copy."""
+        return self if self.is_contiguous() else self.clone()
+
+    def data_ptr(self) -> int:
+        """Where its first element is in memory; evaluates. An in-place operation may move a storage."""
+        if self._alias is None:
+            return address_of(self._array())
+        base = self._alias.family.top().current()
+        evaluate([base])
+        assert base.array is not None
+        return address_of(base.array) + self.storage_offset() * self.itemsize
+
+    @property
+    def _base(self) -> Tensor | None:
+        """A tensor of the whole storage that this is a view of; None for one that is no view."""
+        if self._alias is None or not self._alias.steps:
+            return None
+        made = object.__new__(Tensor)
+        made._alias = Alias(self._alias.family)
+        return made
+
+    def _is_view(self) -> bool:
+        """Whether it is a view of another tensor's storage."""
+        return self._alias is not None and bool(self._alias.steps)
+
+    @property
+    def _version(self) -> int:
+        """How often its storage was written, as far as that is counted: from its first view on."""
+        return 0 if self._alias is None else self._alias.family.storage.writes
 
     # ------------------------------------------------------------------ evaluation
 
@@ -232,12 +248,32 @@ class Tensor(Methods):
 
         Assigning to it gives the tensor other contents.
         """
-        return TensorData(self)
+        if modes.tracer is not None:
+            modes.tracer.saw((self,))
+        made = detached_view(self, TensorData, silent=True)
+        made._source = weakref.ref(self)
+        return made
 
     @data.setter
     def data(self, value: Any) -> None:
-        new = convert(value, self.dtype) if not isinstance(value, Handle) else value
-        self._rebind(_alias(new._value))
+        new: Any = convert(value, self.dtype) if not isinstance(value, Handle) else value
+        if modes.tracer is not None:
+            self._renew(new)
+            return
+        old, alias = self._value, self._alias
+        twin = detached_view(new, type(self), silent=True)
+        if alias is not None:
+            alias.family.storage.changed()  # a compiled function that reads it must look again
+        if twin._value.spec is not old.spec:
+            mode_changes[0] += 1
+        made = twin._value
+        made.leaf, made.needs_grad = old.leaf, old.needs_grad
+        if made.layout is None:
+            made.layout = old.layout
+        made.handles += 1
+        old.handles -= 1
+        self._value, self._alias = made, twin._alias
+        twin._alias.family.storage.joined(self)
 
     def item(self) -> Any:
         """The one element as a Python number."""
@@ -307,13 +343,13 @@ class Tensor(Methods):
     def __iter__(self) -> Iterator[Tensor]:
         if self.ndim == 0:
             raise TypeError("a tensor without dimensions cannot be iterated")
-        return iter([self[i] for i in range(len(self))])
+        return iter(unbind(self))
 
     def __contains__(self, value: Any) -> bool:
         return bool((self == value).any())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        twin = _new_handle(type(self), self._value if self.is_leaf and not self.requires_grad else _alias(self._value))
+        twin = _new_handle(type(self), detached(self._value))
         if self.requires_grad and self.is_leaf:
             twin.requires_grad_()
         memo[id(self)] = twin
@@ -328,7 +364,11 @@ class Tensor(Methods):
         return getitem(self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._modify(setitem(self, key, value))
+        if self._alias is not None and self._alias.steps and geometry_of(self).overlaps:
+            getitem(self, key).copy_(value)
+            return
+        start = next_serial()
+        self._modify(setitem(self, key, value), since=start)
 
     # ------------------------------------------------------------------ gradients
 
@@ -354,10 +394,17 @@ class Tensor(Methods):
             raise RuntimeError(f"only floating-point tensors can require gradients, this one is {self.dtype}")
         if requires_grad and modes.inference:
             raise RuntimeError("inside inference_mode() no tensor can require gradients")
-        if v.spec.known is not None or v.handles > 1:
-            v = _alias(v)
-            v.leaf = self._value.leaf
-            self._rebind(v)
+        if self._alias is None:
+            if v.spec.known is not None or v.handles > 1:
+                old, v = v, detached(v)
+                v.leaf = old.leaf
+                old.handles -= 1
+                v.handles += 1
+                self._value = v
+        else:
+            if self._alias.steps and requires_grad:
+                v = apart(self)._value
+            self._alias.family.storage.changed()
         v.leaf = v.leaf or Leaf()
         v.leaf.requires_grad = requires_grad
         mode_changes[0] += 1
@@ -423,22 +470,27 @@ class Tensor(Methods):
 
     def detach(self) -> Tensor:
         """The same values, without their history: gradients stop here."""
-        if modes.tracer is not None and modes.tracer.is_outside(self._value):
-            # Recorded, so that each call of a compiled function reads what the tensor holds then.
-            before, modes.grad = modes.grad, False
-            try:
-                return core.call("Identity", self)
-            finally:
-                modes.grad = before
-        return wrap(_alias(self._value)) if self._value.needs_grad else wrap(self._value)
+        if modes.tracer is not None:
+            modes.tracer.saw((self,))
+        return detached_view(self, Tensor)
 
     def detach_(self) -> Tensor:
         """Cut the tensor itself off from its history."""
-        if self._value.needs_grad:
-            alias = _alias(self._value)
-            alias.handles += 1
-            self._value.handles -= 1
-            self._value = alias
+        old, alias = self._value, self._alias
+        if not old.needs_grad:
+            return self
+        if alias is not None and alias.steps:
+            raise RuntimeError("a view cannot be cut off from its history in place; use detach()")
+        value = detached(old)
+        old.handles -= 1
+        value.handles += 1
+        if alias is not None:
+            if modes.tracer is not None:
+                modes.tracer.note_write(alias.family)
+            alias.family.storage.changed()
+            alias.family.bind(value)
+            alias.family.storage.outdate(keep=self)
+        self._value = value
         return self
 
     def retain_grad(self) -> None:
@@ -505,12 +557,6 @@ class TensorData(Tensor):
 
     __slots__ = ("_source",)
 
-    def __init__(self, source: Tensor) -> None:
-        value = _alias(source._value) if source._value.needs_grad else source._value
-        self._source = weakref.ref(source)
-        self._value = value
-        value.handles += 1
-
     def __call__(self) -> np.ndarray[Any, Any]:
         """The raw values."""
         source = self._source()
@@ -519,38 +565,16 @@ class TensorData(Tensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         """A tensor of its own: changes of a copy are not changes of the source."""
-        twin = memo[id(self)] = _new_handle(Tensor, self._value)
+        twin = memo[id(self)] = _new_handle(Tensor, detached(self._value))
         return twin
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (Tensor, self._array(), False, self._value.layout)
 
-    def _rebind(self, value: Val) -> Tensor:
-        """In-place changes of ``t.data`` are changes of ``t``."""
-        source = self._source()
-        super()._rebind(value)
-        if source is not None:
-            source._rebind(_alias(value))
-        return self
-
-
-def _alias(v: Val) -> Val:
-    """Another value with the same contents and no history."""
-    if v.array is not None:
-        made = leaf(v.array, v.spec.dtype)
-    else:
-        before, modes.grad = modes.grad, False
-        try:
-            made = apply(onnx("Identity"), (v,))
-        finally:
-            modes.grad = before
-    made.layout = v.layout
-    return made
-
 
 def _new_handle(cls: type, value: Val) -> Any:
     handle = object.__new__(cls)
-    handle._value = value
+    handle._value, handle._alias = value, None
     value.handles += 1
     return handle
 

@@ -12,7 +12,7 @@ from pyflame_rt.backends.base import RunHooks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyflame.evaluation import Plan, Work
+    from pyflame.evaluation import EvaluationPlan, Work
     from pyflame.lazy import Val
     from pyflame.spans import Spans
 
@@ -82,7 +82,7 @@ def _value_name(v: Val | None, numbers: dict[Any, int]) -> str | None:
 class Recorder(Protocol):
     """A profiler, as an evaluation sees it."""
 
-    def begin(self, plan: Plan, labels: Labels, kind: str) -> Any:
+    def begin(self, plan: EvaluationPlan, labels: Labels, kind: str) -> Any:
         """A run begins: what is told its steps' times."""
         ...
 
@@ -94,11 +94,11 @@ class Recorder(Protocol):
 class Inspector(Protocol):
     """A debugger, as an evaluation sees it."""
 
-    def wanted(self, plan: Plan, labels: Labels) -> list[list[str]]:
+    def wanted(self, plan: EvaluationPlan, labels: Labels) -> list[list[str]]:
         """Values it wants to see, in pieces that fit into memory together."""
         ...
 
-    def see(self, plan: Plan, labels: Labels, values: dict[str, Any]) -> None:
+    def see(self, plan: EvaluationPlan, labels: Labels, values: dict[str, Any]) -> None:
         """Values it wanted; may raise to stop the evaluation."""
         ...
 
@@ -110,7 +110,7 @@ class Watch:
     recorder: Recorder | None = None
     inspector: Inspector | None = None
 
-    def run(self, plan: Plan, arrays: Sequence[Any], named: Labels, kind: str) -> list[Any]:
+    def run(self, plan: EvaluationPlan, arrays: Sequence[Any], named: Labels, kind: str) -> list[Any]:
         """Run a plan and tell the watchers."""
         feeds = dict(zip(plan.inputs, arrays, strict=True))
         pieces = self.inspector.wanted(plan, named) if self.inspector is not None else []
@@ -119,7 +119,7 @@ class Watch:
         timeline = None
         if self.recorder is not None:
             timeline = self.recorder.begin(plan, named, kind)
-            if getattr(plan.executable, "times_steps", False):
+            if plan.executable.times_steps:
                 hooks.timeline = timeline
             else:
                 hooks.check, hooks.observe = timeline.check, timeline.observe

@@ -35,12 +35,14 @@ if typing.TYPE_CHECKING:
     from pyflame_rt.graph.errors import (
         BackendError,
         DTypeMismatchError,
+        FileWriteError,
         InputError,
         InvalidModelError,
         MemoryLimitError,
         MissingExtra,
         ModelNotFoundError,
         PyFlameRTError,
+        QueueFullError,
         RunCancelledError,
         RunTimeoutError,
         SessionClosedError,
@@ -78,6 +80,7 @@ __all__ = [
     "DType",
     "DTypeMismatchError",
     "DiffResult",
+    "FileWriteError",
     "Graph",
     "GraphOptimizationLevel",
     "IOBinding",
@@ -98,6 +101,7 @@ __all__ = [
     "OrtDevice",
     "OrtValue",
     "PyFlameRTError",
+    "QueueFullError",
     "RunCancelledError",
     "RunOptions",
     "RunTimeoutError",
@@ -167,8 +171,8 @@ _LAZY = {name: f"pyflame_rt.{home}" for home, names in _HOMES.items() for name i
 _SUBMODULES = frozenset(
     (
         *("backend", "backends", "batching", "cache", "cli", "compiler", "custom", "distillation", "exporters"),
-        *("format", "graph", "import_module", "importers", "memory", "ops", "opt", "options", "ort", "partition"),
-        *("providers", "pruning", "quantization", "serving", "session", "streaming"),
+        *("format", "generate", "graph", "import_module", "importers", "memory", "ops", "opt", "options", "ort"),
+        *("partition", "providers", "pruning", "quantization", "serving", "session", "streaming"),
     )
 )
 

@@ -22,12 +22,12 @@ from pyflame_rt.graph import (
 )
 from pyflame_rt.graph.errors import InputError, UndeterminedError, UnsupportedOperatorError
 from pyflame_rt.graph.records import dataclass
-from pyflame_rt.ops.arithmetic import runtime_shape, zeros_like
-from pyflame_rt.ops.evaluate import bind_attributes, where
-from pyflame_rt.ops.inference import merge_types
-from pyflame_rt.ops.registry import Op, get_op
-from pyflame_rt.ops.trace import MAX_KNOWN, Tracer, infer_outputs, trace
-from pyflame_rt.ops.value import Value, constant, scope
+from pyflame_rt.ops.core.evaluate import bind_attributes, where
+from pyflame_rt.ops.core.inference import merge_types
+from pyflame_rt.ops.core.registry import Op, get_op
+from pyflame_rt.ops.core.trace import MAX_KNOWN, Tracer, infer_outputs, trace
+from pyflame_rt.ops.core.value import Value, constant, scope
+from pyflame_rt.ops.onnx.arithmetic import runtime_shape, zeros_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -79,7 +79,7 @@ def _check_names(graph: Graph, names: Iterable[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _ForwardNode:
     """A node that gradients flow through."""
 
     node: Node
@@ -98,7 +98,7 @@ class _Tape(Tracer):
         super().__init__(f"{source.name}_gradient")
         self._source = _ancestors_of(source, [*outputs, *wrt])
         self._active = set(wrt)
-        self._steps: list[_Step] = []
+        self._steps: list[_ForwardNode] = []
         self._values: dict[str, Value] = {}
         self._gradients: dict[str, Value] = {}
         self._places: dict[str, tuple[str, int]] = {}
@@ -158,7 +158,7 @@ class _Tape(Tracer):
         reached = [v.ref for v in values if _is_real(v.type)]
         self._active.update(reached)
         if reached:
-            self._steps.append(_Step(node, op, attributes, inputs, values))
+            self._steps.append(_ForwardNode(node, op, attributes, inputs, values))
 
     def _inline(self, node: Node, op: Op, inputs: list[Value | None], attributes: dict[str, Any]) -> list[Node]:
         """The nodes of a composition's body, in names of this graph."""
@@ -263,7 +263,7 @@ class _Tape(Tracer):
                 if result is not None and name in self._active:
                     self._add(name, result)
 
-    def _apply_rule(self, step: _Step, arrived: list[Value | None]) -> Sequence[Value | None]:
+    def _apply_rule(self, step: _ForwardNode, arrived: list[Value | None]) -> Sequence[Value | None]:
         if step.op.vjp is None:
             raise UnsupportedOperatorError(
                 f"{where(step.node)}: operator {step.op.full_name} has no gradient. "

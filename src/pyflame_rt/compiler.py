@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import time
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph.errors import (
@@ -16,17 +16,20 @@ from pyflame_rt.graph.errors import (
 )
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.logs import SessionLog
-from pyflame_rt.ops.registry import find_op, unknown_operator_message
-from pyflame_rt.options import OptLevel, SessionOptions
-from pyflame_rt.providers import DEFAULT_PROVIDER, Provider, find_provider, native_engine_missing
+from pyflame_rt.ops.core.registry import find_op, unknown_operator_message
+from pyflame_rt.options import NO_FALLBACK, OptLevel, SessionOptions
+from pyflame_rt.providers import Provider, find_provider
+from pyflame_rt.settings import unused_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pyflame_rt.backends.base import Executable
+    from pyflame_rt.backends.base import Executable, Placement
     from pyflame_rt.graph import Graph, Node
+    from pyflame_rt.opt.base import PassResult
+    from pyflame_rt.optimised import Prepared
 
-__all__ = ["Compiled", "compile", "find_unsupported", "peaks_of", "quantize"]
+__all__ = ["Compiled", "compile", "find_unsupported", "peaks_of", "placed", "quantize"]
 
 
 @dataclass(slots=True)
@@ -38,7 +41,9 @@ class Compiled:
         graph: what runs, after optimisation.
         provider: who runs it.
         notes: what the user should know: skipped providers, settings without effect here.
+        unused: of those the settings without effect.
         seconds: time spent, by stage.
+        optimised: gives what the passes did; None where none ran.
     """
 
     executable: Executable
@@ -46,6 +51,8 @@ class Compiled:
     provider: Provider
     notes: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    unused: list[str] = field(default_factory=list)
+    optimised: Callable[[], PassResult] | None = None
 
 
 def compile(  # noqa: A001 - the word the design uses
@@ -78,7 +85,7 @@ def compile(  # noqa: A001 - the word the design uses
         try:
             return _compile_one(graph, provider, chosen, skipped, (provider_options or {}).get(provider.name, {}))
         except UnsupportedOperatorError as error:
-            if i == len(candidates) - 1:
+            if i == len(candidates) - 1 or chosen._config.get(NO_FALLBACK) == "1":
                 raise
             skipped.append(f"{provider.name} was passed over: {error}")
     raise InputError("no provider was given")
@@ -91,8 +98,12 @@ def _compile_one(
     started = time.perf_counter()
     if provider.builtin:
         _refuse_unsupported(graph)
-    notes = [*skipped, *_without_effect(options, provider)]
-    optimised = _optimise(graph, options, notes, log) if provider.optimizes else graph
+    unused = unused_settings(options, provider)
+    prepared = _optimise(graph, options, log) if provider.optimizes else None
+    optimised = graph if prepared is None else prepared.graph
+    if prepared is not None:
+        unused += prepared.unused
+    notes = [*skipped, *unused, *([] if prepared is None else prepared.notes)]
     middle = time.perf_counter()
     try:
         compiler: Any = provider.make()
@@ -105,7 +116,7 @@ def _compile_one(
     for note in notes:
         log.info("%s", note)
     seconds = {"optimise": middle - started, "compile": done - middle}
-    return Compiled(executable, optimised, provider, notes, seconds)
+    return Compiled(executable, optimised, provider, notes, seconds, unused, prepared and prepared.result)
 
 
 def _all_nodes(graph: Graph) -> Iterator[Node]:
@@ -147,58 +158,30 @@ def _optional_module(name: str) -> Any:
     return importlib.import_module(f"pyflame_rt.{name}")
 
 
-def _optimise(graph: Graph, options: SessionOptions, notes: list[str], log: SessionLog) -> Graph:
-    level = OptLevel.of(options.optimization_level)
-    if level is OptLevel.NONE:
-        return graph
-    optimize = getattr(_optional_module("opt"), "optimize", None)
-    if optimize is None:
-        notes.append("optimization_level has no effect yet: the optimisation passes are not there")
-        return graph
-    twin = graph.copy()
-    result = optimize(twin, level)
-    if options.verbose_optimization:
-        log.log(20, "optimised %r at level %s: %s", graph.name, level.name, result.stats)
-    return twin
+def _optimise(graph: Graph, options: SessionOptions, log: SessionLog) -> Prepared | None:
+    """The optimised graph; None where nothing is to be optimised."""
+    if OptLevel.of(options.optimization_level) is OptLevel.NONE:
+        return None
+    from pyflame_rt.optimised import prepare
+
+    return prepare(graph, options, SessionLog("info", options.logid) if options.verbose_optimization else log)
 
 
-# Accepted because programs for other runtimes set them; no provider here has what they steer.
-_WITHOUT_EFFECT = (
-    "enable_cpu_mem_arena",
-    "enable_mem_pattern",
-    "enable_mem_reuse",
-    "optimization_timeout_ms",
-    "use_deterministic_compute",
-    "use_per_session_threads",
-    "verify",
-)
+def placed(compiled: Compiled) -> list[Placement]:
+    """Where each node runs; of nodes that a rule made, which rule and what they stand for."""
+    rows = compiled.executable.placements()
+    made = {} if compiled.optimised is None else compiled.optimised().origins()
+    return [_told(row, *made[row.node]) if row.node in made and not row.moves else row for row in rows]
 
 
-def _without_effect(options: SessionOptions, provider: Provider) -> list[str]:
-    """Settings that are valid but that this provider makes no use of."""
-    native = provider.name == DEFAULT_PROVIDER and not native_engine_missing()
-    settings = {
-        "num_threads": options.num_threads != 0 and not native,
-        "execution_mode": options.execution_mode != "sequential" and not native,
-        "inter_op_num_threads": options.inter_op_num_threads > 1
-        and not (native and options.execution_mode == "parallel"),
-        "cache": options.cache is not None and not native,
-        "strict_math_mode": options.strict_math_mode and not native,
-        "tune": options.tune and not native,
-        "quick_start": not options.quick_start and not native,
-    }
-    defaults = SessionOptions()
-    settings |= {name: getattr(options, name) != getattr(defaults, name) for name in _WITHOUT_EFFECT}
-    unused = [name for name, given in settings.items() if given]
-    if not unused or not provider.builtin:
-        return []
-    return [f"{', '.join(unused)}: set, but {provider.name} makes no use of it"]
+def _told(row: Placement, rule: str, stands_for: Sequence[str]) -> Placement:
+    text = f"{rule} of {', '.join(stands_for[:6])}{' ...' if len(stands_for) > 6 else ''}"
+    return replace(row, reason=f"{text}; {row.reason}" if row.reason else text)
 
 
 def peaks_of(compiled: Compiled) -> dict[str, float] | None:
     """What the machine reaches at most, ``gflops`` and ``gb_per_s``; None where that is not known."""
-    peaks = getattr(compiled.executable, "peaks", None)
-    return None if peaks is None else peaks()
+    return compiled.executable.peaks()
 
 
 def quantize(graph: Graph, options: SessionOptions) -> tuple[Graph, Any]:

@@ -103,7 +103,7 @@ class Explanation:
 
     @property
     def run_seconds(self) -> float | None:
-        """Mean time of all steps in profiled runs; None when no run was profiled."""
+        """What all steps take in a profiled run; None when no run was profiled."""
         times = [row.seconds for row in self.rows if row.seconds is not None]
         return sum(times) if times else None
 

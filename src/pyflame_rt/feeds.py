@@ -74,10 +74,21 @@ class FeedReader:
                 self._slow(name, value, ready)
         missing = [name for name in self._required if ready.get(name) is None]
         if missing:
+            self._refuse_none(feed, missing)
             raise InputError(
                 f"input {missing[0]!r} is missing. Given: {_listed(feed)}; needed: {_listed(self._required)}"
             )
         return ready
+
+    def _refuse_none(self, feed: Mapping[str, Any], missing: Sequence[str]) -> None:
+        """A value of None is not a missing one: say which it is."""
+        for name, value in feed.items():
+            known = self._resolve(name)
+            if known in missing and (value is None or isinstance(value, OrtValue)):
+                raise InputError(
+                    f"input {name!r} is None; the model takes {self._kinds[known]}. Give an array: only an optional "
+                    "input may be None"
+                )
 
     def _slow(self, name: str, value: Any, ready: dict[str, Any]) -> None:
         known = self._resolve(name)
@@ -267,6 +278,9 @@ def random_feed(
     """
     generator = np.random.default_rng(seed)
     known = dict(sizes or {})
+    for name, size in known.items():
+        if not isinstance(size, int) or size < 0:
+            raise InputError(f"size {name!r} is {size!r}, not a whole number from 0 on")
     return {info.name: _random(info.type, generator, known) for info in inputs}
 
 

@@ -5,19 +5,76 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyflame_rt.graph.errors import RunCancelledError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-__all__ = ["RunFuture", "RunThreads"]
+__all__ = ["AwaitableFuture", "RequestFuture", "RunFuture", "RunThreads"]
 
 _THREADS = 4
+T = TypeVar("T")
 
 
-class RunFuture(Future[Any]):
+class AwaitableFuture(Future[T]):
+    """A future of the standard library that coroutines can await as well.
+
+    Example:
+        >>> import asyncio
+        >>> future: AwaitableFuture[int] = AwaitableFuture()
+        >>> future.set_result(1)
+        >>> async def main() -> int:
+        ...     return await future
+        >>> asyncio.run(main())
+        1
+    """
+
+    def __await__(self) -> Generator[Any, None, T]:
+        import asyncio  # slow to import, and needed by coroutines only, which have it
+
+        return asyncio.wrap_future(self).__await__()
+
+
+class RequestFuture(AwaitableFuture[T]):
+    """The answer of a request that somebody else works on; it can be cancelled until it is answered.
+
+    Args:
+        request_id: the request's number.
+        withdraw: takes the request back; False when it was answered.
+
+    Example:
+        >>> future = RequestFuture(1, lambda: True)
+        >>> future.cancel(), future.cancelled(), future.request_id
+        (True, True, 1)
+    """
+
+    def __init__(self, request_id: int, withdraw: Callable[[], bool]) -> None:
+        super().__init__()
+        self.request_id = request_id
+        self._withdraw = withdraw
+
+    def cancel(self) -> bool:
+        """Take the request back; False when it was answered before."""
+        if not self._withdraw():
+            return self.cancelled()
+        self._withdraw = _answered
+        super().cancel()
+        self.set_running_or_notify_cancel()  # tells those who wait for several futures
+        return True
+
+    def settle(self, answer: T) -> None:
+        """Answer the request, and let go of it."""
+        self._withdraw = _answered
+        self.set_result(answer)
+
+
+def _answered() -> bool:
+    return False
+
+
+class RunFuture(AwaitableFuture[Any]):
     """The result of a run that is under way; cancelling it stops the run at the next node.
 
     Example:
@@ -34,11 +91,6 @@ class RunFuture(Future[Any]):
         """Stop the run: at once when it has not begun, else at the next node."""
         self.stop.set()
         return super().cancel()
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        import asyncio  # slow to import, and needed by coroutines only, which have it
-
-        return asyncio.wrap_future(self).__await__()
 
 
 class RunThreads(ThreadPoolExecutor):

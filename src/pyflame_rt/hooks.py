@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph.errors import InputError, MemoryLimitError, RunCancelledError, RunTimeoutError
 from pyflame_rt.options import RunOptions
+from pyflame_rt.settings import unused_run_settings, warn_unused
 
 if TYPE_CHECKING:
     import threading
@@ -38,6 +39,8 @@ class Limits:
         if problems:
             raise InputError("invalid run options: " + "; ".join(problems))
         self.tag = options.logid
+        if options._config or options.log_verbosity_level:
+            warn_unused(unused_run_settings(options), 5)
         if options.timeout_ms is not None:
             self._deadline = time.perf_counter() + options.timeout_ms / 1e3
 

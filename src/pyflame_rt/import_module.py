@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         get_opset_version,
         is_opset_supported,
     )
+    from pyflame_rt.importers.torch_importer import PyTorchImporter
 
 __all__ = [
     "MAX_OPSET_VERSION",
@@ -37,6 +38,7 @@ __all__ = [
     "ImportStats",
     "Importer",
     "ONNXImporter",
+    "PyTorchImporter",
     "get_importer",
     "get_opset_version",
     "import_model",
@@ -50,6 +52,7 @@ _LAZY = {
     "MAX_OPSET_VERSION": _ONNX,
     "MIN_OPSET_VERSION": _ONNX,
     "ONNXImporter": _ONNX,
+    "PyTorchImporter": "pyflame_rt.importers.torch_importer",
     "get_opset_version": _ONNX,
     "is_opset_supported": _ONNX,
 }

@@ -134,6 +134,9 @@ class OrtValue:
         _check_device(device_type)
         dtype = _dtype_of(element_type)
         fill = "" if dtype is DType.String else 0
+        for size in shape:
+            if not isinstance(size, (int, np.integer)) or size < 0:
+                raise InputError(f"a size is a whole number from 0 on, got {size!r} in the shape {list(shape)}")
         return OrtValue(np.full(tuple(shape), fill, dtype=dtype.numpy))
 
     @staticmethod
@@ -258,6 +261,8 @@ class IOBinding:
 
     def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray[Any, Any]) -> None:
         """Tie an input to an array; it is read when the session runs."""
+        if not isinstance(arr_on_cpu, np.ndarray):
+            raise TypeError(f"input {name!r} is bound to a NumPy array, got {type(arr_on_cpu).__name__}")
         self.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(arr_on_cpu))
 
     def bind_input(
@@ -313,7 +318,8 @@ class IOBinding:
     def run(self, run_options: Any = None) -> None:
         """Run the session on what is bound."""
         if not self._buffers:
-            raise InputError("no output is bound: call bind_output first")
+            names = [arg.name for arg in self._session.get_outputs()]
+            raise InputError(f"no output is bound: call bind_output first. Outputs: {names}")
         feed = {name: value.value for name, value in self._inputs.items()}
         names = list(self._buffers)
         bound = [buffer.value for buffer in self._buffers.values() if buffer is not None]

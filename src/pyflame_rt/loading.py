@@ -13,21 +13,21 @@ from pyflame_rt.cache.models import load_model_with
 from pyflame_rt.graph import AnyType, Dim, Graph, Shape, Tensor, TensorInfo, TensorType, ValueType
 from pyflame_rt.graph.errors import (
     DTypeMismatchError,
-    InputError,
     InvalidModelError,
+    MemoryLimitError,
     ModelNotFoundError,
     RunCancelledError,
     ShapeMismatchError,
     UnsupportedFormatError,
     ValidationError,
 )
-from pyflame_rt.ops.agreement import check_types
+from pyflame_rt.ops.core.type_constraints import check_types
 from pyflame_rt.options import ModelMetadata, SessionOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["load_graph", "metadata_of", "prepare_graph"]
+__all__ = ["check_cancelled", "load_graph", "metadata_of", "prepare_graph", "write_model"]
 
 
 def load_graph(model: Any, *, any_suffix: bool = False) -> tuple[Graph, Path | None]:
@@ -90,17 +90,28 @@ def _import(path: Path, any_suffix: bool = False) -> Graph:
     if importer is None and any_suffix:
         importer = find_importer("onnx")
     if importer is None:
-        known = sorted({".pfm", *(s for i in list_importers().values() for s in i.suffixes)})
+        known = sorted({".pfm", *(s for i in list_importers().values() if i.makes_graphs for s in i.suffixes)})
         raise UnsupportedFormatError(
             f"cannot read {path.name!r}: suffix {path.suffix!r} is not one of {', '.join(known)}"
         )
     return importer.load(path)
 
 
+def write_model(graph: Graph, path: Path) -> None:
+    """Write a graph as .pfm if the suffix says so, else as ONNX."""
+    if path.suffix.lower() == ".pfm":
+        from pyflame_rt.format import save_model
+
+        save_model(graph, path)
+        return
+    from pyflame_rt.exporters import export_onnx
+
+    export_onnx(graph, path)
+
+
 def prepare_graph(graph: Graph, options: SessionOptions) -> None:
     """Apply the options that change a loaded graph, and check it."""
-    if options._load_cancelled:
-        raise RunCancelledError("loading was cancelled with set_load_cancellation_flag")
+    check_cancelled(options)
     if options._free_dimensions or options._initializers:
         graph.origin = None
     if options._free_dimensions:
@@ -114,14 +125,22 @@ def prepare_graph(graph: Graph, options: SessionOptions) -> None:
     if errors:
         raise ValidationError(f"graph {graph.name!r} is not valid", errors)
     check_types(graph)
+    check_cancelled(options)
     if any(_is_vague(info.type) for info in graph.outputs):
         _complete_outputs(graph)
+        check_cancelled(options)
+
+
+def check_cancelled(options: SessionOptions) -> None:
+    """Stop loading when ``set_load_cancellation_flag`` said so, also after it began."""
+    if options._load_cancelled[0]:
+        raise RunCancelledError("loading was cancelled with set_load_cancellation_flag")
 
 
 def _limit_weights(graph: Graph, limit: int) -> None:
     held = sum(tensor.size_bytes for tensor in graph.initializers.values()) if limit else 0
     if held > limit:
-        raise InputError(f"the weights take {held} bytes, memory_limit allows {limit}")
+        raise MemoryLimitError(f"model {graph.name!r}: the weights take {held} bytes, memory_limit allows {limit}")
 
 
 def _fix_dimensions(graph: Graph, sizes: Mapping[str, int]) -> None:
@@ -155,7 +174,7 @@ def _is_vague(kind: ValueType) -> bool:
 
 def _complete_outputs(graph: Graph) -> None:
     """Fill in what the file leaves out about outputs."""
-    from pyflame_rt.ops.inference import infer_types
+    from pyflame_rt.ops.core.inference import infer_types
 
     infer_types(graph)
     for i, info in enumerate(graph.outputs):

@@ -8,13 +8,15 @@ from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.names import AliasedEnum
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.logs import LEVELS, SEVERITIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 __all__ = [
@@ -99,23 +101,24 @@ _FROM_ORT = {
 }
 
 # Keys of ONNX Runtime that choose between ways of getting the same numbers.
-SPEED_ONLY_KEYS = (
-    "session.disable_prepacking",
-    "session.use_env_allocators",
-    "session.use_device_allocator_for_initializers",
-    "session.use_memory_efficient_weight_loading",
-    "session.inter_op.allow_spinning",
-    "session.intra_op.allow_spinning",
-    "session.force_spinning_stop",
-    "session.intra_op_thread_affinities",
-    "session.dynamic_block_base",
-    "session.load_model_format",
-    "session.use_ort_model_bytes_directly",
-    "session.use_ort_model_bytes_for_initializers",
-    "session.record_ep_graph_assignment_info",
-    "memory.enable_memory_arena_shrinkage",
-    "ep.share_ep_contexts",
-)
+SPEED_ONLY_KEYS = {  # with the value that means the default
+    "session.disable_prepacking": "0",
+    "session.use_env_allocators": "0",
+    "session.use_device_allocator_for_initializers": "0",
+    "session.use_memory_efficient_weight_loading": "0",
+    "session.inter_op.allow_spinning": "1",
+    "session.intra_op.allow_spinning": "1",
+    "session.force_spinning_stop": "0",
+    "session.intra_op_thread_affinities": "",
+    "session.dynamic_block_base": "0",
+    "session.load_model_format": "ONNX",
+    "session.use_ort_model_bytes_directly": "0",
+    "session.use_ort_model_bytes_for_initializers": "0",
+    "session.record_ep_graph_assignment_info": "0",
+    "memory.enable_memory_arena_shrinkage": "",
+    "ep.share_ep_contexts": "0",
+}
+NO_FALLBACK = "session.disable_cpu_ep_fallback"  # "1": the first provider runs the whole model, or there is no session
 
 
 class _ConfigEntries:
@@ -125,10 +128,10 @@ class _ConfigEntries:
     _config: dict[str, str]
 
     def _add_config(self, key: str, value: str, kind: str) -> None:
-        if not key.startswith(SPEED_ONLY_KEYS):
+        if key not in SPEED_ONLY_KEYS and key != NO_FALLBACK:
             raise InputError(
                 f"{kind} {key!r} has no counterpart here, and would change more than speed. "
-                f"Accepted: {', '.join(SPEED_ONLY_KEYS)}"
+                f"Accepted: {', '.join((NO_FALLBACK, *SPEED_ONLY_KEYS))}"
             )
         self._config[str(key)] = str(value)
 
@@ -146,12 +149,15 @@ _SESSION_DEFAULTS: dict[str, Any] = {
     "execution_mode": "sequential",
     "optimization_level": OptLevel.EXTENDED,
     "verbose_optimization": False,
+    "disabled_optimizers": (),
     "log_level": "warning",
     "quantization": None,
     "calibration_data": None,
     "calibration_batches": 100,
     "memory_limit": 0,
     "strict_math_mode": False,
+    "fast_math": False,
+    "immutable_model": False,
     "optimization_timeout_ms": 30_000,
     "cache": None,
     "checked": False,
@@ -188,23 +194,36 @@ class SessionOptions(_ConfigEntries):
             same time where that is estimated to pay, ``inter_op_num_threads`` of them at most.
         optimization_level: see OptLevel; ONNX Runtime's ``graph_optimization_level`` too.
         verbose_optimization: log what each pass did.
+        disabled_optimizers: names of passes and rules that are left out (see ``pyflame_rt.opt``).
         log_level: "verbose", "debug", "info", "warning", "error" or "fatal".
         quantization: a QuantConfig, to quantize while loading.
         calibration_data: called for one feed at a time, for static quantization.
         calibration_batches: how many of them.
-        memory_limit: bytes that weights and any one node's results may take; 0 for no limit.
+        memory_limit: bytes that weights and the values of a run may take, checked before any is taken. 0 for the
+            default: half of the machine, and of that 1.25 GiB or 256 times what weights and inputs take.
         strict_math_mode: no optimisation that changes a bit of the reference's answer.
+        fast_math: 3x3 convolutions may go by Winograd's transform, which is quicker, but whose outputs depend on their
+            neighbours' inputs too: beside a pixel 10,000 times as large as others, errors are 10,000 times as large,
+            and a NaN spreads over its tile. The environment variable PYFLAME_FAST_MATH=1 does so for all sessions.
+        immutable_model: the caller promises that nobody writes to the model's files while the session is open. They
+            are mapped then, not read into memory; truncating one would end the process.
         optimization_timeout_ms: stop optimising after this time and run what there is.
         cache: folder for compiled code and packed weights; None for PYFLAME_CACHE_DIR or the user's cache folder.
         checked: test every address in native code and guard every buffer (slow; to find faults of
             the engine). The environment variable PYFLAME_CHECKED=1 does the same for all sessions.
-        verify: compare each optimisation with the graph before it (slow).
+        verify: compare what the graph gives after each pass with what it gave before (slow).
         tune: before the first run with new shapes, time the kernels that can do each product and convolution;
             the fastest are remembered on disk for this machine and taken from then on, also without this option.
         quick_start: the first runs may use kernels that were compiled quickly; better code, of the same results, takes
             their place a little later. False waits for that code (the environment: PYFLAME_QUICK_START=0).
         plan_cache_size: how many prepared forms of the model are kept (shapes, taps).
         optimized_model_filepath: where to write the optimised model, as .onnx or .pfm.
+        use_deterministic_compute: the same bits whenever a model runs, on any number of threads. They always are here;
+            with it ``tune``, which may choose other kernels, is refused.
+
+    A setting that has no effect, because the provider makes no use of it or because there is nothing to steer
+    (``enable_cpu_mem_arena``, ``enable_mem_pattern``, ``enable_mem_reuse``, ``use_per_session_threads``,
+    ``log_verbosity_level``), is told by a UserWarning that names it, and by ``session.explain()``.
 
     Example:
         >>> options = SessionOptions(num_threads=2)
@@ -228,12 +247,15 @@ class SessionOptions(_ConfigEntries):
     execution_mode: Any
     optimization_level: Any
     verbose_optimization: bool
+    disabled_optimizers: Sequence[str]
     log_level: str
     quantization: Any
     calibration_data: Callable[[], Any] | None
     calibration_batches: int
     memory_limit: int
     strict_math_mode: bool
+    fast_math: bool
+    immutable_model: bool
     optimization_timeout_ms: int
     cache: str | Path | None
     checked: bool
@@ -257,7 +279,7 @@ class SessionOptions(_ConfigEntries):
         self._free_dimensions: dict[str, int] = {}
         self._initializers: dict[str, Any] = {}
         self._providers: list[tuple[str, dict[str, Any]]] = []
-        self._load_cancelled = False
+        self._load_cancelled = [False]  # shared with copies: it reaches sessions under construction
         for name, value in {**_SESSION_DEFAULTS, **settings}.items():
             setattr(self, name, value)
 
@@ -314,8 +336,8 @@ class SessionOptions(_ConfigEntries):
 
     def add_free_dimension_override_by_name(self, name: str, value: int) -> None:
         """Fix a symbolic size of the inputs."""
-        if value < 0:
-            raise InputError(f"dimension {name!r} cannot be {value}")
+        if not isinstance(value, (int, np.integer)) or value < 0:
+            raise InputError(f"dimension {name!r} cannot be {value!r}")
         self._free_dimensions[name] = int(value)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, value: int) -> None:
@@ -352,7 +374,7 @@ class SessionOptions(_ConfigEntries):
 
     def set_load_cancellation_flag(self, cancel: bool) -> None:
         """Make sessions under construction with these options stop (True) or go on."""
-        self._load_cancelled = bool(cancel)
+        self._load_cancelled[0] = bool(cancel)
 
     # ------------------------------------------------------------------ checks
 
@@ -373,6 +395,8 @@ class SessionOptions(_ConfigEntries):
         except InputError as error:
             problems.append(str(error))
         problems += [f"{n} is {v!r}, not a bool" for n in _FLAGS if (v := getattr(self, n)) not in (0, 1)]
+        if self.tune and self.use_deterministic_compute:
+            problems.append("tune measures which kernels are taken, use_deterministic_compute forbids that")
         if self.calibration_data is not None and not (
             callable(self.calibration_data) or hasattr(self.calibration_data, "__iter__")
         ):

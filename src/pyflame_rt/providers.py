@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.backends.base import Backend, BackendAdapter, Compiler
@@ -94,7 +95,7 @@ def prepare_default() -> None:
     """Load the libraries of the default provider, and everything else that does not depend on the model."""
     if native_engine_missing():
         return
-    from pyflame_rt.backends.cpu.prepare import prepare
+    from pyflame_rt.backends.cpu.run.startup import prepare
 
     prepare()
 
@@ -103,7 +104,7 @@ def expect_model(names: Sequence[str], options: Any) -> None:
     """A model for one of these providers is about to be loaded: do beside that what every model needs."""
     if DEFAULT_PROVIDER not in names or native_engine_missing():
         return
-    from pyflame_rt.backends.cpu.prepare import expect
+    from pyflame_rt.backends.cpu.run.startup import expect
 
     expect(options)
 
@@ -113,7 +114,7 @@ def _cpu() -> Compiler:
         from pyflame_rt.backends.reference import ReferenceBackend
 
         return ReferenceBackend("numpy")
-    from pyflame_rt.backends.cpu.executable import CpuBackend
+    from pyflame_rt.backends.cpu.run.executable import CpuBackend
 
     return CpuBackend()
 
@@ -134,14 +135,14 @@ def _wse() -> Compiler:
 _providers: dict[str, Provider] = {
     provider.name: provider
     for provider in (
-        Provider("TorchExecutionProvider", _reference("torch"), "torch", "the reference interpreter on PyTorch"),
-        Provider("MLXExecutionProvider", _reference("mlx"), "mlx", "the reference interpreter on MLX"),
         Provider(
             DEFAULT_PROVIDER,
             _cpu,
             describe=_cpu_note,
             optimizes=True,
         ),
+        Provider("TorchExecutionProvider", _reference("torch"), "torch", "the reference interpreter on PyTorch"),
+        Provider("MLXExecutionProvider", _reference("mlx"), "mlx", "the reference interpreter on MLX"),
         Provider("ReferenceExecutionProvider", _reference("numpy"), about="the reference interpreter on NumPy"),
         Provider(
             "WSEExecutionProvider",
@@ -155,11 +156,11 @@ _providers: dict[str, Provider] = {
 
 
 def get_available_providers() -> list[str]:
-    """Names of the providers that can run here, most specialised first.
+    """Names of the providers that can run here, the fastest first: a session given all of them runs on that one.
 
     Example:
-        >>> "CPUExecutionProvider" in get_available_providers()
-        True
+        >>> get_available_providers()[0]
+        'CPUExecutionProvider'
     """
     return [name for name, provider in _providers.items() if provider.available]
 
@@ -169,7 +170,7 @@ def get_all_providers() -> list[str]:
 
     Example:
         >>> get_all_providers()[:2]
-        ['TorchExecutionProvider', 'MLXExecutionProvider']
+        ['CPUExecutionProvider', 'TorchExecutionProvider']
     """
     return list(_providers)
 
@@ -193,7 +194,7 @@ def get_device_count(kind: str = "cpu") -> int:
     """
     counts = {"cpu": 1, "gpu": 0, "wse": 0, "wse2": 0, "wse3": 0}
     try:
-        return counts[kind.lower()]
+        return counts[str(kind).lower()]
     except KeyError:
         raise InputError(f"device type {kind!r} is not known. Types: {', '.join(counts)}") from None
 
@@ -256,6 +257,8 @@ def normalize_providers(providers: Any, provider_options: Any = None) -> list[tu
         >>> normalize_providers(["CPUExecutionProvider"])
         [('CPUExecutionProvider', {})]
     """
+    if not isinstance(providers or (), (str, Iterable)):
+        raise TypeError(f"providers is a list of names, got {providers!r}")
     given = [providers] if isinstance(providers, str) else list(providers or ())
     pairs = [(p, {}) if isinstance(p, str) else p for p in given]
     for pair in pairs:

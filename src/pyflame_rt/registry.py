@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pyflame_rt.graph import Attribute, Node, Tensor
-from pyflame_rt.graph.errors import BackendError, UndeterminedError
+from pyflame_rt.graph.errors import BackendError, InputError, UndeterminedError
+from pyflame_rt.graph.locks import new_rlock
 from pyflame_rt.graph.records import dataclass
-from pyflame_rt.ops.registry import Op, all_ops, find_op, get_op, register, unregister
-from pyflame_rt.ops.signature import Input, Signature
+from pyflame_rt.ops.core.registry import Op, all_ops, find_op, get_op, register, unregister
+from pyflame_rt.ops.core.signature import Input, Signature
 
-__all__ = ["KernelContext", "OperatorRegistry", "list_operators"]
+__all__ = ["KernelContext", "OperatorRegistry", "add_op", "list_operators", "remove_op"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class KernelContext:
 Kernel = Callable[[list[Tensor], KernelContext], Any]
 
 
-class _OpenSignature(Signature):
+class OpenSignature(Signature):
     """Any inputs, any attributes: the kernel decides."""
 
     __slots__ = ()
@@ -62,39 +64,98 @@ class OperatorRegistry:
 
     def has(self, name: str, domain: str = "") -> bool:
         """True when the operator is known."""
-        return find_op(*_split(name, domain)) is not None
+        return find_op(*split_name(name, domain)) is not None
 
     def get(self, name: str, domain: str = "") -> Op:
         """The operator; raises UnsupportedOperatorError when nobody declared it."""
-        return get_op(*_split(name, domain))
+        return get_op(*split_name(name, domain))
 
     def list_ops(self) -> list[str]:
         """Names of all operators."""
         return list_operators()
 
-    def register_op(self, name: str, kernel: Kernel, *, domain: str = "") -> None:
+    def register_op(self, name: str, kernel: Kernel, *, domain: str = "", override: bool = False) -> None:
         """Add an operator that a Python function computes.
 
         Args:
-            name: its name in models; one of the same name is replaced.
+            name: its name in models; one added before under it is replaced, with a warning.
             kernel: called as ``kernel(inputs, context)`` with the inputs as Tensors; gives a list
                 of Tensors or arrays, or one. An error it raises stops the run as BackendError.
             domain: its domain in models.
+            override: replace a built-in operator too; :meth:`unregister_op` brings it back.
+
+        Raises:
+            InputError: a built-in operator has this name, and ``override`` is not given.
         """
-        name, domain = _split(name, domain)
+        name, domain = split_name(name, domain)
 
         def body(ops: Any, *arrays: Any, **attributes: Any) -> tuple[Any, ...]:
             del ops
             inputs = [None if a is None else Tensor(np.asarray(a)) for a in arrays]
             node = Node(name, name, attributes=attributes, domain=domain)
-            return _arrays(kernel(inputs, KernelContext(node)), name)  # type: ignore[arg-type]
+            return kernel_arrays(kernel(inputs, KernelContext(node)), name)  # type: ignore[arg-type]
 
-        signature = _OpenSignature((Input("inputs", variadic=True),), {})
-        register(Op(name, domain, 1, body, composite=False, infer=_unknown, host=True, schema=signature))
+        signature = OpenSignature((Input("inputs", variadic=True),), {})
+        made = Op(name, domain, 1, body, composite=False, infer=_unknown, host=True, schema=signature)
+        add_op(made, override=override)
 
     def unregister_op(self, name: str, *, domain: str = "") -> None:
-        """Forget an operator."""
-        unregister(*_split(name, domain))
+        """Forget an operator that was added; a built-in one that it replaced is back."""
+        remove_op(*split_name(name, domain))
+
+
+_added: dict[tuple[str, str], Op | None] = {}  # what was added while running, with the built-in that it replaced
+_adding = new_rlock()
+
+
+def is_built_in(name: str, domain: str = "") -> bool:
+    """True for an operator that was declared, not added while running."""
+    return (domain, name) not in _added and find_op(name, domain) is not None
+
+
+def add_op(op: Op, *, override: bool = False, stacklevel: int = 3) -> None:
+    """Add an operator to the process: the one way in for those that are not declared in the package.
+
+    Args:
+        op: one added before under its name is replaced, with a warning.
+        override: replace a built-in operator too, until :func:`remove_op`.
+        stacklevel: whose line the warning names.
+
+    Raises:
+        InputError: a built-in operator has this name, and ``override`` is not given.
+    """
+    key = (op.domain, op.name)
+    with _adding:
+        before = find_op(op.name, op.domain)
+        if key in _added:
+            text = (
+                f"operator {op.full_name} was registered before and is replaced; sessions made before keep the old one"
+            )
+            warnings.warn(text, stacklevel=stacklevel)
+        elif before is not None and not override:
+            raise InputError(
+                f"operator {op.full_name} is built in. To replace it in every model of this process, register with "
+                f"override=True; otherwise give a domain of your own, such as domain='custom'"
+            )
+        _added.setdefault(key, before)
+        register(op)
+
+
+def remove_op(name: str, domain: str = "") -> None:
+    """Forget an operator that was added, and bring back the built-in one that it replaced.
+
+    Raises:
+        InputError: the operator is built in.
+        UnsupportedOperatorError: there is no such operator.
+    """
+    with _adding:
+        if (domain, name) not in _added:
+            raise InputError(f"operator {get_op(name, domain).full_name} is built in and cannot be unregistered")
+        before = _added.pop((domain, name))
+        if before is None:
+            unregister(name, domain)
+        else:
+            register(before)
 
 
 def list_operators(domain: str | None = None) -> list[str]:
@@ -110,7 +171,8 @@ def list_operators(domain: str | None = None) -> list[str]:
     return [op.full_name for op in all_ops() if domain is None or op.domain == domain]
 
 
-def _split(name: str, domain: str) -> tuple[str, str]:
+def split_name(name: str, domain: str) -> tuple[str, str]:
+    """Name and domain, where the name may be ``domain::name``."""
     if "::" in name and not domain:
         domain, _, name = name.rpartition("::")
     return name, domain
@@ -122,7 +184,8 @@ def _unknown(*inputs: Any, **attributes: Any) -> Any:
     )
 
 
-def _arrays(results: Any, name: str) -> tuple[Any, ...]:
+def kernel_arrays(results: Any, name: str) -> tuple[Any, ...]:
+    """What a Python kernel gave, a list or one result, as arrays."""
     listed: Sequence[Any] = results if isinstance(results, (list, tuple)) else [results]
     return tuple(_array(r, name) for r in listed)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from pyflame_rt.backends.base import RunHooks
 from pyflame_rt.cache.answers import answering
 from pyflame_rt.cache.models import keep_model
 from pyflame_rt.cache.store import use_store
-from pyflame_rt.compiler import Compiled, compile, peaks_of, quantize  # noqa: A004 - the design's word
+from pyflame_rt.compiler import Compiled, compile, peaks_of, placed, quantize  # noqa: A004 - the design's word
 from pyflame_rt.explain import Explanation
 from pyflame_rt.feeds import FeedReader
 from pyflame_rt.graph import Graph, NodeArg, Tensor
@@ -23,19 +23,23 @@ from pyflame_rt.graph.errors import InputError, PyFlameRTError, RunCancelledErro
 from pyflame_rt.graph.graph import Origin
 from pyflame_rt.graph.locks import new_rlock
 from pyflame_rt.graph.names import closest
+from pyflame_rt.graph.pages import immutable_files
 from pyflame_rt.hooks import Limits, chain_checks, chain_observers
 from pyflame_rt.inspection import NaNFound, first_bad, nan_watcher
 from pyflame_rt.iobinding import IOBinding, OrtValue
-from pyflame_rt.loading import load_graph, metadata_of, prepare_graph
+from pyflame_rt.loading import check_cancelled, load_graph, metadata_of, prepare_graph, write_model
 from pyflame_rt.logs import SessionLog
-from pyflame_rt.options import ModelMetadata, RunOptions, SessionOptions
+from pyflame_rt.options import OptLevel
 from pyflame_rt.profiling import Profiler
 from pyflame_rt.providers import DEFAULT_PROVIDER, expect_model, find_provider, normalize_providers
+from pyflame_rt.settings import check_arguments, settled_options, warn_unused
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from pyflame_rt.backends.base import Executable
     from pyflame_rt.futures import RunFuture, RunThreads
+    from pyflame_rt.options import ModelMetadata, RunOptions, SessionOptions
 
 __all__ = ["InferenceSession"]
 
@@ -53,8 +57,8 @@ class InferenceSession:
             is unknown or not available is an error.
         provider_options: one dict for each provider; of the built-in ones only WSEExecutionProvider has options:
             ``target`` ("wse2" or "wse3"), ``rows`` and ``cols`` of its grid, ``memory_budget`` and ``optimize``.
-        kwargs: ONNX Runtime's ``enable_fallback`` (there is none here) and
-            ``disabled_optimizers`` (must be empty).
+        kwargs: ONNX Runtime's ``enable_fallback`` (must be False: a run never changes provider) and
+            ``disabled_optimizers``, which is ``SessionOptions.disabled_optimizers``.
 
     Raises:
         ModelNotFoundError: There is no such file.
@@ -76,6 +80,7 @@ class InferenceSession:
     """
 
     _reads_any_suffix = False
+    _warning_depth = 3  # calls from a user's line to the one that warns
 
     def __init__(
         self,
@@ -88,22 +93,25 @@ class InferenceSession:
         **kwargs: Any,
     ) -> None:
         model = kwargs.pop("path_or_bytes", model)
-        _check_kwargs(kwargs)
-        self._options = _settled(options, sess_options)
+        disabled = check_arguments(kwargs)
+        self._options = settled_options(options, sess_options)
+        self._options.disabled_optimizers = (*self._options.disabled_optimizers, *disabled)
         self._log = SessionLog(self._options.log_level, self._options.logid)
         self._lock = new_rlock()
         self._closed = threading.Event()
         self._pool: RunThreads | None = None
         started = time.perf_counter()
         chosen = self._chosen(providers, provider_options)
-        with use_store(self._options.cache), answering():
+        with use_store(self._options.cache), immutable_files(self._options.immutable_model), answering():
             expect_model([name for name, _ in chosen], self._options)
             self._graph, self._path = load_graph(model, any_suffix=self._reads_any_suffix)
             prepare_graph(self._graph, self._options)
             self._seconds = {"load": time.perf_counter() - started}
             self._source, self._quantization = quantize(self._graph, self._options)
             self._read_interface()
+            check_cancelled(self._options)
             self._use(chosen)
+            check_cancelled(self._options)
             keep_model(self._graph)
 
     # ------------------------------------------------------------------ construction
@@ -135,35 +143,39 @@ class InferenceSession:
 
     def _use(self, providers: list[tuple[str, dict[str, Any]]]) -> None:
         """Compile for the given providers."""
-        self._plain: Any = None  # what ran last without options: it may know a short way
+        self._plain: Executable | None = None  # what ran last without options: it may have a fast path
         self._provider_options = dict(providers)
-        self._compiled: dict[bool, Compiled] = {}
+        self._compiled: dict[tuple[bool, bool], Compiled] = {}
         first = self._compile(overrides=False)
-        native = getattr(first.executable, "times_steps", False)
+        warn_unused(first.unused, self._warning_depth)
+        native = first.executable.times_steps
         self._limited = bool(self._options.memory_limit) and not native  # native plans are limited when made
         self._profiler = (
             Profiler(first.provider.name, partial(peaks_of, first)) if self._options.enable_profiling else None
         )
         if self._options.optimized_model_filepath:
-            _write_model(first.graph, Path(self._options.optimized_model_filepath))
+            write_model(first.graph, Path(self._options.optimized_model_filepath))
         self._log.info("model %r runs on %s", self._graph.name, first.provider.name)
 
-    def _compile(self, *, overrides: bool) -> Compiled:
-        """The compiled model; one form has the defaults of inputs frozen in, one leaves them open."""
-        found = self._compiled.get(overrides)
+    def _compile(self, *, overrides: bool, as_loaded: bool = False) -> Compiled:
+        """The compiled model, with the defaults of inputs frozen in or left open; ``as_loaded`` without passes."""
+        found = self._compiled.get((overrides, as_loaded))
         if found is not None:
             return found
         with self._lock:
             self._open()
-            found = self._compiled.get(overrides)
+            found = self._compiled.get((overrides, as_loaded))
             if found is None:
                 graph = self._source
                 if self._default_names and not overrides:
                     origin, graph = graph.origin, graph.copy()
                     graph.inputs = graph.required_inputs
                     graph.origin = None if origin is None else Origin(f"{origin.key} frozen", origin.checked)
-                found = compile(graph, list(self._provider_options), self._options, self._provider_options)
-                self._compiled[overrides] = found
+                options = self._options if not as_loaded else self._options.copy()
+                if as_loaded:
+                    options.optimization_level = OptLevel.NONE
+                found = compile(graph, list(self._provider_options), options, self._provider_options)
+                self._compiled[overrides, as_loaded] = found
             return found
 
     def _open(self) -> None:
@@ -200,8 +212,8 @@ class InferenceSession:
             BackendError: A node failed; RunTimeoutError when time was up.
         """
         if (not output_names or output_names == self._output_names) and run_options is None and not taps:
-            short = getattr(self._plain, "short", None)
-            results = None if short is None else short(input_feed)
+            fast = None if self._plain is None else self._plain.fast_path
+            results = None if fast is None else fast(input_feed)
             if results is not None:
                 return results
         self._open()
@@ -214,6 +226,8 @@ class InferenceSession:
             return self._output_names
         if isinstance(output_names, str):
             raise InputError(f"output_names is a list of names; write [{output_names!r}]")
+        if not isinstance(output_names, Iterable):
+            raise TypeError(f"output_names is a list of names, got {output_names!r}")
         for name in output_names:
             if name not in self._output_names:
                 self._refuse_output(name)
@@ -227,13 +241,13 @@ class InferenceSession:
         raise InputError(f"the model has no output {name!r}.{hint} Outputs: {self._output_names}")
 
     def _value_names(self) -> set[str]:
-        graph = self._compile(overrides=False).graph
-        made = {name for node in graph.nodes for name in node.outputs if name}
-        return made | set(graph.initializers) | {info.name for info in graph.inputs}
+        return _values_of(self._source) | _values_of(self._compile(overrides=False).graph)
 
     def _taps(self, taps: Sequence[str] | None) -> Sequence[str]:
         if not taps:
             return ()
+        if isinstance(taps, str):
+            raise InputError(f"taps is a list of names; write [{taps!r}]")
         known = self._value_names()
         for name in taps:
             if name not in known:
@@ -250,7 +264,10 @@ class InferenceSession:
         hooks: RunHooks,
         stop: threading.Event | None = None,
     ) -> list[Any]:
-        compiled = self._compile(overrides=not self._default_names.isdisjoint(feeds))
+        overrides = not self._default_names.isdisjoint(feeds)
+        compiled = self._compile(overrides=overrides)
+        if hooks.observe is not None or (hooks.taps and not set(hooks.taps) <= _values_of(compiled.graph)):
+            compiled = self._compile(overrides=overrides, as_loaded=True)  # every node of the model is to be seen
         plain = options is None and stop is None and self._profiler is None and not self._limited
         if plain and not self._log.enabled(logging.DEBUG):
             hooks.check = self._check_closed
@@ -279,7 +296,7 @@ class InferenceSession:
         hooks.urgent = options is not None or stop is not None
         hooks.only_needed = options is not None and options.only_execute_path_to_fetches
         hooks.check = chain_checks(limits.check, None if profile is None else profile.check)
-        if getattr(compiled.executable, "times_steps", False):  # it looks after both itself, whole steps at a time
+        if compiled.executable.times_steps:  # it looks after both itself, whole steps at a time
             hooks.check, hooks.timeline = limits.check, profile
         else:
             hooks.observe = chain_observers(
@@ -302,7 +319,8 @@ class InferenceSession:
 
     def _own(self, results: list[Any], feeds: dict[str, Any]) -> list[Any]:
         if self._guard is None:
-            self._guard = AliasGuard(t.raw() for t in self._source.initializers.values())
+            graphs = [self._source, *(c.graph for c in self._compiled.values())]
+            self._guard = AliasGuard(t.raw() for graph in graphs for t in graph.initializers.values())
         return self._guard.own(results, feeds.values())
 
     def run_async(
@@ -366,12 +384,16 @@ class InferenceSession:
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
         """Run on what is bound."""
         self._open()
+        if not isinstance(iobinding, IOBinding):
+            raise TypeError(f"run_with_iobinding takes an IOBinding, got {type(iobinding).__name__}")
         iobinding.run(run_options)
 
     def _run_into(self, output_names: Sequence[str], input_feed: Mapping[str, Any], outputs: list[Any]) -> bool:
         """Run straight into arrays; False when that is not possible, and nothing was done."""
-        short = None if list(output_names) != self._output_names else getattr(self._plain, "short", None)
-        return short is not None and short(input_feed, outputs) is not None
+        if self._plain is None or list(output_names) != self._output_names:
+            return False
+        fast = self._plain.fast_path
+        return fast is not None and fast(input_feed, outputs) is not None
 
     def run_with_ort_values(
         self,
@@ -467,9 +489,9 @@ class InferenceSession:
         return Explanation(
             compiled.provider.name,
             compiled.provider.note,
-            compiled.executable.placements(),
+            placed(compiled),
             list(compiled.notes),
-            dict(getattr(compiled.executable, "host_steps", {})),
+            dict(compiled.executable.host_steps()),
             {**self._seconds, **compiled.seconds},
         )
 
@@ -494,7 +516,7 @@ class InferenceSession:
         return None
 
     def memory_stats(self) -> dict[str, int]:
-        """Bytes of the weights, how many are mapped from files, and what compiled forms hold."""
+        """Bytes of the weights, how many lie in the contents of their files, and what compiled forms hold."""
         self._open()
         arrays = [t.stored() for t in self._graph.initializers.values()]
         mapped = sum(a.nbytes for a in arrays if not a.flags.owndata and not a.flags.writeable)
@@ -556,29 +578,6 @@ def _restore(kind: type[InferenceSession], source: Any, options: SessionOptions,
     return kind(source, options, providers)
 
 
-def _settled(options: Any, sess_options: Any) -> SessionOptions:
-    if options is not None and sess_options is not None:
-        raise InputError("give options or sess_options, not both: they are two names of one thing")
-    chosen = sess_options if options is None else options
-    if chosen is None:
-        return SessionOptions()
-    if not isinstance(chosen, SessionOptions):
-        raise TypeError(f"options must be a SessionOptions, got {type(chosen).__name__}")
-    problems = chosen.validate()
-    if problems:
-        raise InputError("invalid session options: " + "; ".join(problems))
-    return chosen.copy()
-
-
-def _check_kwargs(kwargs: dict[str, Any]) -> None:
-    kwargs.pop("enable_fallback", None)
-    disabled = kwargs.pop("disabled_optimizers", None)
-    if disabled:
-        raise InputError(f"disabled_optimizers {list(disabled)}: set SessionOptions.optimization_level instead")
-    if kwargs:
-        raise TypeError(f"InferenceSession has no argument {next(iter(kwargs))!r}")
-
-
 def _call_back(done: Any, callback: Callable[..., None], user_data: Any) -> None:
     error = None if done.cancelled() else done.exception()
     if error is not None and not isinstance(error, PyFlameRTError):
@@ -587,12 +586,6 @@ def _call_back(done: Any, callback: Callable[..., None], user_data: Any) -> None
     callback([] if text else done.result(), user_data, text)
 
 
-def _write_model(graph: Graph, path: Path) -> None:
-    if path.suffix.lower() == ".pfm":
-        from pyflame_rt.format import save_model
-
-        save_model(graph, path)
-        return
-    from pyflame_rt.exporters import export_onnx
-
-    export_onnx(graph, path)
+def _values_of(graph: Graph) -> set[str]:
+    made = {name for node in graph.nodes for name in node.outputs if name}
+    return made | set(graph.initializers) | {info.name for info in graph.inputs}

@@ -28,4 +28,4 @@ def tune_session(graph: Graph, feed: Mapping[str, Any], *, threads: int = 0, aga
         executable: Any = session._compile(overrides=False).executable
         executable.tune_again = again
         session.run(None, dict(feed))
-        return list(getattr(executable, "tuned", ()))
+        return list(executable.tuned)

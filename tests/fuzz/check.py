@@ -15,7 +15,7 @@ import pyflame_rt
 from pyflame_rt import InferenceSession, RunOptions
 from pyflame_rt.graph import AnyType, DType, OptionalType, SequenceType, TensorType, ValueType
 from pyflame_rt.graph.errors import PyFlameRTError
-from pyflame_rt.ops.inference import infer_types
+from pyflame_rt.ops.core.inference import infer_types
 
 SECONDS = 8
 MORE_MEMORY = 1 << 28
@@ -59,7 +59,7 @@ def check(data: bytes) -> str:
     try:
         session = InferenceSession(data, providers=[os.environ.get("FUZZ_PROVIDER", "ReferenceExecutionProvider")])
         infer_types(session._graph.copy())
-        feeds = {info.name: _zeros(info.type) for info in session._graph.required_inputs}
+        feeds = {info.name: zeros_of(info.type) for info in session._graph.required_inputs}
         if any(value is None for value in feeds.values()):
             return "loaded"
         session.run(None, feeds, RunOptions(timeout_ms=_RUN_MS))
@@ -70,7 +70,7 @@ def check(data: bytes) -> str:
     return "ran"
 
 
-def _zeros(kind: ValueType) -> Any:
+def zeros_of(kind: ValueType) -> Any:
     """Zeros to feed; None where the input is large or of no plain kind."""
     match kind:
         case TensorType(dtype=dtype, shape=shape):
@@ -79,8 +79,8 @@ def _zeros(kind: ValueType) -> Any:
                 return None
             return np.full(dims, "", dtype=object) if dtype is DType.String else np.zeros(dims, dtype.numpy)
         case SequenceType(elem=elem):
-            return [item] if (item := _zeros(elem)) is not None else None
+            return [item] if (item := zeros_of(elem)) is not None else None
         case OptionalType(elem=elem):
-            return _zeros(elem)
+            return zeros_of(elem)
         case AnyType() | _:
             return None

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from pyflame_rt.format import dumps_model, loads_model
 from pyflame_rt.graph import DType, Graph, Tensor, TensorInfo
 from pyflame_rt.graph.errors import UnsupportedFormatError
-from pyflame_rt.ops.registry import all_ops
+from pyflame_rt.ops.core.registry import all_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -2,8 +2,8 @@
 
 import gc
 
-from pyflame_rt.backends.cpu.llvm import jit
-from pyflame_rt.backends.cpu.llvm.crew import HELPERS
+from pyflame_rt.backends.cpu.jit import compiler as jit
+from pyflame_rt.backends.cpu.jit.thread_pool import HELPERS
 from pyflame_rt.cache import store
 
 

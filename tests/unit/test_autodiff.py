@@ -7,7 +7,7 @@ from pyflame_rt.autodiff import gradient
 from pyflame_rt.graph import DType, Graph
 from pyflame_rt.graph.errors import InputError, UndeterminedError, UnsupportedOperatorError
 from pyflame_rt.ops import Context, Program, infer_types, operator
-from pyflame_rt.ops.registry import unregister
+from pyflame_rt.ops.core.registry import unregister
 
 RNG = np.random.default_rng(7)
 

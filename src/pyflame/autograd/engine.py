@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pyflame.autograd.saved import check_saved
 from pyflame.autograd.template import body_of, vjp_of
 from pyflame.lazy import Expr, Val, apply, const, leaf, modes, onnx
 from pyflame.spans import mark_backward
@@ -133,7 +134,9 @@ class _Pass:
             if expr.function is not None:
                 results = expr.function.backward(grads)
             else:
-                results = vjp_of(rule, arrived).instantiate([*grads, *outs, *expr.inputs])
+                template = vjp_of(rule, arrived)
+                check_saved(expr, outs, template)
+                results = template.instantiate([*grads, *outs, *expr.inputs])
         except Exception as error:
             if expr.note:
                 error.add_note(f"called at:\n{expr.note}")

@@ -17,10 +17,13 @@ __all__ = ["Function", "with_gradient"]
 class Function:
     """The gradient of a piece of graph: the values it was called with, and how to go back to them."""
 
-    __slots__ = ("inputs", "name", "rule")
+    __slots__ = ("inputs", "movable", "name", "rule")
 
-    def __init__(self, name: str, inputs: tuple[Val, ...], rule: Callable[..., Sequence[Any]]) -> None:
+    def __init__(
+        self, name: str, inputs: tuple[Val, ...], rule: Callable[..., Sequence[Any]], *, movable: bool = False
+    ) -> None:
         self.name = name
+        self.movable = movable  # the rule is the same for other inputs
         self.inputs = inputs
         self.rule = rule
 

@@ -9,24 +9,25 @@ import numpy as np
 from pyflame.dtypes import to_dtype
 from pyflame.lazy import Rule, Spec, Val, apply_rule_many, const, rule_for
 from pyflame_rt.graph.errors import PyFlameRTError, UndeterminedError, UnsupportedOperatorError
-from pyflame_rt.ops.arithmetic import zeros_like
-from pyflame_rt.ops.value import Value, scope
+from pyflame_rt.ops.core.value import Value, scope
+from pyflame_rt.ops.onnx.arithmetic import zeros_like
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyflame_rt.ops.registry import Op
+    from pyflame_rt.ops.core.registry import Op
 
-__all__ = ["Recorder", "Template", "body_of", "vjp_of"]
+__all__ = ["GradientTemplate", "Recorder", "body_of", "vjp_of"]
 
 
-class Template:
+class GradientTemplate:
     """Rules on numbered slots: inputs first, then constants, then what the rules give."""
 
-    __slots__ = ("constants", "inputs", "outputs", "steps")
+    __slots__ = ("_reads", "constants", "inputs", "outputs", "steps")
 
     def __init__(self, inputs: int) -> None:
         self.inputs = inputs
+        self._reads: list[frozenset[int]] | None = None
         self.constants: list[Val] = []
         self.steps: list[tuple[Rule, tuple[int | None, ...]]] = []
         self.outputs: list[int | None] = []
@@ -37,6 +38,17 @@ class Template:
         for rule, places in self.steps:
             slots.extend(apply_rule_many(rule, tuple([None if p is None else slots[p] for p in places])))
         return [None if p is None else slots[p] for p in self.outputs]
+
+    def reads(self) -> list[frozenset[int]]:
+        """For each output, the inputs whose contents it needs."""
+        if self._reads is None:
+            nothing: frozenset[int] = frozenset()
+            needs = [*[frozenset([i]) for i in range(self.inputs)], *[nothing for _ in self.constants]]
+            for rule, places in self.steps:
+                found = nothing.union(*[needs[p] for p in places if p is not None])
+                needs += [found] * len(rule.outs)
+            self._reads = [nothing if p is None else needs[p] for p in self.outputs]
+        return self._reads
 
 
 class Recorder:
@@ -80,7 +92,7 @@ class Recorder:
             values = [Value(first + i, spec.type, spec.known) for i, spec in enumerate(rule.outs)]
         return values[0] if len(values) == 1 else tuple(values)
 
-    def finish(self, outputs: Sequence[Value | None]) -> Template:
+    def finish(self, outputs: Sequence[Value | None]) -> GradientTemplate:
         """The template that gives these outputs, without what none of them needs."""
         needed = {v.ref for v in outputs if v is not None}
         kept = []
@@ -88,7 +100,7 @@ class Recorder:
             if any(first + i in needed for i in range(len(rule.outs))):
                 needed.update(p for p in places if p is not None)
                 kept.append((rule, places, first))
-        template = Template(self.inputs)
+        template = GradientTemplate(self.inputs)
         where: dict[int, int] = {i: i for i in range(self.inputs)}
         for slot, value in self.constants.items():
             if slot in needed:
@@ -108,7 +120,7 @@ def _freeze(value: Any) -> Any:
     return tuple(_freeze(v) for v in value) if isinstance(value, (list, tuple)) else value
 
 
-def body_of(rule: Rule) -> Template:
+def body_of(rule: Rule) -> GradientTemplate:
     """The body of a composition, for the rule's types."""
     if rule.body is None:
         recorder = Recorder(rule.ins)
@@ -118,7 +130,7 @@ def body_of(rule: Rule) -> Template:
     return rule.body
 
 
-def vjp_of(rule: Rule, arrived: tuple[bool, ...]) -> Template:
+def vjp_of(rule: Rule, arrived: tuple[bool, ...]) -> GradientTemplate:
     """The gradient of a rule: inputs are the gradients that arrived, the outputs, the inputs."""
     found = rule.vjps.get(arrived)
     if found is None:
@@ -126,7 +138,7 @@ def vjp_of(rule: Rule, arrived: tuple[bool, ...]) -> Template:
     return found
 
 
-def _trace_vjp(rule: Rule, arrived: tuple[bool, ...]) -> Template:
+def _trace_vjp(rule: Rule, arrived: tuple[bool, ...]) -> GradientTemplate:
     op = rule.op
     if op.vjp is None:
         raise UnsupportedOperatorError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from pyflame.lazy import Expr, Val, next_serial
 from pyflame.spans import Spans
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pyflame.autograd.leaf import Leaf
+    from pyflame.ops.core import Handle
+    from pyflame.storage import Family, Storage
 
 __all__ = ["TraceError", "Tracer"]
 
@@ -25,8 +28,9 @@ class Tracer:
     """The record of one trace.
 
     Attributes:
-        captured: values from outside that were read, each with the tensor that held it.
-        rebound: tensors from outside that got a new value, each with the one it had (and which argument it is).
+        captured: values from outside that were read, each with (a weak reference to) the tensor or family that held it.
+        written: families from outside whose base got a new value, each with the one it had (and which argument it is).
+        storages: those whose tensors hold values of the trace.
         keys: random keys that were drawn, each with where from.
         scalars: numbers to be read again at each call.
         grads: leaves whose gradient was read or written, with the gradient they had.
@@ -38,8 +42,9 @@ class Tracer:
 
     def __init__(self) -> None:
         self.start = next_serial()
-        self.captured: dict[int, tuple[Val, Any]] = {}
-        self.rebound: dict[int, tuple[Any, Val, int | None]] = {}
+        self.captured: dict[int, tuple[Val, ref[Handle] | ref[Family]]] = {}
+        self.written: dict[int, tuple[Family, Val, int | None]] = {}
+        self.storages: dict[int, Storage] = {}
         self.keys: dict[int, tuple[Val, Any]] = {}
         self.scalars: dict[int, tuple[Val, Callable[[], Any]]] = {}
         self.grads: dict[int, tuple[Leaf, Any]] = {}
@@ -61,7 +66,7 @@ class Tracer:
         for t in inputs:
             v = getattr(t, "_value", None)
             if v is not None and v.spec.known is None and self.is_outside(v):
-                self.captured[id(v)] = (v, t)
+                self.captured[id(v)] = (v, ref(t))
 
     def note_key(self, v: Val, generator: Any) -> None:
         """Note a random key: each call draws another."""
@@ -71,11 +76,36 @@ class Tracer:
         """Note a number that each call reads again."""
         self.scalars[id(v)] = (v, read)
 
-    def note_rebind(self, handle: Any, old: Val) -> None:
-        """Note that a tensor gets a new value; what it had when the trace began counts."""
+    def saw_family(self, family: Family, base: Val) -> None:
+        """Note a base that views are made of again."""
+        self.storages[id(family.storage)] = family.storage
+        if base.spec.known is None and self.is_outside(base):
+            self.captured[id(base)] = (base, ref(family))
+
+    def note_read(self, handle: Handle) -> None:
+        """Note that a tensor took its value anew."""
+        storage = handle._alias.family.storage  # type: ignore[union-attr]
+        self.storages[id(storage)] = storage
+
+    def note_write(self, family: Family) -> None:
+        """Note that a base gets a new value; what it had when the trace began counts."""
+        old = family.value
+        self.storages[id(family.storage)] = family.storage
+        if old is None or id(family) in self.written:
+            return
         at = self.placeholders.get(id(old))
-        if id(handle) not in self.rebound and (at is not None or self.is_outside(old)):
-            self.rebound[id(handle)] = (handle, old, at)
+        if at is not None or self.is_outside(old):
+            self.written[id(family)] = (family, old, at)
+
+    def restore(self) -> None:
+        """Undo what the trace wrote: the replay that follows does it for real."""
+        for family, old, _ in self.written.values():
+            family.storage.changed()
+            family.bind(old)
+        for storage in self.storages.values():
+            storage.outdate()
+        for lf, grad in self.grads.values():
+            lf.grad = grad
 
     def note_grad(self, leaf: Leaf) -> None:
         """Note that a gradient is read, or about to be written."""

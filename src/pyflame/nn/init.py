@@ -32,7 +32,7 @@ __all__ = [
 
 
 def _fill(tensor: Tensor, values: np.ndarray) -> Tensor:
-    tensor.data = adopt(np.ascontiguousarray(values, dtype=tensor.dtype.numpy))
+    tensor._renew(adopt(np.ascontiguousarray(values, dtype=tensor.dtype.numpy)))
     return tensor
 
 

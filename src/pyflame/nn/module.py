@@ -423,7 +423,10 @@ class Module:
             raise RuntimeError(f"Error(s) in loading state_dict for {type(self).__name__}:\n\t" + "\n\t".join(problems))
         for name, array in arrays.items():
             value = adopt(np.array(array))
-            mine[name].data = value if assign or value.dtype is mine[name].dtype else value.to(mine[name].dtype)
+            if assign:
+                mine[name].data = value
+            else:
+                mine[name]._renew(value.to(mine[name].dtype))
         return IncompatibleKeys(missing, unexpected)
 
     def _sees_state(self, state: Mapping[str, tuple[int, ...]]) -> None:

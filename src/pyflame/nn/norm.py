@@ -66,7 +66,7 @@ class _Tracked(Module):
         if self.track_running_stats:
             init.zeros_(self.running_mean)
             init.ones_(self.running_var)
-            self.num_batches_tracked.data = adopt(np.array(0, np.int64))
+            self.num_batches_tracked._renew(adopt(np.array(0, np.int64)))
 
     def reset_parameters(self) -> None:
         """Scale one, shift zero, no statistics."""
@@ -103,7 +103,7 @@ class _BatchNorm(_Tracked):
         momentum: Any = self.momentum
         if self.training and self.track_running_stats:
             count = self.num_batches_tracked + 1
-            self.num_batches_tracked.data = count
+            self.num_batches_tracked._renew(count)
             if momentum is None:  # the plain average of all batches
                 momentum = 1.0 / count.to(self.running_mean.dtype)
         learning = self.training or not self.track_running_stats

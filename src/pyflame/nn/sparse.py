@@ -181,4 +181,4 @@ def _draw(table: Embedding | EmbeddingBag) -> None:
     if table.padding_idx is not None:
         values = table.weight.numpy().copy()
         values[table.padding_idx] = 0
-        table.weight.data = adopt(values)
+        table.weight._renew(adopt(values))

@@ -371,9 +371,9 @@ def bitwise_left_shift(input: Any, other: Any) -> Tensor:
 def bitwise_right_shift(input: Any, other: Any) -> Tensor:
     """Bits moved down; the sign stays, and is all that is left where there are fewer bits than steps."""
     a, b = _shifted(input, other)
-    two = scalar(2, a.dtype)
     if a.dtype is DType.uint8:
-        return floor_divide(a, pow(two, b))
+        return call("BitShift", a, b, direction="RIGHT")
+    two = scalar(2, a.dtype)
     # The highest power of two is a negative number: there in two steps.
     last = 8 * a.dtype.itemsize - 1
     steps = where((b < 0) | (b > last), scalar(last, b.dtype), b)
@@ -413,14 +413,14 @@ def where(condition: Any, input: Any = None, other: Any = None) -> Any:
 def abs(input: Any) -> Tensor:
     """Absolute value."""
     x = as_tensor(input)
-    return x if x.dtype in (DType.bool, DType.uint8) else call("Abs", x)
+    return call("Identity" if x.dtype in (DType.bool, DType.uint8) else "Abs", x)
 
 
 def trunc(input: Any) -> Tensor:
     """Rounded towards zero."""
     x = as_tensor(input)
     if not x.dtype.is_floating_point:
-        return x
+        return call("Identity", x)
     return where(lt(x, 0), call("Ceil", x), call("Floor", x))
 
 

@@ -10,11 +10,12 @@ import numpy as np
 from pyflame.dtypes import DType, category, get_default_dtype, result_dtype, scalar_dtype, to_dtype
 from pyflame.lazy import Val, apply, apply_many, const, leaf, modes, onnx
 from pyflame_rt.graph.errors import ShapeMismatchError
-from pyflame_rt.ops.registry import Op, get_op
+from pyflame_rt.ops.core.registry import Op, get_op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from pyflame.storage import Alias
     from pyflame.tensors import Tensor
 
 P = ParamSpec("P")
@@ -23,15 +24,43 @@ R = TypeVar("R")
 __all__ = ["Handle", "as_tensor", "call", "call_many", "cast", "const", "operands", "wrap"]
 
 
-class Handle:
-    """What tensors are to the functions: something that refers to a value."""
+class _Slots:
+    """What a handle holds."""
 
-    __slots__ = ("__weakref__", "_value")
+    __slots__ = ("__weakref__", "_alias", "_value")
 
     _value: Val
+    _alias: Alias | None
 
-    def __del__(self) -> None:
+
+class Handle(_Slots):
+    """What tensors are to the functions: something that refers to a value.
+
+    A tensor that shares a storage (`pyflame.storage`) has no value while that is out of date; reading it gets one.
+    """
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # type checkers would take it that there is every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "_value" and self._alias is not None:
+                return self._alias.read(self)
+            if name == "_alias":
+                return None  # not quite made yet
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _empty(self) -> None:
+        """The value is out of date."""
         self._value.handles -= 1
+        del self._value
+
+    def __del__(self, held: Callable[[Any], Val] = _Slots.__dict__["_value"].__get__) -> None:
+        try:
+            value = held(self)  # as it is: this regenerates nothing
+        except AttributeError:  # out of date, or not quite made
+            return
+        value.handles -= 1
 
 
 _tensor_class: list[Any] = [Handle]
@@ -41,6 +70,7 @@ def wrap(value: Val) -> Tensor:
     """A tensor that refers to a value."""
     tensor = _new(_tensor_class[0])
     tensor._value = value
+    tensor._alias = None
     value.handles += 1
     return tensor
 

@@ -33,7 +33,7 @@ def index_select(input: Any, dim: int, index: Any) -> Tensor:
     x, places = as_tensor(input), _index(index)
     along = axis_of(dim, x.ndim)
     if x.ndim == 0:
-        return x
+        return call("Identity", x)
     places = places.reshape((1,)) if places.ndim == 0 else places
     return call("Gather", x, in_range(places, x.shape[along], along), axis=along)
 
@@ -95,7 +95,7 @@ def _scatter(input: Any, dim: int, index: Any, src: Any, mode: str) -> Tensor:
             ()
         )
     if places.numel == 0:
-        return x
+        return call("Identity", x)
     if source.ndim == 0:
         source = sh.expand(source, places.shape)
     _same_rank("scatter", x, places)

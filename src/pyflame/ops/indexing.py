@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyflame.tensors import Tensor
 
-__all__ = ["LazyEvaluationWarning", "as_entry", "getitem", "in_range", "setitem"]
+__all__ = ["LazyEvaluationWarning", "as_entry", "getitem", "in_range", "plain_key", "setitem"]
 
 
 class LazyEvaluationWarning(UserWarning):
@@ -175,7 +175,7 @@ def getitem(x: Tensor, key: Any) -> Tensor:
     rows = _rows(x, key)
     if rows is not None:
         return rows
-    plain = _plain_key(key)
+    plain = plain_key(key)
     if plain is None or modes.tracer is not None:
         return _getitem(x, key)
     source = v = x._value
@@ -280,7 +280,7 @@ _known: dict[Any, list[tuple[Any, tuple[Any, ...]]]] = {}
 MAX_KNOWN = 10_000
 
 
-def _plain_key(key: Any) -> tuple[Any, ...] | None:
+def plain_key(key: Any) -> tuple[Any, ...] | None:
     """An index of ints, slices of ints, None and ... as something to look up; None for any other."""
     found: list[Any] = []
     for item in key if type(key) is tuple else (key,):

@@ -45,9 +45,7 @@ absolute = abs
 def sign(input: Any) -> Tensor:
     """-1, 0 or 1; NaN stays."""
     x = as_tensor(input)
-    if x.dtype is DType.bool:
-        return x
-    return call("Sign", x)
+    return call("Identity" if x.dtype is DType.bool else "Sign", x)
 
 
 def sgn(input: Any) -> Tensor:
@@ -73,7 +71,7 @@ def copysign(input: Any, other: Any) -> Tensor:
 
 def _rounding(name: str, x: Any) -> Tensor:
     x = as_tensor(x)
-    return call(name, x) if x.dtype.is_floating_point else x
+    return call(name if x.dtype.is_floating_point else "Identity", x)
 
 
 def floor(input: Any) -> Tensor:
@@ -320,7 +318,7 @@ def nan_to_num(input: Any, nan: float = 0.0, posinf: float | None = None, neginf
     """NaN and infinities replaced by numbers."""
     x = as_tensor(input)
     if not x.dtype.is_floating_point:
-        return x
+        return call("Identity", x)
     limit = float(_finfo(x.dtype).max)
     high, low = limit if posinf is None else posinf, -limit if neginf is None else neginf
     x = where(isnan(x), nan, x)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def _reduce(name: str, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
     axes = axes_of(dim, x.ndim)
     if not axes:
-        return x
+        return call("Identity", x)
     return call(name, x, axes, keepdims=int(keepdim))
 
 
@@ -70,7 +70,7 @@ def mean(
     if x.numel == 0:
         count = math.prod(x.shape[a] for a in axes)
         return ar.div(sum(x, axes, _keep(keepdim, keepdims)), count)
-    return _reduce("ReduceMean", x, axes, _keep(keepdim, keepdims)) if axes else x
+    return _reduce("ReduceMean", x, axes, _keep(keepdim, keepdims)) if axes else call("Identity", x)
 
 
 def prod(
@@ -240,7 +240,7 @@ def cumsum(input: Any, dim: int, *, dtype: Any = None) -> Tensor:
     kind = to_dtype(dtype) if dtype is not None else (x.dtype if x.dtype.is_floating_point else DType.int64)
     x = cast(x, kind)
     along = axis_of(dim, x.ndim)
-    return x if x.ndim == 0 else call("CumSum", x, const(along))
+    return call("Identity", x) if x.ndim == 0 else call("CumSum", x, const(along))
 
 
 def cumprod(input: Any, dim: int, *, dtype: Any = None) -> Tensor:
@@ -249,7 +249,7 @@ def cumprod(input: Any, dim: int, *, dtype: Any = None) -> Tensor:
     kind = to_dtype(dtype) if dtype is not None else (x.dtype if x.dtype.is_floating_point else DType.int64)
     x = cast(x, kind)
     along = axis_of(dim, x.ndim)
-    return x if x.ndim == 0 else call("CumProd", x, const(along))
+    return call("Identity", x) if x.ndim == 0 else call("CumProd", x, const(along))
 
 
 class Ordered(NamedTuple):

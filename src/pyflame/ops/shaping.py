@@ -231,7 +231,7 @@ def cat(tensors: Sequence[Any], dim: int = 0, *, axis: int | None = None) -> Ten
     along = axis_of(dim if axis is None else axis, full[0].ndim)
     if full[0].ndim == 0:
         raise ShapeMismatchError("cat takes tensors with dimensions; use stack for numbers")
-    return full[0] if len(full) == 1 else call("Concat", *full, axis=along)
+    return call("Identity", full[0]) if len(full) == 1 else call("Concat", *full, axis=along)
 
 
 concat = concatenate = cat
@@ -392,7 +392,7 @@ def tile(input: Any, *dims: Any) -> Tensor:
     if 0 in times:
         nothing = slice_axes(x, [(a, 0, 0, 1) for a in range(x.ndim)])
         return reshape(nothing, [s * n for s, n in zip(x.shape, times, strict=True)])
-    return x if all(n == 1 for n in times) else call("Tile", x, times)
+    return call("Identity", x) if all(n == 1 for n in times) else call("Tile", x, times)
 
 
 def repeat(input: Any, *sizes: Any) -> Tensor:
@@ -426,7 +426,7 @@ def flip(input: Any, *axes: Any, dims: Any = None) -> Tensor:
     given = sizes_of(axes if dims is None else (dims if isinstance(dims, (tuple, list)) else (dims,)))
     axes = axes_of(given, x.ndim) if given else ()
     if not axes or x.numel == 0:
-        return x
+        return call("Identity", x)
     count = len(axes)
     return call("Slice", x, (-1,) * count, (-(2**62),) * count, axes, (-1,) * count)
 
@@ -443,9 +443,9 @@ def flipud(input: Any) -> Tensor:
 
 def roll(input: Any, shifts: Any, dims: Any = None) -> Tensor:
     """Entries moved along dimensions, those that fall off coming back at the other end."""
-    x = as_tensor(input)
+    x = given = as_tensor(input)
     if dims is None:
-        return reshape(roll(ravel(x), shifts, 0), x.shape) if x.numel else x
+        return reshape(roll(ravel(x), shifts, 0), x.shape) if x.numel else call("Identity", x)
     moves = [shifts] if isinstance(shifts, int) else list(shifts)
     for shift, dim in zip(moves, [dims] if isinstance(dims, int) else list(dims), strict=True):
         along = axis_of(dim, x.ndim)
@@ -453,7 +453,7 @@ def roll(input: Any, shifts: Any, dims: Any = None) -> Tensor:
         cut = (size - shift % size) % size if size else 0
         if cut:
             x = cat([slice_axes(x, [(along, cut, size, 1)]), slice_axes(x, [(along, 0, cut, 1)])], along)
-    return x
+    return call("Identity", x) if x is given else x
 
 
 def rot90(input: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
@@ -467,7 +467,7 @@ def rot90(input: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
         case 3:
             return flip(transpose(input, a, b), b)
         case _:
-            return as_tensor(input)
+            return call("Identity", as_tensor(input))
 
 
 def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
@@ -481,7 +481,7 @@ def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | N
     if mode not in modes:
         raise ValueError(f"pad: mode is one of {', '.join(modes)}, got {mode!r}")
     if all(p == (0, 0) for p in pairs):
-        return x
+        return call("Identity", x)
     shape = tuple(a for a, _ in pairs) + tuple(b for _, b in pairs)
     if mode == "constant":
         return call("Pad", x, shape, scalar(0 if value is None else value, x.dtype), mode="constant")

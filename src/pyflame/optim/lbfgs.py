@@ -260,7 +260,7 @@ class _Descent:
         at = 0
         for p, value in zip(self.params, start, strict=True):
             part = self.direction[at : at + value.size].reshape(value.shape)
-            p.data = adopt((value + length * part).astype(value.dtype, copy=False))
+            p._renew(adopt((value + length * part).astype(value.dtype, copy=False)))
             at += value.size
 
     def _keep(self) -> None:

@@ -49,11 +49,11 @@ class ParamGroup(dict[str, Any]):
     def __setitem__(self, key: str, value: Any) -> None:
         if key == "lr":
             value = float(value)
-            self.lr_tensor.data = _number(value)
+            self.lr_tensor._renew(_number(value))
         elif key in self.varied and bool(value) == bool(self[key]):
-            self.varied[key].data = _number(float(value))
+            self.varied[key]._renew(_number(float(value)))
         elif key == "betas" and "beta1" in self.varied and tuple(value[1:]) == tuple(self[key][1:]):
-            self.varied["beta1"].data = _number(float(value[0]))
+            self.varied["beta1"]._renew(_number(float(value[0])))
         else:
             mode_changes[0] += 1
         super().__setitem__(key, value)
@@ -242,9 +242,9 @@ class Optimizer:
         if gradient.dtype is not p.dtype:
             gradient = cast(gradient, p.dtype)
         new, kept = self.update(p, -gradient if group.get("maximize") else gradient, {**slots, **shared}, group)
-        p.data = new
+        p._renew(new)
         for name, value in kept.items():
-            slots[name].data = value
+            slots[name]._renew(value)
         return [p, *(slots[name] for name in kept)]
 
     def _cohorts(self, ready: list[Tensor]) -> dict[Tensor, list[Tensor]]:
@@ -262,7 +262,7 @@ class Optimizer:
             own = _number(0.0) if counter is None else counter
             if counter is not None and using[counter] != len(members):
                 own = _number(counter.item())  # the others stay behind
-            own.data = own + 1.0
+            own._renew(own + 1.0)
             for p in members:
                 self.state[p]["step"] = own
             moved[own] = members

@@ -22,7 +22,7 @@ from pyflame_rt.graph import TensorType
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pyflame.evaluation import Plan
+    from pyflame.evaluation import EvaluationPlan
     from pyflame.tensors import Tensor
     from pyflame.watching import Labels
     from pyflame_rt.graph import Node
@@ -307,7 +307,7 @@ class PyFlameDebugger:
 
     # What evaluations call.
 
-    def wanted(self, plan: Plan, labels: Labels) -> list[list[str]]:
+    def wanted(self, plan: EvaluationPlan, labels: Labels) -> list[list[str]]:
         """Values of a graph to look at, in pieces."""
         self.run += 1
         self._places = [p for p in _places(plan, labels) if self._concerns(p)]
@@ -326,7 +326,7 @@ class PyFlameDebugger:
             return True
         return any(fnmatchcase(name, wanted) for wanted in self.watches for name in place.names)
 
-    def see(self, plan: Plan, labels: Labels, values: dict[str, Any]) -> None:  # noqa: ARG002 - all of the protocol
+    def see(self, plan: EvaluationPlan, labels: Labels, values: dict[str, Any]) -> None:  # noqa: ARG002 - all of the protocol
         """Look at values, in the order in which they were computed."""
         for place in self._places:
             if place.value not in values:
@@ -367,7 +367,7 @@ def _condition(
         raise ValueError(f"condition must be a function of an array, or one of: {known}. Received: {given!r}") from None
 
 
-def _places(plan: Plan, labels: Labels) -> Iterator[_Place]:
+def _places(plan: EvaluationPlan, labels: Labels) -> Iterator[_Place]:
     """Every tensor that a node makes."""
     called: dict[str, list[str]] = {}
     for name, values in labels.values.items():

@@ -18,13 +18,13 @@ from pyflame import watching
 from pyflame.lazy import modes
 from pyflame.spans import Spans
 from pyflame.tools.profile_result import ProfileEvent, ProfileResult
-from pyflame_rt.backends.cpu.plan.facts import flops_of
+from pyflame_rt.backends.cpu.graph.cost_model import flops_of
 from pyflame_rt.graph import DType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pyflame.evaluation import Plan
+    from pyflame.evaluation import EvaluationPlan
     from pyflame.watching import Labels
     from pyflame_rt.graph import Node
     from pyflame_rt.profiling import StepCost
@@ -131,7 +131,7 @@ class Profiler:
 
     # What evaluations call.
 
-    def begin(self, plan: Plan, labels: Labels, kind: str) -> _Run:
+    def begin(self, plan: EvaluationPlan, labels: Labels, kind: str) -> _Run:
         """An evaluation begins."""
         return _Run(self, plan, labels, kind)
 
@@ -146,7 +146,7 @@ class Profiler:
 class _Run:
     """One evaluation, told what its steps took."""
 
-    def __init__(self, profiler: Profiler, plan: Plan, labels: Labels, kind: str) -> None:
+    def __init__(self, profiler: Profiler, plan: EvaluationPlan, labels: Labels, kind: str) -> None:
         self.profiler, self.plan, self.labels, self.kind = profiler, plan, labels, kind
         self._starts: list[int] = []
         self._scopes = labels.scopes

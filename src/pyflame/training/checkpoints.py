@@ -4,41 +4,44 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
+import secrets
 from pathlib import Path
 from typing import Any
 
 from pyflame.serialization import load, save
+from pyflame_rt.graph.writing import remove_abandoned
 
 __all__ = ["latest_checkpoint", "prune_checkpoints", "read_checkpoint", "write_whole"]
 
 NAME = re.compile(r"checkpoint-(\d+)\.pf$")
-UNFINISHED = re.compile(r"^\.checkpoint-\d+\.pf\.(\d+)\.[^.]+\.pf$")
 PARTS = ("model", "optimizer", "callbacks", "scaler", "pending", "metrics", "position", "history", "steps")
 
 
 def write_whole(obj: Any, path: str | Path) -> None:
     """Write a file beside its place, then move it there: a reader sees the old file or the new one, never a part.
 
+    What writers that were killed left beside it is removed.
+
     Raises:
         OSError: the disk is full, or the like; what was there before is as it was.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    prefix = f".{target.name}.{os.getpid()}."
-    handle, name = tempfile.mkstemp(prefix=prefix, suffix=target.suffix or ".pf", dir=target.parent)
-    os.close(handle)
+    # Also what was left of files of other numbers: the next checkpoint has another name.
+    remove_abandoned(target.parent, re.sub(r"\d+", r"\\d+", re.escape(target.name)))
+    scratch = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}{target.suffix or '.pf'}")
     try:
-        save(obj, name)
-        _to_disk(Path(name))
-        Path(name).replace(target)
+        save(obj, scratch)
+        _to_disk(scratch)
+        scratch.replace(target)
     except OSError as error:
-        Path(name).unlink(missing_ok=True)
+        scratch.unlink(missing_ok=True)
+        cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
         raise OSError(
-            error.errno, f"{error.strerror or error}: could not write it, files written before are whole", str(target)
+            cause.errno, f"{cause.strerror or cause}: could not write it, files written before are whole", str(target)
         ) from error
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        scratch.unlink(missing_ok=True)
         raise
     if os.name == "posix":
         _to_disk(target.parent)  # the new name, too
@@ -85,18 +88,4 @@ def prune_checkpoints(folder: str | Path, keep: int) -> None:
     """Remove all but the newest checkpoints, and what processes that were killed left unfinished."""
     for _, path in _numbered(folder)[:-keep]:
         path.unlink(missing_ok=True)
-    for path in Path(folder).glob(".checkpoint-*.pf.*.pf"):
-        if (match := UNFINISHED.search(path.name)) and not _is_alive(int(match[1])):
-            path.unlink(missing_ok=True)
-
-
-def _is_alive(process: int) -> bool:
-    if os.name != "posix":
-        return True  # there, asking would end it
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):  # somebody else's
-        return True
-    return True
+    remove_abandoned(Path(folder), r"checkpoint-\d+\.pf")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyflame.tensors import Tensor
     from pyflame.training.config import TrainerConfig
 
-__all__ = ["Step", "apply_model"]
+__all__ = ["TrainingStep", "apply_model"]
 
 
 def apply_model(model: Any, inputs: Any) -> Any:
@@ -33,7 +33,7 @@ def apply_model(model: Any, inputs: Any) -> Any:
     return model(inputs)
 
 
-class Step:
+class TrainingStep:
     """What is done with each training batch."""
 
     def __init__(

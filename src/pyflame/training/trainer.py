@@ -22,7 +22,7 @@ from pyflame.training.history import History
 from pyflame.training.interrupts import Interrupts
 from pyflame.training.orders import begin_order, order_state, restore_order
 from pyflame.training.progress import ProgressBar
-from pyflame.training.step import Step, apply_model
+from pyflame.training.step import TrainingStep, apply_model
 
 if TYPE_CHECKING:
     from pyflame.nn import Module
@@ -81,7 +81,7 @@ class Trainer:
         self._epoch_over, self._partial_row = False, False
         self._interrupts = Interrupts()
         self._whole_position: dict[str, Any] | None = None
-        self._step = Step(model, optimizer, loss_fn, self.config)
+        self._step = TrainingStep(model, optimizer, loss_fn, self.config)
 
     def fit(
         self,

@@ -12,7 +12,9 @@ from pyflame_rt.graph.records import dataclass
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Backend", "BackendAdapter", "Compiler", "Executable", "Placement", "RunHooks", "Timeline"]
+    import numpy as np
+
+__all__ = ["Backend", "BackendAdapter", "Compiler", "Executable", "FastPath", "Placement", "RunHooks", "Timeline"]
 
 
 class Timeline(Protocol):
@@ -71,7 +73,7 @@ class Placement:
         layout: order of the axes of the step's result in memory, outermost first.
         nbytes: bytes the step reads and writes; of the first node of a step only.
         flops: arithmetic of the node, an estimate.
-        seconds: mean time of the step in profiled runs; of the first node of a step only.
+        seconds: median time of the step in profiled runs, the first one left out; of the first node of a step only.
         moves: the row is no node, but a value brought into another layout for this node.
     """
 
@@ -89,14 +91,43 @@ class Placement:
     moves: bool = False
 
 
+class FastPath(Protocol):
+    """Runs on inputs of the same types as the run before, by one native call.
+
+    Attributes:
+        order: names of the inputs as a table of addresses has them.
+        makers: make an array for each output.
+    """
+
+    order: tuple[str, ...]
+    makers: Sequence[Callable[[], np.ndarray[Any, Any]]]
+
+    def __call__(
+        self,
+        feed: Mapping[str, Any],
+        into: list[np.ndarray[Any, Any]] | None = None,
+        given: Mapping[int, np.ndarray[Any, Any]] | None = None,
+    ) -> list[np.ndarray[Any, Any]] | None:
+        """Outputs, in the arrays for all (``into``) or some (``given``, by number); None: take the long way."""
+        ...
+
+    def run(self, table: int) -> bool:
+        """Run on a table of addresses, inputs then outputs, that the caller answers for; False: take the long way."""
+        ...
+
+
 class Executable(Protocol):
-    """A compiled graph.
+    """A compiled graph. Subclass it: what an executable does not offer has its answer here.
 
     Attributes:
         fresh_outputs: True when outputs are always arrays of their own, never an input or a weight.
+        times_steps: it tells a timeline what each step took, and looks after limits itself.
+        fast_path: for inputs of the types of the latest run; None where there is none.
     """
 
-    fresh_outputs: bool
+    fresh_outputs: bool = False
+    times_steps: bool = False
+    fast_path: FastPath | None = None
 
     def run(self, feeds: Mapping[str, Any], output_names: Sequence[str], hooks: RunHooks) -> list[Any]:
         """Outputs, then taps (NumPy arrays, lists for sequences, None for empty optionals)."""
@@ -113,6 +144,26 @@ class Executable(Protocol):
     def close(self) -> None:
         """Give back what it holds."""
         ...
+
+    def let_go(self) -> None:
+        """Give back what it holds as soon as no run is under way; those that are end as they would."""
+        self.close()
+
+    def donate(self, pairs: Sequence[tuple[str, int]]) -> None:
+        """Say before the first run which output (by number) may later be written into which input (by name)."""
+
+    @property
+    def donated(self) -> Mapping[int, int]:
+        """Outputs that :attr:`fast_path` may be given the array of an input for; both by number."""
+        return {}
+
+    def host_steps(self) -> Mapping[tuple[str, str], int]:
+        """How often nodes left the device: by operator and reason."""
+        return {}
+
+    def peaks(self) -> dict[str, float] | None:
+        """What the machine reaches at most, ``gflops`` and ``gb_per_s``; None where that is not known."""
+        return None
 
 
 @runtime_checkable
@@ -185,7 +236,7 @@ class BackendAdapter:
         return BackendExecutable(self.backend, graph)
 
 
-class BackendExecutable:
+class BackendExecutable(Executable):
     """A graph with the backend that will run it."""
 
     fresh_outputs = False

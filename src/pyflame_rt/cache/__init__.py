@@ -1,5 +1,6 @@
 """What was compiled once is kept on disk: machine code, prepared models, packed weights."""
 
+import importlib
 import typing
 
 from pyflame_rt.cache.store import CacheEntry, Store, current_store, default_folder, use_store
@@ -10,9 +11,11 @@ if typing.TYPE_CHECKING:
         CacheConfig,
         CacheInfo,
         CacheKey,
+        CacheStats,
         global_cache,
         set_global_cache_config,
     )
+    from pyflame_rt.cache.mapped import LazyTensor, MappedFile, MMapAdvice, MMapLoader
 
 __all__ = [
     "BinaryCache",
@@ -20,6 +23,11 @@ __all__ = [
     "CacheEntry",
     "CacheInfo",
     "CacheKey",
+    "CacheStats",
+    "LazyTensor",
+    "MMapAdvice",
+    "MMapLoader",
+    "MappedFile",
     "Store",
     "current_store",
     "default_folder",
@@ -28,11 +36,12 @@ __all__ = [
     "use_store",
 ]
 
+_MAPPED = ("LazyTensor", "MMapAdvice", "MMapLoader", "MappedFile")
+
 
 def __getattr__(name: str) -> typing.Any:
-    # Sessions do without it.
+    # Sessions do without these.
     if name in __all__:
-        import pyflame_rt.cache.binary
-
-        return getattr(pyflame_rt.cache.binary, name)
+        home = "mapped" if name in _MAPPED else "binary"
+        return getattr(importlib.import_module(f"pyflame_rt.cache.{home}"), name)
     raise AttributeError(f"module 'pyflame_rt.cache' has no attribute {name!r}")

@@ -1,15 +1,8 @@
-"""First answers under way: what can wait, such as writing files and polishing code, is not done meanwhile.
-
-Python's cyclic collector can wait too: planning makes many objects that live as long as the plan, and it would look
-through all of them, and through everything that was imported, several times. And threads that compile beside the
-planning come back into the interpreter for moments only, for each of which they would wait five milliseconds.
-"""
+"""First answers under way: what can wait, such as writing files and polishing code, is not done meanwhile."""
 
 from __future__ import annotations
 
-import gc
 import os
-import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -22,7 +15,6 @@ __all__ = ["answering", "last_answer", "wait_for_answers"]
 
 _LOOK = 0.05  # seconds between looks at what else may end the waiting
 _HANDED = 0.01  # seconds from when an answer is there until its caller has it
-_TURN = 1e-4  # seconds a thread that plans keeps the interpreter when another wants it
 
 
 class _State:
@@ -32,18 +24,11 @@ class _State:
         self.ended = 0.0
         self.calm = threading.Event()
         self.calm.set()
-        self.collects = False  # what was set before
-        self.turn = 0.0
 
     def begin(self) -> None:
         with self.lock:
             self.count += 1
-            if self.count > 1:
-                return
             self.calm.clear()
-            self.collects, self.turn = gc.isenabled(), sys.getswitchinterval()
-            gc.disable()
-            sys.setswitchinterval(min(self.turn, _TURN))
 
     def end(self) -> None:
         with self.lock:
@@ -51,10 +36,7 @@ class _State:
             if self.count:
                 return
             self.ended = time.monotonic()
-            self.calm.set()  # before those it wakes may keep the interpreter for longer
-            sys.setswitchinterval(self.turn)
-            if self.collects:
-                gc.enable()
+            self.calm.set()
 
 
 _state = _State()
@@ -90,11 +72,7 @@ def wait_for_answers(hurry: threading.Event) -> None:
 def _after_fork() -> None:
     """In the child: no thread of the parent's answers anything."""
     global _state
-    before, _state = _state, _State()
-    if before.count:
-        sys.setswitchinterval(before.turn)
-        if before.collects:
-            gc.enable()
+    _state = _State()
 
 
 if hasattr(os, "register_at_fork"):

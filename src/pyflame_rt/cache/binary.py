@@ -15,22 +15,34 @@ import tempfile
 import threading
 import time
 import zlib
+from collections import Counter
 from dataclasses import field
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt._version import __version__
+from pyflame_rt.cache.folders import make_folder, open_own, read_own, usable_folder
 from pyflame_rt.cache.store import DEFAULT_LIMIT, default_folder, set_default_folder
 from pyflame_rt.graph.errors import InputError, ModelNotFoundError, PyFlameRTError
 from pyflame_rt.graph.locks import new_rlock
+from pyflame_rt.graph.pages import immutable_files
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyflame_rt.graph import Graph
 
-__all__ = ["BinaryCache", "CacheConfig", "CacheInfo", "CacheKey", "global_cache", "set_global_cache_config"]
+__all__ = [
+    "BinaryCache",
+    "CacheConfig",
+    "CacheInfo",
+    "CacheKey",
+    "CacheStats",
+    "global_cache",
+    "set_global_cache_config",
+]
 
 _FOLDER = "models"
 _COMPRESSED = ".pfmz"
@@ -43,9 +55,9 @@ class CacheConfig:
 
     Attributes:
         cache_dir: the folder; the user's own cache folder unless given.
-        max_size_bytes: of all models together; those used longest ago go first.
+        max_size_bytes: of all models together; those used longest ago go first, and one that is larger is not kept.
         max_entries: how many models; 0 is no limit.
-        ttl: seconds after which an entry is no longer used; 0 is for ever.
+        ttl: seconds, or a timedelta, after which an entry is no longer used; 0 is for ever.
         use_mmap: weights stay in the file until they are used; False reads them.
         compress: new entries are written compressed. They take less room and longer to read: all of one is in memory
             then, whatever `use_mmap` says. Entries of either kind are read.
@@ -60,11 +72,43 @@ class CacheConfig:
     cache_dir: Path = field(default_factory=default_folder)
     max_size_bytes: int = DEFAULT_LIMIT
     max_entries: int = 0
-    ttl: float = 0.0
+    ttl: float | timedelta = 0.0
     use_mmap: bool = True
     compress: bool = False
     version: str = __version__
     thread_safe: bool = True
+
+    @property
+    def ttl_seconds(self) -> float:
+        """``ttl`` in seconds."""
+        return self.ttl.total_seconds() if isinstance(self.ttl, timedelta) else float(self.ttl)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """How useful a cache was to this process.
+
+    Attributes:
+        hits: entries that were asked for and used.
+        misses: those that were asked for and not there, damaged, or too old.
+        evictions: those that went for lack of room, or because of their age.
+        entries: that are there now.
+        total_size: their bytes.
+
+    Example:
+        >>> CacheStats().hit_rate(), CacheStats(hits=3, misses=1).hit_rate()
+        (0.0, 0.75)
+    """
+
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    entries: int = 0
+    total_size: int = 0
+
+    def hit_rate(self) -> float:
+        """Hits among what was asked for; 0.0 when nothing was."""
+        return self.hits / (self.hits + self.misses) if self.hits + self.misses else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +175,7 @@ class BinaryCache:
         >>> from pyflame_rt.graph import Graph
         >>> cache = BinaryCache(CacheConfig(cache_dir=Path(tempfile.mkdtemp())))
         >>> cache.put("mine", Graph("g"))
+        True
         >>> cache.has("mine"), cache.entry_count(), cache.get("mine").name
         (True, 1, 'g')
     """
@@ -138,20 +183,37 @@ class BinaryCache:
     def __init__(self, config: CacheConfig | None = None) -> None:
         self.config = CacheConfig() if config is None else config
         self._lock = new_rlock() if self.config.thread_safe else contextlib.nullcontext()
+        self._counts: Counter[str] = Counter()
 
     @property
     def folder(self) -> Path:
-        """Where the entries are."""
-        return Path(self.config.cache_dir) / _FOLDER
+        """Where the entries are: below ``cache_dir`` where that is this user's alone, else in a private folder.
+
+        Raises:
+            InputError: There is no folder that nobody else may write to.
+        """
+        given = Path(self.config.cache_dir) / _FOLDER
+        found = usable_folder(given)
+        if found is None:
+            raise InputError(
+                f"the cache folder {str(given)!r} is not this user's alone, and no private one can be made"
+            )
+        return given if found == given else found / _FOLDER
 
     # ------------------------------------------------------------------ entries
 
     def has(self, key: str) -> bool:
         """Whether :meth:`get` would give a graph."""
-        return self.get(key) is not None
+        return self._load(key) is not None
 
     def get(self, key: str) -> Graph | None:
         """The graph kept under a key; None when there is none, or it is damaged or too old."""
+        graph = self._load(key)
+        with self._lock:
+            self._counts["misses" if graph is None else "hits"] += 1
+        return graph
+
+    def _load(self, key: str) -> Graph | None:
         from pyflame_rt.format import load_model, loads_model
 
         path, header = self._path(key), self._header(key)
@@ -159,20 +221,24 @@ class BinaryCache:
             return None
         try:
             if path.suffix == _COMPRESSED:
-                graph = loads_model(_inflated(path.read_bytes(), int(header["inflated"])))
+                graph = loads_model(_inflated(read_own(path), int(header["inflated"])), verify=True)
+            elif self.config.use_mmap:
+                os.close(open_own(path))
+                with immutable_files():  # it is ours: replaced, never written to
+                    graph = load_model(path, verify=True)
             else:
-                graph = load_model(path) if self.config.use_mmap else loads_model(path.read_bytes())
+                graph = loads_model(read_own(path), verify=True)
         except (PyFlameRTError, OSError, zlib.error, KeyError, ValueError):
             return None
         with contextlib.suppress(OSError):
             os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
         return graph
 
-    def put(self, key: str, graph: Graph, model_path: str | os.PathLike[str] = "") -> None:
-        """Keep a graph under a key, in place of what was there."""
+    def put(self, key: str, graph: Graph, model_path: str | os.PathLike[str] = "") -> bool:
+        """Keep a graph under a key, in place of what was there; False when it alone is larger than the cache may be."""
         path = self._new_path(key)
         with self._lock:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(self.folder)
             self.remove(key)
             inflated = _write(graph, path, compress=self.config.compress)
             header = {
@@ -184,9 +250,12 @@ class BinaryCache:
             }
             # The header comes last: without it there is no entry.
             temporary = self._header_path(key).with_suffix(f".{os.getpid()}.{threading.get_ident()}.part")
-            temporary.write_text(json.dumps(header), "utf-8")
+            temporary.write_text(json.dumps({**header, "sha256": _digest(header)}), "utf-8")
+            os.chmod(temporary, 0o600)
+            os.chmod(path, 0o600)
             os.replace(temporary, self._header_path(key))
             self._evict(keep=key)
+            return self._header_path(key).is_file()
 
     def get_or_compile(self, path: str | os.PathLike[str], options: Any, make: Callable[[], Graph]) -> Graph:
         """The graph kept for a file and options, else the one ``make`` gives, which is kept."""
@@ -241,13 +310,20 @@ class BinaryCache:
             InputError: There is none under this key.
         """
         try:
-            header = json.loads(self._header_path(key).read_text("utf-8"))
+            header = _read_header(self._header_path(key))
             made_by, source = str(header["version"]), str(header["model_path"])
         except FileNotFoundError:
             raise InputError(f"the cache has no entry {key!r}") from None
-        except (OSError, ValueError, TypeError, KeyError):
+        except _HEADER_FAULTS:
             made_by = source = ""
         return CacheInfo(key, self._size(key), self.has(key), source, self._path(key), made_by)
+
+    def get_stats(self) -> CacheStats:
+        """Hits, misses and evictions since this object was made, and what is there."""
+        keys = self.list_entries()
+        with self._lock:
+            counts = dict(self._counts)
+        return CacheStats(**counts, entries=len(keys), total_size=sum(map(self._size, keys)))
 
     def clear(self) -> None:
         """Forget every entry."""
@@ -278,13 +354,15 @@ class BinaryCache:
         """What was noted beside a file, where it fits the file, this version and the time it may be used."""
         path = self._path(key)
         try:
-            header, found = json.loads(self._header_path(key).read_text("utf-8")), path.stat()
+            header, found = _read_header(self._header_path(key)), path.stat()
             wanted = (self.config.version, __version__, found.st_size)
             fits = (header["version"], header["package"], header["size"]) == wanted
-        except (OSError, ValueError, TypeError, KeyError):
+        except _HEADER_FAULTS:
             return None
-        old = 0 < self.config.ttl < time.time() - found.st_mtime
-        return header if fits and not old else None
+        return header if fits and not self._expired(found.st_mtime) else None
+
+    def _expired(self, written: float) -> bool:
+        return 0 < self.config.ttl_seconds < time.time() - written
 
     def _size(self, key: str) -> int:
         try:
@@ -300,12 +378,38 @@ class BinaryCache:
         return max(found.st_atime, found.st_mtime)
 
     def _evict(self, keep: str) -> None:
+        """Let go of what is too old, then of what was used longest ago, the newest last."""
         entries = [key for key in self.list_entries() if key != keep]
         most, limit = self.config.max_entries, self.config.max_size_bytes
-        total = self.total_size()
-        while entries and (total > limit or (most and len(entries) + 1 > most)):
-            total -= self._size(entries[0])
-            self.remove(entries.pop(0))
+        gone = [key for key in entries if self._expired(self._written(key))]
+        left = [*(key for key in entries if key not in gone), keep]
+        total = sum(map(self._size, left))
+        while left and (total > limit or (most and len(left) > most)):
+            total -= self._size(left[0])
+            gone.append(left.pop(0))
+        for key in gone:
+            self.remove(key)
+        self._counts["evictions"] += len(gone)
+
+    def _written(self, key: str) -> float:
+        try:
+            return self._path(key).stat().st_mtime
+        except OSError:
+            return 0.0
+
+
+_HEADER_FAULTS = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
+
+
+def _read_header(path: Path) -> dict[str, Any]:
+    header = json.loads(read_own(path))
+    if header.pop("sha256") != _digest(header):
+        raise ValueError("the header is damaged")
+    return header
+
+
+def _digest(header: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()
 
 
 def _write(graph: Graph, path: Path, *, compress: bool) -> int:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-import pickle
 import time
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
-from pyflame_rt.cache.pickles import StaleError, freeze, thaw
+from pyflame_rt.cache.encoding import Codec, DecodeError, EncodeError, Kind, record
+from pyflame_rt.cache.places import LAZY_MAKERS, place_of
 from pyflame_rt.cache.signature import code_signature
+from pyflame_rt.cache.sources import keep_copies
 from pyflame_rt.cache.store import current_store
-from pyflame_rt.graph import Graph
+from pyflame_rt.graph import Dim, Graph, Node, Shape, Tensor, TensorInfo
 from pyflame_rt.graph.graph import Origin
 from pyflame_rt.graph.pages import identity_of
+from pyflame_rt.graph.types import AnyType, MapType, OptionalType, SequenceType, TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,12 +23,38 @@ if TYPE_CHECKING:
 
     from pyflame_rt.graph.pages import FileIdentity
 
-__all__ = ["is_settled", "keep_model", "load_model_with"]
+__all__ = ["GRAPH_KINDS", "is_settled", "keep_model", "load_model_with"]
 
 # A file written to as lately as this may be written to again without its time changing.
 SETTLED_NS = 2_000_000_000
 # What is not in the mapped file is in the entry: no more of it than this.
 MAX_BYTES = 64 << 20
+
+
+_GRAPH = ("name", "doc", "inputs", "outputs", "initializers", "nodes", "types", "opsets", "metadata")
+
+
+def _graph(*parts: Any) -> Graph:
+    graph = Graph()
+    for name, part in zip(_GRAPH, parts, strict=True):
+        setattr(graph, name, part)
+    return graph
+
+
+def _shape(*sizes: Any) -> Shape:
+    return tuple.__new__(Shape, sizes)
+
+
+GRAPH_KINDS = (
+    Kind("Graph", Graph, attrgetter(*_GRAPH), _graph),
+    Kind("Node", Node, attrgetter("name", "op_type", "inputs", "outputs", "_attributes", "domain"), Node),
+    Kind("Tensor", Tensor, lambda tensor: (tensor.stored(),), Tensor.unverified),
+    Kind("Info", TensorInfo, attrgetter("name", "type"), lambda name, kind: TensorInfo(name, type=kind)),
+    Kind("Shape", Shape, tuple, _shape),
+    Kind("Dim", Dim, lambda dim: dim.terms, lambda *terms: Dim(dict(terms))),
+    *map(record, (TensorType, SequenceType, OptionalType, MapType, AnyType)),
+)
+_CODEC = Codec(GRAPH_KINDS)
 
 
 def is_settled(identity: FileIdentity) -> bool:
@@ -43,8 +72,8 @@ def load_model_with(path: Path, load: Callable[[Path], Graph]) -> Graph:
     data = store.get("model", key)
     if data is not None:
         try:
-            graph = thaw(data)
-        except (StaleError, pickle.UnpicklingError, AttributeError, ImportError, LookupError, TypeError, ValueError):
+            graph = _CODEC.decode(data, LAZY_MAKERS)
+        except DecodeError:
             graph = None
         if isinstance(graph, Graph):
             graph.origin = Origin(key, checked=True)
@@ -55,7 +84,8 @@ def load_model_with(path: Path, load: Callable[[Path], Graph]) -> Graph:
 
 
 def keep_model(graph: Graph) -> None:
-    """Keep a graph that came from a file unchanged and was found to be valid."""
+    """Keep a graph that came from a file unchanged and was found to be valid; and the weights, apart from the file."""
+    keep_copies((tensor.unread() for tensor in graph.initializers.values()), is_settled)
     origin = graph.origin
     if origin is None or origin.checked:
         return
@@ -67,7 +97,10 @@ def keep_model(graph: Graph) -> None:
         return
 
     def write() -> None:
-        data = freeze(kept)
+        try:
+            data = _CODEC.encode(kept, lambda array: place_of(array, store))
+        except EncodeError:
+            return
         if len(data) <= MAX_BYTES:
             store.put("model", origin.key, data)
 

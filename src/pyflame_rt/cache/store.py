@@ -1,8 +1,9 @@
 """A folder of entries found by key: safe with many processes, bounded in size, never trusted blindly.
 
 An entry is one file. It is written beside its place and renamed into it, so readers see all of it or nothing; no locks
-are needed. Its header holds the digest of its key and of its contents: what does not fit is ignored and deleted. The
-entries used longest ago go first when the folder grows beyond its limit; the time of use is the file's access time,
+are needed. Its header holds the digest of its key and of its contents: what does not fit is ignored and deleted. Large
+entries, which are mapped, end in digests of their blocks (:mod:`.blocks`), and the header holds the digest of these.
+The entries used longest ago go first when the folder grows beyond its limit; the time of use is the file's access time,
 which reading sets, so that the time of writing stays what it was.
 """
 
@@ -13,30 +14,46 @@ import hashlib
 import logging
 import mmap
 import os
+import re
 import struct
 import sys
 import time
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyflame_rt.cache.writer import Writer
+import numpy as np
+
+from pyflame_rt.cache.blocks import block_digests, blocks_match, table_size
+from pyflame_rt.cache.folders import fault_of_folder, make_folder, open_own, usable_folder
+from pyflame_rt.cache.writer import CacheWriter
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.locks import new_lock
-from pyflame_rt.graph.pages import note_mapping
+from pyflame_rt.graph.pages import file_of, identity_of, mapping_of, note_mapping
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
-__all__ = ["CacheEntry", "Store", "current_store", "default_folder", "set_default_folder", "use_store"]
+__all__ = [
+    "CacheEntry",
+    "LargeEntry",
+    "Store",
+    "current_store",
+    "default_folder",
+    "place_in_store",
+    "set_default_folder",
+    "use_store",
+]
 
 DEFAULT_LIMIT = 4 << 30
 HEADER = 128  # bytes before the contents, which so begin at a multiple of a cache line
-_MAGIC = b"PyFlame1"
+_MAGIC = b"PyFlame2"
 _HEAD = struct.Struct("<8sQ32s32s")
 _TEMPORARY = ".part"
-_SAMPLES = 8
+_ALIGN = 64
+_KIND, _NAME = re.compile("[a-z]+"), re.compile("[0-9a-f]{40}")
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _STALE_SECONDS = 3600.0  # a temporary file as old as this belongs to nobody
 _TOUCH_SECONDS = 600.0  # the time of use need not be more exact than this
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -53,11 +70,20 @@ class CacheEntry:
     used: float  # seconds since the epoch
 
 
+class LargeEntry(NamedTuple):
+    """A mapped entry: its contents are ``size`` bytes after ``HEADER``, ``table`` the digests of their blocks."""
+
+    mapped: mmap.mmap
+    size: int
+    table: bytes
+
+
 class Store:
     """Entries in a folder.
 
     Args:
-        folder: made when first written to. One that everybody may write to is not used: machine code comes from here.
+        folder: made when first written to. Used only where it is this user's alone (:mod:`.folders`): machine code
+            comes from here.
         max_bytes: limit of all entries together; 0 keeps nothing.
 
     Example:
@@ -72,67 +98,124 @@ class Store:
     """
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int = DEFAULT_LIMIT) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()  # entries are written later, perhaps from another working directory
         self.max_bytes = max_bytes
-        self.usable = max_bytes > 0 and _trusted(self.folder)
+        self.usable = max_bytes > 0 and self._trusts(self.folder)
         self.writable = self.usable
-        self.writer = Writer()
+        self.writer = CacheWriter()
         self._lock = new_lock()
         self._known_size: int | None = None
+        self._sound: set[str] = set()  # folders that were looked at
 
     # ------------------------------------------------------------------ reading
 
     def get(self, kind: str, key: str) -> bytes | None:
-        """The contents kept under a key, verified; None when there are none."""
-        if not self.usable:
-            return None
+        """The contents kept under a key, every byte verified; None when there are none."""
         path = self.path(kind, key)
-        try:
-            with path.open("rb") as file:
-                data = file.read()
-        except OSError:
+        number = self._open(path)
+        if number is None:
             return None
-        start = _checked(data[:HEADER], key, len(data))
+        with open(number, "rb") as file:
+            data = file.read()
+        start = _checked(data[:HEADER], _digest(key), len(data))
         if start is None or hashlib.sha256(memoryview(data)[HEADER:]).digest() != start:
             self._discard(path)
             return None
         self._touch(path)
         return data[HEADER:]
 
-    def open_map(self, kind: str, key: str) -> mmap.mmap | None:
-        """A large entry mapped for reading, its contents from byte ``HEADER`` on; None when there is none.
+    def open_large(self, kind: str, key: str) -> Bytes | None:
+        """The contents of a large entry, mapped for reading, every byte verified; None when there are none."""
+        return self._mapped(self.path(kind, key), _digest(key))
 
-        The header and samples of the contents are verified, not all of them: reading everything would take longer
-        than making it anew.
-        """
-        if not self.usable:
-            return None
+    def open_place(self, place: str) -> Bytes | None:
+        """The same of an entry that :func:`place_in_store` names."""
+        path = self.path_of(place)
+        return None if path is None else self._mapped(path, place.partition("/")[2])
+
+    def open_parts(self, kind: str, key: str) -> LargeEntry | None:
+        """A large entry whose contents are not verified yet, with the digests to do that; None when there is none."""
         path = self.path(kind, key)
-        try:
-            with path.open("rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError):
+        number = self._open(path)
+        if number is None:
             return None
-        with memoryview(mapped) as whole, whole[HEADER:] as data:
-            sound = _checked(mapped[:HEADER], key, len(mapped)) == _sampled(data)
-        if not sound:
-            mapped.close()
+        try:
+            mapped = mmap.mmap(number, 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError):  # empty
+            mapped = None
+        finally:
+            os.close(number)
+        table = None if mapped is None else _table(mapped, _digest(key))
+        if mapped is None or table is None:
             self._discard(path)
             return None
-        with contextlib.suppress(OSError):  # deleted meanwhile by somebody who needs the room
-            note_mapping(mapped, path)
         self._touch(path)
-        return mapped
+        return LargeEntry(mapped, _HEAD.unpack_from(mapped)[1], table)
+
+    def open_number(self, kind: str, key: str) -> int | None:
+        """The number of an entry's open file, for the caller to close; None when there is none."""
+        return self._open(self.path(kind, key))
+
+    def _mapped(self, path: Path, owner: bytes | str) -> Bytes | None:
+        number = self._open(path)
+        if number is None:
+            return None
+        try:
+            identity = identity_of(number)
+            known = mapping_of(identity)
+            if known is not None:  # verified when it was mapped
+                return _contents(known)
+            mapped = mmap.mmap(number, 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError):  # empty
+            self._discard(path)
+            return None
+        finally:
+            os.close(number)
+        table = _table(mapped, owner)
+        if table is None or not blocks_match(_contents(mapped), table):
+            self._discard(path)
+            return None
+        note_mapping(mapped, path, identity)
+        self._touch(path)
+        return _contents(mapped)
+
+    def _open(self, path: Path) -> int | None:
+        """An entry's file, where it and its folders are this user's alone."""
+        if not self.usable:
+            return None
+        if str(path.parent) not in self._sound and (not path.parent.exists() or not self._trusts_all(path.parent)):
+            return None
+        try:
+            return open_own(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            log.warning("a cache entry is ignored: %s", error)
+            return None
+
+    def _trusts_all(self, folder: Path) -> bool:
+        """Whether the folder of an entry, the one of its kind and the store's own are this user's alone."""
+        if str(folder) not in self._sound and all(map(self._trusts, (self.folder, folder.parent, folder))):
+            self._sound.add(str(folder))
+        return str(folder) in self._sound
+
+    def _trusts(self, folder: Path) -> bool:
+        fault = fault_of_folder(folder)
+        if fault:
+            log.warning("the cache folder %s is not used, since %s", folder, fault)
+            self.usable = self.writable = False
+        return not fault
 
     def path(self, kind: str, key: str) -> Path:
         """Where an entry is, or would be."""
         name = _digest(key).hex()[:40]
         return self.folder / kind / name[:2] / name[2:]
 
-    def touch_all(self, paths: Iterable[str]) -> None:
-        """Note that entries were used that were not read through the store."""
-        for path in paths:
-            self._touch(Path(path))
+    def path_of(self, place: str) -> Path | None:
+        """The same of an entry that :func:`place_in_store` names; None when that is no such name."""
+        kind, _, name = place.partition("/")
+        named = _KIND.fullmatch(kind) and _NAME.fullmatch(name)
+        return self.folder / kind / name[:2] / name[2:] if named else None
 
     def discard(self, kind: str, key: str) -> None:
         """Delete an entry that proved worthless."""
@@ -157,13 +240,15 @@ class Store:
         return self._write(kind, key, _head(key, len(data), hashlib.sha256(data).digest()), data)
 
     def put_large(self, kind: str, key: str, data: memoryview) -> bool:
-        """Keep an entry for :meth:`open_map`; False when it could not be written, or would fill the store."""
-        data = data.cast("B")
-        if len(data) > self.max_bytes // 4:
+        """Keep an entry for :meth:`open_large`; False when it could not be written, or would fill the store."""
+        contents = np.frombuffer(data.cast("B"), np.uint8)
+        if len(contents) > self.max_bytes // 4:
             return False
-        return self._write(kind, key, _head(key, len(data), _sampled(data)), data)
+        table = block_digests(contents)
+        head = _head(key, len(contents), hashlib.sha256(_digest(key) + table).digest())
+        return self._write(kind, key, head, contents.data, bytes(-len(contents) % _ALIGN) + table)
 
-    def _write(self, kind: str, key: str, head: bytes, data: bytes | memoryview) -> bool:
+    def _write(self, kind: str, key: str, head: bytes, data: bytes | memoryview, tail: bytes = b"") -> bool:
         temporary = self._temporary(kind, key)
         if temporary is None:
             return False
@@ -172,11 +257,12 @@ class Store:
             with open(handle, "wb") as file:
                 file.write(head)
                 file.write(data)
+                file.write(tail)
             os.replace(name, self.path(kind, key))
         except OSError as error:  # a full disk, most likely
             self._abandon(name, error)
             return False
-        self._grow(len(data) + HEADER)
+        self._grow(HEADER + len(data) + len(tail))
         return True
 
     def _temporary(self, kind: str, key: str) -> tuple[int, str] | None:
@@ -186,7 +272,9 @@ class Store:
 
         folder = self.path(kind, key).parent
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(folder)
+            if not self._trusts_all(folder):
+                return None
             return tempfile.mkstemp(_TEMPORARY, dir=folder)
         except FileNotFoundError:  # somebody deleted the folder at this moment; the next entry makes it anew
             return None
@@ -289,37 +377,38 @@ def _head(key: str, size: int, digest: bytes) -> bytes:
     return _HEAD.pack(_MAGIC, size, _digest(key), digest).ljust(HEADER, b"\0")
 
 
-def _sampled(data: memoryview) -> bytes:
-    """A digest of pages spread over the contents: a file that was never written whole does not pass."""
-    digest, last = hashlib.sha256(), max(len(data) - mmap.PAGESIZE, 0)
-    for i in range(_SAMPLES):
-        start = last * i // (_SAMPLES - 1)
-        digest.update(data[start : start + mmap.PAGESIZE])
-    return digest.digest()
-
-
-def _checked(head: bytes, key: str, size: int) -> bytes | None:
-    """The digest of the contents, where the header fits the key and the file's size."""
-    if len(head) < HEADER:
+def _checked(head: bytes, owner: bytes | str, size: int) -> bytes | None:
+    """The digest of the contents, where the header fits the key's digest, or its name, and the file's size."""
+    if len(head) < HEADER or any(head[_HEAD.size :]):
         return None
-    magic, length, owner, digest = _HEAD.unpack_from(head)
-    return digest if (magic, length, owner) == (_MAGIC, size - HEADER, _digest(key)) else None
+    magic, length, found, digest = _HEAD.unpack_from(head)
+    is_owner = found.hex().startswith(owner) if isinstance(owner, str) else found == owner
+    return digest if is_owner and (magic, length) == (_MAGIC, size - HEADER) else None
 
 
-def _trusted(folder: Path) -> bool:
-    """Whether nobody but its owner's group can put code there."""
-    if os.name != "posix":
-        return True
-    try:
-        mode = folder.stat().st_mode
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    if mode & 0o002:
-        log.warning("the cache folder %s may be written to by everybody, so it is not used", folder)
-        return False
-    return True
+def _table(mapped: mmap.mmap, owner: bytes | str) -> bytes | None:
+    """The digests of the blocks of a large entry, where it belongs to a key; they are as they were written."""
+    size = _HEAD.unpack_from(mapped)[1] if len(mapped) >= HEADER else -1
+    if len(mapped) != HEADER + size + -size % _ALIGN + table_size(size):
+        return None
+    table, padding = mapped[len(mapped) - table_size(size) :], mapped[HEADER + size : HEADER + size + -size % _ALIGN]
+    digest, key = _checked(mapped[:HEADER], owner, HEADER + size), _HEAD.unpack_from(mapped)[2]
+    return table if digest == hashlib.sha256(key + table).digest() and not any(padding) else None
+
+
+def _contents(mapped: mmap.mmap) -> Bytes:
+    return np.frombuffer(mapped, np.uint8, _HEAD.unpack_from(mapped)[1], HEADER)
+
+
+def place_in_store(array: np.ndarray[Any, Any], store: Store) -> tuple[str, int] | None:
+    """The entry of a store that an array was mapped from, and where in its contents the array begins."""
+    found = file_of(array)
+    if found is None:
+        return None
+    parts = Path(found[0]).parts
+    if Path(*parts[:-3]) != Path(os.path.abspath(store.folder)):
+        return None
+    return f"{parts[-3]}/{parts[-2]}{parts[-1]}", found[2] - HEADER
 
 
 # ---------------------------------------------------------------------- the store in use
@@ -372,10 +461,11 @@ def current_store() -> Store:
     with _stores_lock:
         store = _stores.get((place, limit))
         if store is None:
-            try:
-                store = Store(place, limit)
-            except (OSError, RuntimeError):  # no home folder
+            usable = usable_folder(place) if limit else None
+            if usable is None:
                 store = Store(place, 0)
+            else:
+                store = Store(place if usable == place else usable / "engine", limit)
             _stores[place, limit] = store
         return store
 
@@ -386,7 +476,7 @@ def use_store(folder: str | os.PathLike[str] | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    token = _chosen.set(Path(folder))
+    token = _chosen.set(Path(folder).absolute())
     try:
         yield
     finally:

@@ -14,14 +14,14 @@ from pyflame_rt.cache.answers import wait_for_answers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Writer"]
+__all__ = ["CacheWriter"]
 
 _DELAY = 0.2  # seconds in which the first answer is more urgent
 log = logging.getLogger("pyflame_rt")
-_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+_writers: weakref.WeakSet[CacheWriter] = weakref.WeakSet()
 
 
-class Writer:
+class CacheWriter:
     """Does one job after the other on a thread that ends with the last one; the interpreter waits for it at exit.
 
     It rests while first answers are under way.

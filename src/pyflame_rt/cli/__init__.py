@@ -1,7 +1,8 @@
-"""The command line: ``pyflame-rt info|run|convert|verify|explain|diff|wafer``."""
+"""The command line: ``pyflame-rt info|run|convert|optimize|verify|explain|diff|wafer``."""
 
 from pyflame_rt.cli.commands import app
 from pyflame_rt.cli.entry import main
+from pyflame_rt.cli.optimize import optimize as _optimize  # noqa: F401 - adds its command
 from pyflame_rt.cli.wafer import wafer as _wafer  # noqa: F401 - adds its command
 
 __all__ = ["app", "main"]

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 import typer
 
 from pyflame_rt.feeds import random_feed
+from pyflame_rt.graph import Dim
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from pyflame_rt.graph import Graph
+    from pyflame_rt.graph import Graph, ValueType
 
-__all__ = ["build_feed", "parse_sizes"]
+__all__ = ["build_feed", "check_sizes", "parse_sizes"]
 
 
 def parse_sizes(texts: Sequence[str]) -> dict[str, int]:
@@ -36,6 +38,7 @@ def parse_sizes(texts: Sequence[str]) -> dict[str, int]:
 
 def build_feed(graph: Graph, files: Sequence[str], *, random: bool, seed: int, sizes: dict[str, int]) -> dict[str, Any]:
     """A feed from files; what is missing is made up when ``random``."""
+    check_sizes(graph, sizes)
     feed: dict[str, Any] = {}
     for text in files:
         feed.update(_read(text, graph))
@@ -45,6 +48,24 @@ def build_feed(graph: Graph, files: Sequence[str], *, random: bool, seed: int, s
     return feed
 
 
+def check_sizes(graph: Graph, sizes: dict[str, int]) -> None:
+    """Refuse a size of a name that no input of the model has."""
+    known = sorted({name for info in graph.inputs for name in _symbols(info.type)})
+    for name in sizes:
+        if name not in known:
+            there = f"its inputs have {', '.join(known)}" if known else "all sizes of its inputs are fixed"
+            raise typer.BadParameter(f"the model has no size {name!r}: {there}", param_hint="--size")
+
+
+def _symbols(kind: ValueType) -> Iterator[str]:
+    inner = getattr(kind, "elem", None)
+    if inner is not None:
+        yield from _symbols(inner)
+    for dim in getattr(kind, "shape", None) or ():
+        if isinstance(dim, Dim):
+            yield from dim.symbols()
+
+
 def _read(text: str, graph: Graph) -> dict[str, Any]:
     name, equals, rest = text.partition("=")
     path = Path(rest if equals else text)
@@ -52,11 +73,11 @@ def _read(text: str, graph: Graph) -> dict[str, Any]:
         raise typer.BadParameter(f"there is no file {str(path)!r}", param_hint="--input")
     try:
         loaded = np.load(path, allow_pickle=False)
-    except ValueError as error:
-        raise typer.BadParameter(f"{path.name}: {error}", param_hint="--input") from error
-    if isinstance(loaded, np.ndarray):
-        return {name if equals else _only_input(graph, path): loaded}
-    arrays = {key: loaded[key] for key in loaded.files}
+        arrays = loaded if isinstance(loaded, np.ndarray) else {key: loaded[key] for key in loaded.files}
+    except (ValueError, EOFError, OSError, BadZipFile) as error:
+        raise typer.BadParameter(f"{path.name} is no .npy or .npz file: {error}", param_hint="--input") from error
+    if isinstance(arrays, np.ndarray):
+        return {name if equals else _only_input(graph, path): arrays}
     if not equals:
         return arrays
     if name not in arrays and len(arrays) != 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,15 +30,25 @@ def status(text: str) -> AbstractContextManager[Any]:
 
 def print_json(data: Any) -> None:
     """One JSON document on standard output."""
-    console.print(json.dumps(data, default=_plain, indent=2), markup=False, highlight=False, soft_wrap=True)
+    text = json.dumps(_plain(data), indent=2, allow_nan=False)
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    return str(value)
+    """What JSON has words for; numbers it has none for become "nan", "inf" and "-inf"."""
+    match value:
+        case dict():
+            return {str(key): _plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case np.generic() | np.ndarray():
+            return _plain(value.tolist())
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case bool() | int() | str() | None:
+            return value
+        case _:
+            return str(value)
 
 
 def size_text(count: float) -> str:

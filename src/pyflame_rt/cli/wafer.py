@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from pyflame_rt.cli.commands import AsJson, Model, Sizes, app
-from pyflame_rt.cli.inputs import parse_sizes
+from pyflame_rt.cli.inputs import check_sizes, parse_sizes
 from pyflame_rt.cli.render import console, status
 from pyflame_rt.feeds import random_feed
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.writing import replacing
 from pyflame_rt.loading import load_graph, prepare_graph
 from pyflame_rt.options import SessionOptions
 
@@ -46,15 +47,20 @@ def wafer(
     svg: Chart = None,
 ) -> None:
     """Predict cycles, memory and wavelets on the wafer, up to all of it; small grids are checked in the simulator."""
-    from pyflame_rt.backends.wse.predict import predict_scale
+    from pyflame_rt.backends.wse.plan.predict import predict_scale
 
     grids = [parse_grid(text) for text in grid]
     graph, _ = load_graph(model)
     prepare_graph(graph, SessionOptions())
     open_ones = [i for i in graph.required_inputs if not getattr(getattr(i.type, "shape", None), "is_static", False)]
-    shapes = {name: a.shape for name, a in random_feed(open_ones, seed=0, sizes=parse_sizes(size)).items()}
+    sizes = parse_sizes(size)
+    check_sizes(graph, sizes)
+    shapes = {name: a.shape for name, a in random_feed(open_ones, seed=0, sizes=sizes).items()}
     with status("predicting"):
         report = predict_scale(graph, grids, target=target, shapes=shapes or None, simulate_up_to=simulate)
     if svg is not None:
-        svg.write_text(report.svg(), encoding="utf-8")
+        if not report.grids:
+            raise InputError(f"no chart for {str(svg)!r}: the model fits none of the grids {', '.join(grid)}")
+        with replacing(svg) as file:
+            file.write(report.svg().encode())
     console.print(report.json() if json else report.text(), highlight=False, markup=False, soft_wrap=True, end="")

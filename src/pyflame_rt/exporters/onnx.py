@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 from onnx import helper
@@ -14,6 +14,10 @@ from pyflame_rt.exporters.onnx_inline import inline_own_operators, typed_copy
 from pyflame_rt.exporters.onnx_opset import choose_opsets, ir_version_for
 from pyflame_rt.graph import Graph, verify
 from pyflame_rt.graph.errors import UnsupportedFormatError
+from pyflame_rt.graph.writing import replacing
+
+if TYPE_CHECKING:
+    import os
 
 __all__ = ["export_onnx", "onnx_model"]
 
@@ -46,6 +50,8 @@ def export_onnx(
         ...     onnx.load(folder + "/g.onnx").graph.node[0].op_type
         'Relu'
     """
+    if not isinstance(graph, Graph):
+        raise TypeError(f"export_onnx takes a Graph, got {type(graph).__name__}")
     target = Path(path)
     total = sum(tensor.size_bytes for tensor in graph.initializers.values())
     if external_data is None:
@@ -58,9 +64,8 @@ def export_onnx(
         raise UnsupportedFormatError(f"{target.name}: too large for one file; use external_data=True") from error
     if data is not None:
         data.write(target.parent)
-    scratch = target.with_name(f".{target.name}.{os.getpid()}")
-    scratch.write_bytes(serialized)
-    os.replace(scratch, target)
+    with replacing(target) as file:
+        file.write(serialized)
 
 
 def onnx_model(graph: Graph, *, opset: int | None = None) -> onnx.ModelProto:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import onnx
 
 from pyflame_rt.exporters.onnx_proto import raw_bytes, tensor_to_proto
 from pyflame_rt.graph import DType, Tensor
+from pyflame_rt.graph.writing import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,11 +53,9 @@ class DataFile:
 
     def write(self, folder: Path) -> None:
         """Write the file, all of it or nothing."""
-        scratch = folder / f".{self.name}.{os.getpid()}"
-        with scratch.open("wb") as file:
+        with replacing(folder / self.name) as file:
             for piece in self._pieces():
                 file.write(piece)
-        os.replace(scratch, folder / self.name)
 
     def _pieces(self) -> Iterator[bytes | memoryview]:
         at = 0

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from pyflame_rt.graph import Graph, Node
 from pyflame_rt.graph.errors import UndeterminedError, UnsupportedOperatorError
 from pyflame_rt.graph.graph import node_subgraphs
-from pyflame_rt.ops.evaluate import where
-from pyflame_rt.ops.inference import infer_types
-from pyflame_rt.ops.inline import instantiate
-from pyflame_rt.ops.registry import find_op
-from pyflame_rt.ops.value import Value
+from pyflame_rt.ops.core.evaluate import where
+from pyflame_rt.ops.core.inference import infer_types
+from pyflame_rt.ops.core.inline import instantiate
+from pyflame_rt.ops.core.registry import find_op
+from pyflame_rt.ops.core.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

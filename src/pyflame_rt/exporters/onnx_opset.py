@@ -25,7 +25,7 @@ from pyflame_rt.graph import (
 )
 from pyflame_rt.graph.errors import UnsupportedFormatError
 from pyflame_rt.graph.graph import node_subgraphs
-from pyflame_rt.ops.upgrade import last_change
+from pyflame_rt.ops.core.upgrade import last_change
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -20,7 +20,7 @@ from pyflame_rt.graph import (
     ValueType,
 )
 from pyflame_rt.graph.errors import UnsupportedFormatError
-from pyflame_rt.ops.registry import plain_attribute
+from pyflame_rt.ops.core.registry import plain_attribute
 
 __all__ = ["attribute_to_proto", "info_to_proto", "raw_bytes", "tensor_to_proto", "type_to_proto"]
 

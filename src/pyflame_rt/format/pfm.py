@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyflame_rt.format.cursor import Cursor, Sink
 from pyflame_rt.format.v1 import read_v1, write_v1
 from pyflame_rt.format.v2 import read_v2, write_v2
+from pyflame_rt.graph import Graph
 from pyflame_rt.graph.errors import InvalidModelError, ModelNotFoundError, PyFlameRTError, UnsupportedFormatError
-from pyflame_rt.graph.pages import map_file
+from pyflame_rt.graph.pages import hold_file
+from pyflame_rt.graph.writing import replacing
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator
 
-    from pyflame_rt.graph import Graph
 
 __all__ = ["MAGIC", "dumps_model", "is_pfm", "load_model", "loads_model", "save_model"]
 
@@ -48,18 +48,12 @@ def save_model(graph: Graph, path: str | os.PathLike[str], *, version: int = 2) 
         ...     load_model(folder + "/g.pfm").nodes
         [n: Relu(x) -> y]
     """
-    target = Path(path)
+    if not isinstance(graph, Graph):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise TypeError(f"save_model takes a Graph, got {type(graph).__name__}")
     pieces = _pieces(graph, version)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            for piece in pieces:
-                file.write(piece)
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with replacing(path) as file:
+        for piece in pieces:
+            file.write(piece)
 
 
 def dumps_model(graph: Graph, *, version: int = 2) -> bytes:
@@ -68,7 +62,7 @@ def dumps_model(graph: Graph, *, version: int = 2) -> bytes:
 
 
 def load_model(path: str | os.PathLike[str], *, verify: bool | Literal["auto"] = "auto") -> Graph:
-    """Read a .pfm file; weights stay in the mapped file until they are used.
+    """Read a .pfm file into memory, once for all who read it; what becomes of the file afterwards changes nothing.
 
     Args:
         path: the file.
@@ -79,9 +73,9 @@ def load_model(path: str | os.PathLike[str], *, verify: bool | Literal["auto"] =
         raise ModelNotFoundError(f"there is no file {str(file)!r}")
     if file.stat().st_size == 0:
         raise InvalidModelError(f"{file.name}: the file is empty")
-    mapped = map_file(file)
+    held = hold_file(file)
     try:
-        return loads_model(mapped, verify=verify)
+        return loads_model(held, verify=verify)
     except PyFlameRTError as error:
         raise type(error)(f"{file.name}: {error}") from error
 
@@ -113,9 +107,3 @@ def _pieces(graph: Graph, version: int) -> Iterator[Any]:
         yield from body
 
     return chain()
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

@@ -3,6 +3,7 @@
 PyFlameRTError (RuntimeError)
 ├── InvalidModelError            the file or graph is broken
 │   └── ModelNotFoundError       ... or is not there (also a FileNotFoundError)
+├── FileWriteError               a file could not be written (also an OSError)
 ├── UnsupportedFormatError       we do not read this kind of file
 ├── UnsupportedOperatorError     no such operator, or not in this form
 ├── ShapeMismatchError           sizes do not fit
@@ -11,7 +12,8 @@ PyFlameRTError (RuntimeError)
 ├── BackendError                 something failed while running
 │   ├── MemoryLimitError         ... because more memory is needed than was allowed (also a MemoryError)
 │   ├── RunTimeoutError          ... because time was up (also a TimeoutError)
-│   └── RunCancelledError        ... because it was told to stop
+│   ├── RunCancelledError        ... because it was told to stop
+│   └── QueueFullError           ... because too many requests wait already
 ├── InputError                   wrong input or output name, missing input, bad value
 ├── SessionClosedError           the session was closed before this call
 └── MissingExtra (ImportError)   an optional library is not installed
@@ -27,12 +29,14 @@ if TYPE_CHECKING:
 __all__ = [
     "BackendError",
     "DTypeMismatchError",
+    "FileWriteError",
     "InputError",
     "InvalidModelError",
     "MemoryLimitError",
     "MissingExtra",
     "ModelNotFoundError",
     "PyFlameRTError",
+    "QueueFullError",
     "RunCancelledError",
     "RunTimeoutError",
     "SessionClosedError",
@@ -59,6 +63,13 @@ class InvalidModelError(PyFlameRTError):
 
 class ModelNotFoundError(InvalidModelError, FileNotFoundError):
     """There is no file at the given path."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class FileWriteError(PyFlameRTError, OSError):
+    """A file could not be written; the message names the one that was asked for."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
@@ -112,6 +123,10 @@ class RunTimeoutError(BackendError, TimeoutError):
 
 class RunCancelledError(BackendError):
     """The run was told to stop."""
+
+
+class QueueFullError(BackendError):
+    """More requests wait than a batcher or an asynchronous session takes; try again later."""
 
 
 class InputError(PyFlameRTError):

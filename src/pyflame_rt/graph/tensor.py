@@ -9,6 +9,7 @@ import numpy as np
 
 from pyflame_rt.graph.dtype import DType
 from pyflame_rt.graph.errors import DTypeMismatchError, ShapeMismatchError
+from pyflame_rt.graph.pages import verified
 from pyflame_rt.graph.types import Shape
 
 __all__ = ["Tensor", "from_numpy", "to_numpy"]
@@ -23,7 +24,7 @@ class Tensor:
         ([2, 3], DType.Float32, 6, 24)
     """
 
-    __slots__ = ("_array", "_dtype")
+    __slots__ = ("_array", "_dtype", "_unverified")
 
     def __init__(self, data: Any, dtype: DType | None = None) -> None:
         self._array: np.ndarray[Any, Any]
@@ -36,6 +37,14 @@ class Tensor:
         else:
             raise TypeError(f"Tensor takes a shape or a NumPy array, got {type(data).__name__}")
         self._dtype = DType.of(self._array.dtype)
+        self._unverified = False
+
+    @classmethod
+    def unverified(cls, array: np.ndarray[Any, Any]) -> Tensor:
+        """A tensor on memory that is checked when it is first read (:func:`pyflame_rt.graph.pages.verified`)."""
+        made = cls(array)
+        made._unverified = True
+        return made
 
     @property
     def shape(self) -> Shape:
@@ -81,17 +90,25 @@ class Tensor:
 
     def raw(self) -> np.ndarray[Any, Any]:
         """The array as held, small types in their ml_dtypes form."""
-        if not self._array.flags.aligned:
-            self._array = self._array.copy()
-        return self._array
+        array = self.stored()
+        if not array.flags.aligned:
+            array = self._array = array.copy()
+        return array
 
     def stored(self) -> np.ndarray[Any, Any]:
-        """The array as it lies in the file it was mapped from, perhaps not aligned, for code that copies it anyway."""
+        """The array as it lies in the file it was read from, perhaps not aligned, for code that copies it anyway."""
+        if self._unverified:
+            self._array = verified(self._array)
+            self._unverified = False
+        return self._array
+
+    def unread(self) -> np.ndarray[Any, Any]:
+        """The same, for code that looks at its form and place alone."""
         return self._array
 
     def clone(self) -> Tensor:
         """A deep copy."""
-        return Tensor(self._array.copy())
+        return Tensor(self.stored().copy())
 
     def view(self) -> Tensor:
         """A tensor on the same memory."""
@@ -102,7 +119,7 @@ class Tensor:
         listed = len(shape) == 1 and isinstance(shape[0], Iterable)
         dims = list(cast("Iterable[Any]", shape[0] if listed else shape))
         try:
-            return Tensor(self._array.reshape(dims).copy())
+            return Tensor(self.stored().reshape(dims).copy())
         except ValueError as error:
             raise ShapeMismatchError(f"cannot reshape {self.shape} ({self.num_elements} elements) to {dims}") from error
 
@@ -143,6 +160,8 @@ def from_numpy(array: object) -> Tensor:
     source = np.asarray(array)
     if source.dtype.kind in "US":
         source = source.astype(object)
+    elif source.dtype == object and not all(isinstance(item, (str, bytes)) for item in source.flat):
+        raise TypeError(f"from_numpy takes an array of numbers or strings, got {type(array).__name__} of objects")
     try:
         DType.of(source.dtype)
     except DTypeMismatchError as error:
@@ -158,6 +177,8 @@ def to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
         >>> to_numpy(Tensor([2], DType.Int32))
         array([0, 0], dtype=int32)
     """
+    if not isinstance(tensor, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise TypeError(f"to_numpy takes a Tensor, got {type(tensor).__name__}")
     return tensor.numpy()
 
 

@@ -71,13 +71,14 @@ def nodes_make_something(graph: Graph) -> Iterator[str]:
 
 def values_are_made_once(graph: Graph) -> Iterator[str]:
     """A value has one producer: an input, an initializer or one node."""
-    made = {info.name: "an input" for info in graph.inputs}
+    made: dict[str, Node | str] = {info.name: "an input" for info in graph.inputs}
     made |= {name: "an initializer" for name in graph.initializers if name not in made}
     for node in graph.nodes:
         for name in filter(None, node.outputs):
             if name in made:
-                yield f"{_where(node)} makes {name!r}, which {made[name]} makes already"
-            made[name] = _where(node)
+                by = made[name]
+                yield f"{_where(node)} makes {name!r}, which {by if isinstance(by, str) else _where(by)} makes already"
+            made[name] = node
 
 
 def values_read_are_made(graph: Graph) -> Iterator[str]:
@@ -148,6 +149,7 @@ def _duplicates(names: Iterator[str], what: str) -> Iterator[str]:
 
 
 def _where(node: Node) -> str:
-    return (
-        f"node {node.name!r} ({node.full_name})" if node.name else f"node {node.full_name} -> {', '.join(node.outputs)}"
-    )
+    if node.name:
+        return f"node {node.name!r} ({node.full_name})"
+    more = f" and {len(node.outputs) - 8} more" if len(node.outputs) > 8 else ""
+    return f"node {node.full_name} -> {', '.join(node.outputs[:8])}{more}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 import time
 from dataclasses import field
@@ -20,11 +18,11 @@ from pyflame_rt.graph.errors import (
     ValidationError,
 )
 from pyflame_rt.graph.records import dataclass
-from pyflame_rt.ops.inference import infer_types
-from pyflame_rt.ops.registry import find_op, unknown_operator_message
+from pyflame_rt.ops.core.inference import infer_types
+from pyflame_rt.ops.core.registry import find_op, unknown_operator_message
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["ImportOptions", "ImportResult", "ImportStats", "Importer"]
 
@@ -116,10 +114,14 @@ class Importer:
     Attributes:
         name: under which the importer is registered.
         suffixes: of the files it reads.
+        kinds: of content it reads (:mod:`pyflame_rt.importers.detection`), whatever the suffix.
+        makes_graphs: False when the files hold no graph, so that a session cannot open them.
     """
 
     name = ""
     suffixes: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    makes_graphs = True
 
     def read(self, source: Any, options: ImportOptions) -> Graph:
         """The graph as the file has it."""
@@ -141,10 +143,14 @@ class Importer:
     def import_model(self, source: Any, options: ImportOptions | None = None) -> ImportResult:
         """Import a model; failures are reported in the result, not raised."""
         chosen = ImportOptions() if options is None else options
-        stats = ImportStats()
+        return self._reported(source, chosen, ImportStats(), lambda: self.read(_existing(source), chosen))
+
+    def _reported(
+        self, source: Any, chosen: ImportOptions, stats: ImportStats, read: Callable[[], Graph]
+    ) -> ImportResult:
         started = time.perf_counter()
         try:
-            graph = self.read(_existing(source), chosen)
+            graph = read()
             if chosen.strict:
                 stats.warnings += self.check_source(source)
             finish(graph, chosen, stats)
@@ -207,13 +213,9 @@ def _refuse_unknown(graph: Graph) -> None:
 
 
 def _optimize(graph: Graph, stats: ImportStats) -> None:
-    if importlib.util.find_spec("pyflame_rt.opt") is None:
-        stats.warnings.append("optimize: no passes are installed, the graph is as imported")
-        return
-    opt = importlib.import_module("pyflame_rt.opt")
-    options = importlib.import_module("pyflame_rt.options")
-    result = opt.optimize(graph, options.OptLevel.BASIC)
-    stats.warnings += result.warnings
+    from pyflame_rt.opt import OptLevel, optimize
+
+    stats.warnings += optimize(graph, OptLevel.BASIC).warnings
 
 
 def _leave_out_weights(graph: Graph) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyflame_rt.graph import AnyType, Graph, Node, TensorInfo, TensorType
 from pyflame_rt.graph.errors import InvalidModelError
-from pyflame_rt.ops.inference import infer_types
+from pyflame_rt.ops.core.inference import infer_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

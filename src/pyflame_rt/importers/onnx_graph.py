@@ -12,8 +12,8 @@ from pyflame_rt.graph.graph import node_subgraphs
 from pyflame_rt.importers.onnx_gradient import expand_gradient, is_gradient
 from pyflame_rt.importers.onnx_tensor import dense_from_sparse, tensor_from_proto
 from pyflame_rt.importers.onnx_types import info_from_proto, text_of, type_from_proto
-from pyflame_rt.ops.registry import find_op
-from pyflame_rt.ops.upgrade import Upgrade, last_change, upgrade_node
+from pyflame_rt.ops.core.registry import find_op
+from pyflame_rt.ops.core.upgrade import Upgrade, last_change, upgrade_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -130,6 +130,10 @@ class GraphReader:
         if domain not in opsets and domain == "":
             raise InvalidModelError(
                 f"node {proto.name!r} ({proto.op_type}): the model imports no opset for its operators"
+            )
+        if domain == "" and opsets[domain] < 1:
+            raise InvalidModelError(
+                f"node {proto.name!r} ({proto.op_type}): the model imports opset {opsets[domain]}; they begin at 1"
             )
         for current in self._upgraded(graph, node, opsets.get(domain, 1)):
             self._place(graph, current)

@@ -111,7 +111,7 @@ def is_opset_supported(version: int) -> bool:
 
 
 def graph_from_file(path: str | os.PathLike[str]) -> Graph:
-    """Read an .onnx file; data kept in other files is mapped from beside it."""
+    """Read an .onnx file; data kept in other files is read from beside it."""
     model, base_dir = _model(path)
     return _named(path, model, base_dir)
 

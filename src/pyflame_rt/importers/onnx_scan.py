@@ -6,28 +6,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from pyflame_rt.graph.errors import InvalidModelError
-from pyflame_rt.graph.pages import map_file
+from pyflame_rt.graph.pages import hold_file
 from pyflame_rt.importers.onnx_wire import UnusualError, parse_model
 
 if TYPE_CHECKING:
-    import mmap
-
     import onnx
 
 __all__ = ["read_model"]
 
-_MIN_MAPPED = 1 << 16
+_MIN_HELD = 1 << 16
 
 
 def read_model(source: Path | bytes | memoryview) -> onnx.ModelProto:
-    """Parse a model from a file, which is mapped, or from bytes, which are viewed.
+    """Parse a model from a file, which is held in memory, or from bytes, which are viewed.
 
     The result has a ModelProto's fields, whichever of the two made it.
 
     Raises:
         InvalidModelError: It is no ONNX model.
     """
-    data = _mapped(source) if isinstance(source, Path) else source
+    data = _held(source) if isinstance(source, Path) else source
     try:
         return cast("onnx.ModelProto", parse_model(data))
     except UnusualError:
@@ -46,5 +44,5 @@ def _parse(data: bytes) -> onnx.ModelProto:
     return model
 
 
-def _mapped(path: Path) -> mmap.mmap | bytes:
-    return map_file(path) if path.stat().st_size >= _MIN_MAPPED else path.read_bytes()
+def _held(path: Path) -> memoryview | bytes:
+    return hold_file(path) if path.stat().st_size >= _MIN_HELD else path.read_bytes()

@@ -9,7 +9,7 @@ import numpy as np
 
 from pyflame_rt.graph import DType, Tensor
 from pyflame_rt.graph.errors import InvalidModelError
-from pyflame_rt.graph.pages import map_file
+from pyflame_rt.graph.pages import hold_file
 from pyflame_rt.importers.onnx_messages import Message
 from pyflame_rt.importers.onnx_types import text_of
 from pyflame_rt.importers.onnx_wire import UnusualError, unpack_varints
@@ -123,7 +123,7 @@ def _external(
         raise InvalidModelError(f"tensor {proto.name!r}: {length} bytes for {count} elements of {dtype.label}")
     if count == 0:
         return np.zeros(shape, dtype=dtype.numpy)
-    return np.frombuffer(map_file(path), dtype.numpy, count, offset).reshape(shape)
+    return np.frombuffer(hold_file(path), dtype.numpy, count, offset).reshape(shape)
 
 
 def dense_from_sparse(proto: onnx.SparseTensorProto) -> Tensor:

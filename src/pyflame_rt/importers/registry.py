@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph.errors import UnsupportedFormatError
 from pyflame_rt.importers.base import Importer, ImportOptions, ImportResult
+from pyflame_rt.importers.detection import detect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["find_importer", "get_importer", "import_model", "is_original", "list_importers", "register_importer"]
 
 # Imported when first asked for; the modules bring in onnx or torch.
-_BUILTIN = {"onnx": ("pyflame_rt.importers.onnx_importer", "ONNXImporter")}
+_BUILTIN = {
+    "onnx": ("pyflame_rt.importers.onnx_importer", "ONNXImporter"),
+    "pytorch": ("pyflame_rt.importers.torch_importer", "PyTorchImporter"),
+}
 _factories: dict[str, Callable[[], Importer]] = {}
 
 
@@ -63,9 +67,11 @@ def list_importers() -> dict[str, Importer]:
 
 
 def find_importer(name_or_path: str | os.PathLike[str]) -> Importer | None:
-    """The importer of that name, or for that file; None when there is none."""
+    """The importer of that name, or for that file, by its content, then by its suffix; None when there is none."""
     if isinstance(name_or_path, str) and name_or_path in _factories:
         return _factories[name_or_path]()
+    if kind := detect(name_or_path):
+        return next((i for i in list_importers().values() if kind in i.kinds), None)
     suffix = Path(name_or_path).suffix.lower()
     matching = [i for i in list_importers().values() if suffix in i.suffixes]
     # Several formats share a suffix (.pt): the first that recognises the file takes it.
@@ -94,7 +100,12 @@ def get_importer(name_or_path: str | os.PathLike[str]) -> Importer:
 
 
 def import_model(path: str | os.PathLike[str], options: ImportOptions | None = None, **more: Any) -> ImportResult:
-    """Import a model with the importer its suffix asks for; failures are in the result.
+    """Import a model with the importer its content or suffix asks for; failures are in the result.
+
+    Args:
+        path: the file.
+        options: how.
+        more: what that importer takes besides, such as ``definer`` for state dicts of torch.
 
     Example:
         >>> import_model("no_such_file.onnx").error

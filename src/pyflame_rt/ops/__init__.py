@@ -1,11 +1,11 @@
-"""Operators, each written once: see :mod:`pyflame_rt.ops.registry`."""
+"""Operators, each written once: see :mod:`pyflame_rt.ops.core.registry`."""
 
-from pyflame_rt.ops.evaluate import Context, Program, evaluate
-from pyflame_rt.ops.inference import infer_types
-from pyflame_rt.ops.registry import Op, all_ops, find_op, get_op, operator, primitive
-from pyflame_rt.ops.trace import trace
-from pyflame_rt.ops.upgrade import upgrade
-from pyflame_rt.ops.value import Value, constant
+from pyflame_rt.ops.core.evaluate import Context, Program, evaluate
+from pyflame_rt.ops.core.inference import infer_types
+from pyflame_rt.ops.core.registry import Op, all_ops, find_op, get_op, operator, primitive
+from pyflame_rt.ops.core.trace import trace
+from pyflame_rt.ops.core.upgrade import upgrade
+from pyflame_rt.ops.core.value import Value, constant
 
 __all__ = [
     "Context",

@@ -11,6 +11,8 @@ Example:
 
 from __future__ import annotations
 
+import warnings as _warnings
+
 from pyflame_rt._version import __version__ as _our_version
 from pyflame_rt.iobinding import IOBinding, OrtDevice, OrtValue
 from pyflame_rt.logs import set_default_logger_severity
@@ -88,9 +90,11 @@ def set_seed(seed: int) -> None:
 
 
 def set_default_logger_verbosity(verbosity: int) -> None:
-    """Accepted for compatibility; severity alone decides what is logged."""
+    """Accepted for compatibility, with a warning: severity alone decides what is logged."""
     if verbosity < 0:
         raise ValueError(f"verbosity must not be negative, got {verbosity}")
+    if verbosity:
+        _warnings.warn(f"verbosity={verbosity} has no effect: the severity alone decides", UserWarning, stacklevel=2)
 
 
 def has_collective_ops() -> bool:

@@ -13,9 +13,10 @@ from pyflame_rt.graph.errors import DTypeMismatchError, InputError, PyFlameRTErr
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.iobinding import OrtValue, ort_type_text
 from pyflame_rt.ort.capi.onnxruntime_pybind11_state import InvalidArgument, translate
-from pyflame_rt.ort.options import SessionOptions
+from pyflame_rt.ort.options import ExecutionOrder, SessionOptions
 from pyflame_rt.providers import DEFAULT_PROVIDER, get_all_providers, get_available_providers
 from pyflame_rt.session import InferenceSession as _InferenceSession
+from pyflame_rt.settings import warn_arguments, warn_unused
 
 if TYPE_CHECKING:
     import os
@@ -104,6 +105,7 @@ class InferenceSession(_InferenceSession):
     """
 
     _reads_any_suffix = True
+    _warning_depth = 5
     _profiled_from = 0
 
     @_translated
@@ -117,10 +119,13 @@ class InferenceSession(_InferenceSession):
     ) -> None:
         self._sess_options = SessionOptions() if sess_options is None else sess_options
         native = self._sess_options.native() if isinstance(self._sess_options, SessionOptions) else sess_options
-        for name in set(kwargs) - {"enable_fallback", "disabled_optimizers"}:
-            kwargs.pop(name)  # ONNX Runtime ignores what it does not know
+        if getattr(self._sess_options, "execution_order", ExecutionOrder.DEFAULT) is not ExecutionOrder.DEFAULT:
+            warn_unused([f"execution_order={self._sess_options.execution_order} has no effect: plans fix the order"], 3)
+        kwargs.pop("enable_fallback", None)  # ONNX Runtime's own default is True; see enable_fallback()
+        disabled = kwargs.pop("disabled_optimizers", None)
+        warn_arguments("InferenceSession", kwargs, 3)  # ONNX Runtime ignores what it does not know
         try:
-            super().__init__(path_or_bytes, native, providers or (), provider_options, **kwargs)
+            super().__init__(path_or_bytes, native, providers or (), provider_options, disabled_optimizers=disabled)
         except TypeError as error:
             raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'") from error
 

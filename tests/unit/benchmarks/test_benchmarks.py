@@ -174,3 +174,14 @@ def test_a_long_soak():
     result = limits.soak(60.0)
     assert result["wrong"] == result["handles_left"] == 0
     assert result["grown_percent"] < 10
+
+
+def test_the_checks_of_production_run():
+    """On small models; that bounds of time hold is for a quiet machine to say."""
+    import production
+
+    results = [r for name in ("answers", "pool") for r in production.CHECKS[name](True, 4)]
+    assert [str(r) for r in results if not r.kept] == []
+    figures = list(production.check_batcher(production.minilm, True, 4))
+    assert [r.name.split(": ")[1][:3] for r in figures] == ["thr", "Jai", "p50", "p99"]
+    assert all(r.figure > 0 for r in figures)

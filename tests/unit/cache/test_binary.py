@@ -1,6 +1,7 @@
 import os
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -236,3 +237,40 @@ def test_sessions_use_the_global_folder(tmp_path, monkeypatch, settings_restored
     assert store.default_folder() == tmp_path
     monkeypatch.setenv("PYFLAME_CACHE_DIR", str(tmp_path / "other"))
     assert store.default_folder() == tmp_path / "other"
+
+
+def test_the_newest_entry_keeps_to_the_limits_too(tmp_path):
+    cache = BinaryCache(CacheConfig(cache_dir=tmp_path, max_size_bytes=2000))
+    assert cache.put("small", model(size=100))
+    assert not cache.put("large", model(size=10_000))
+    assert cache.total_size() <= 2000
+    assert cache.get("large") is None
+    assert cache.get_or_compile(__file__, None, lambda: model(size=10_000)).initializers["w"].num_elements == 10_000
+    assert cache.total_size() <= 2000
+
+
+def test_time_to_live_is_seconds_or_a_timedelta(tmp_path):
+    for ttl in (60.0, timedelta(minutes=1)):
+        cache = BinaryCache(CacheConfig(cache_dir=tmp_path, ttl=ttl))
+        cache.put("k", model())
+        assert cache.has("k")
+        path = cache.get_info("k").cache_path
+        os.utime(path, (time.time() - 61, time.time() - 61))
+        assert not cache.has("k")
+        cache.put("other", model())
+        assert cache.list_entries() == ["other"]  # what is too old goes when there is something new
+        assert cache.get_stats().evictions == 1
+
+
+def test_statistics(cache):
+    assert (cache.get_stats().hits, cache.get_stats().hit_rate()) == (0, 0.0)
+    cache.get("k")
+    cache.put("k", model())
+    cache.get("k")
+    cache.get("k")
+    cache.has("k")
+    assert cache.get_info("k").is_valid
+    stats = cache.get_stats()
+    assert (stats.hits, stats.misses, stats.evictions, stats.entries) == (2, 1, 0, 1)
+    assert stats.hit_rate() == 2 / 3
+    assert stats.total_size == cache.total_size()

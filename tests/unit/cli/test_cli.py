@@ -90,7 +90,9 @@ def test_verify(cli, digits, tmp_path, monkeypatch):
 
 def test_explain_and_diff(cli, digits):
     assert "native" in cli("explain", digits)[1]
-    assert json.loads(cli("explain", digits, "--json")[1])["rows"][1]["op_type"] == "Conv"
+    row = json.loads(cli("explain", digits, "--json")[1])["rows"][1]
+    assert row["op_type"] == "pyflame::FusedConvBNRelu"
+    assert row["reason"].startswith("conv_bn_relu of ")
     assert "agree" in cli("diff", digits)[1]
     assert json.loads(cli("diff", digits, "--json")[1])["equal"]
 
@@ -109,6 +111,9 @@ def test_errors_of_runs_and_usage(cli, digits):
     assert cli("run", digits, "--random", "-p", "Nope")[0] == 1
     assert cli("run", digits, "-i", "image=missing.npy")[0] == 2
     assert cli("run", digits, "--random", "--size", "N")[0] == 2
+    for command in ("run", "verify", "explain", "diff", "tune", "wafer"):
+        code, _, err = cli(command, digits, "--size", "Q=4")
+        assert (code, "'Q'" in err, "N" in err) == (2, True, True)
     assert cli("nonsense")[0] == 2
     assert cli("--version")[1].strip() == pyflame_rt.__version__
 
@@ -122,3 +127,52 @@ def test_demo(capsys):
     for name in general:
         assert name in out
     assert out.count("99.33%") == len(general)
+
+
+def test_errors_are_json_where_output_would_be(cli, digits, tmp_path):
+    (tmp_path / "empty.npy").touch()
+    wrong = {
+        ("info", "missing.onnx"): (1, "ModelNotFoundError", "'missing.onnx'"),
+        ("run", digits): (1, "InputError", "'image'"),
+        ("run", digits, "--random", "-p", "Nope"): (1, "BackendError", "'Nope'"),
+        ("run", digits, "--random", "--size", "Q=4"): (2, "UsageError", "'Q'"),
+        ("run", digits, "-i", f"image={tmp_path}/empty.npy"): (2, "UsageError", "empty.npy"),
+        ("convert", digits, tmp_path / "no" / "d.pfm"): (1, "FileWriteError", str(tmp_path / "no")),
+        ("nonsense",): (2, "UsageError", "'nonsense'"),
+        ("info", digits, "--bogus"): (2, "UsageError", "--bogus"),
+        ("wafer", digits, "--grid", "x"): (1, "InputError", "'x'"),
+    }
+    for arguments, (status, kind, words) in wrong.items():
+        code, out, err = cli(*arguments, "--json")
+        found = json.loads(err)["error"]
+        assert (code, out, found["type"]) == (status, "", kind)
+        assert words in found["message"]
+
+
+@pytest.mark.parametrize("suffix", [".pfm", ".onnx"])
+def test_errors_of_writing_name_the_file_asked_for(cli, digits, tmp_path, suffix):
+    (tmp_path / f"folder{suffix}").mkdir()
+    for name in (f"absent/model{suffix}", f"folder{suffix}"):
+        code, _, err = cli("convert", digits, tmp_path / name)
+        assert code == 1
+        assert err.strip().startswith(f"error: cannot write '{tmp_path / name}': ")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"folder{suffix}"]
+
+
+def test_a_first_run_is_told_apart(cli, digits):
+    found = json.loads(cli("run", digits, "--random", "--repeat", 3, "--json")[1])
+    assert found["first_milliseconds"] > 0 < found["milliseconds"]
+    only = json.loads(cli("run", digits, "--random", "--repeat", 0, "--json")[1])
+    assert only["milliseconds"] is None
+    assert "first run, compiling included" in cli("run", digits, "--random")[1]
+
+
+def test_json_has_no_bare_nan(cli, tmp_path):
+    graph = pyflame_rt.Graph("root")
+    graph.add_input("x", [2])
+    graph.add_node("root", "Sqrt", ["x"], ["y"])
+    graph.add_output("y", [2])
+    pyflame_rt.save_model(graph, tmp_path / "root.pfm")
+    np.save(tmp_path / "x.npy", np.full(2, -1, np.float32))
+    text = cli("run", tmp_path / "root.pfm", "-i", tmp_path / "x.npy", "--json")[1]
+    assert json.loads(text, parse_constant=pytest.fail)["outputs"][0]["mean"] == "nan"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
+README = ROOT / "README.md"
 PAGES = [
-    ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "docs" / "wse.md",
     *sorted((ROOT / "docs" / "guide").glob("*.md")),
@@ -33,17 +33,52 @@ def test_lines_keep_their_numbers():
     assert program("a\n```python\nx = 1\n```\n```console\nmake\n```\n") == "\n\nx = 1\n\n\n\n"
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text("utf-8"))], ids=lambda p: p.stem)
-def test_examples_of_page_run(page, tmp_path):
-    # A process of its own: pages choose backends and register operators.
-    script = f"exec(compile({program(page.read_text('utf-8'))!r}, {str(page)!r}, 'exec'))"
+def run(code, page, folder):
+    """Run a program in a process of its own: pages choose backends and register operators."""
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    result = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script],
-        cwd=tmp_path,
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", f"exec(compile({code!r}, {str(page)!r}, 'exec'))"],
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": path, "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=TIMEOUT,
     )
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text("utf-8"))], ids=lambda p: p.stem)
+def test_examples_of_page_run(page, tmp_path):
+    result = run(program(page.read_text("utf-8")), page, tmp_path)
     assert result.returncode == 0, f"{page.name}:\n{result.stdout}\n{result.stderr}"
+
+
+@pytest.mark.parametrize("index", range(len(BLOCK.findall(README.read_text("utf-8")))))
+def test_each_block_of_the_readme_is_a_program(index, tmp_path):
+    block = BLOCK.findall(README.read_text("utf-8"))[index]
+    result = run(block, README, tmp_path)
+    assert result.returncode == 0, f"block {index}:\n{block}\n{result.stdout}\n{result.stderr}"
+    shown = re.findall(r"^print\(.*\)  # ([{\[(\d].*)$", block, re.MULTILINE)
+    for line in shown:  # what a comment says is printed is printed
+        assert line in result.stdout.splitlines()
+
+
+def test_the_wafer_block_writes_the_grid_that_it_names():
+    (block,) = [b for b in BLOCK.findall(README.read_text("utf-8")) if "compile_to_csl" in b]
+    assert "# {'rows': 4, 'cols': 4}" in block
+    assert "4 x 4 processing elements" in README.read_text("utf-8")
+
+
+def test_targets_of_the_readme_exist():
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    named = set(re.findall(r"`make ([a-z-]+)", README.read_text("utf-8")))
+    assert named
+    assert named <= targets
+
+
+def test_what_the_demo_is_said_to_do_is_done():
+    said = next(line for line in README.read_text("utf-8").splitlines() if line.startswith("make demo"))
+    steps = {"train a model": "train_digits(", "serve it": "serve(", "run it on the wafer": "run_on_wafer("}
+    main = (ROOT / "src" / "pyflame" / "demo.py").read_text("utf-8").partition("def main")[2]
+    for words, call in steps.items():
+        assert words in said
+        assert call in main

@@ -8,9 +8,9 @@ import pytest
 
 from pyflame_rt.graph import DType, Node, Shape, TensorType
 from pyflame_rt.ops import evaluate, get_op
-from pyflame_rt.ops.evaluate import Context, bind_attributes, to_host, to_library
-from pyflame_rt.ops.trace import infer_outputs
-from pyflame_rt.ops.value import Value
+from pyflame_rt.ops.core.evaluate import Context, bind_attributes, to_host, to_library
+from pyflame_rt.ops.core.trace import infer_outputs
+from pyflame_rt.ops.core.value import Value
 
 
 def _by_onnxruntime(node: Node, arrays: Sequence[Any], kinds: Sequence[Any], opset: int) -> list[np.ndarray]:

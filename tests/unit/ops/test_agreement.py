@@ -7,8 +7,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pyflame_rt import DTypeMismatchError, Graph, InferenceSession
 from pyflame_rt.graph import DType
-from pyflame_rt.ops.agreement import _RULES, check_types
-from pyflame_rt.ops.registry import find_op
+from pyflame_rt.ops.core.registry import find_op
+from pyflame_rt.ops.core.type_constraints import _RULES, check_types
 
 CASES = {
     "Add": ((2, 4), [(4,)], {}),

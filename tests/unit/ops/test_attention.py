@@ -7,7 +7,7 @@ import pytest
 from pyflame_rt.graph import AnyType, DType, Graph, Node, Shape, TensorInfo, TensorType, symbol
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
 from pyflame_rt.ops import Context, Value, evaluate, get_op
-from pyflame_rt.ops.trace import infer_outputs
+from pyflame_rt.ops.core.trace import infer_outputs
 
 RNG = np.random.default_rng(23)
 N, S, P = symbol("N"), symbol("S"), symbol("P")

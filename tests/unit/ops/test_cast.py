@@ -10,8 +10,8 @@ from pyflame_rt.graph import DType, Node, SequenceType, Shape, TensorType, symbo
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError
 from pyflame_rt.importers.onnx_importer import graph_from_bytes
 from pyflame_rt.ops import Context, Program, Value, evaluate, get_op
-from pyflame_rt.ops.evaluate import to_host, to_library
-from pyflame_rt.ops.trace import infer_outputs
+from pyflame_rt.ops.core.evaluate import to_host, to_library
+from pyflame_rt.ops.core.trace import infer_outputs
 
 LIBRARIES = ("numpy", "torch", "mlx")
 CASTABLE = [d for d in DType if not d.is_complex]

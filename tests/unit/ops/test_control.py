@@ -9,7 +9,7 @@ from pyflame_rt.graph import DType, Shape, TensorType, symbol
 from pyflame_rt.graph.errors import PyFlameRTError
 from pyflame_rt.importers.onnx_importer import graph_from_proto
 from pyflame_rt.ops import Context, Program, infer_types
-from pyflame_rt.ops.evaluate import to_host, to_library
+from pyflame_rt.ops.core.evaluate import to_host, to_library
 
 LIBRARIES = ("numpy", "torch", "mlx")
 N, S = symbol("N"), symbol("S")

@@ -10,8 +10,8 @@ from pyflame_rt.graph import DType, Graph, Node, Shape, TensorType, symbol
 from pyflame_rt.graph.errors import PyFlameRTError
 from pyflame_rt.importers.onnx_importer import graph_from_bytes
 from pyflame_rt.ops import Context, Program, Value, evaluate, get_op, infer_types
-from pyflame_rt.ops.evaluate import to_host, to_library
-from pyflame_rt.ops.trace import infer_outputs
+from pyflame_rt.ops.core.evaluate import to_host, to_library
+from pyflame_rt.ops.core.trace import infer_outputs
 
 LIBRARIES = ("numpy", "torch", "mlx")
 N, S = symbol("N"), symbol("S")
@@ -139,7 +139,9 @@ def test_types_follow_symbols(op, inputs, attributes, expected):
     ],
 )
 def test_indices_outside_are_refused_everywhere(library, op, arrays, attributes):
-    with pytest.raises(PyFlameRTError, match="is out of range for an axis of size"):
+    with pytest.raises(
+        PyFlameRTError, match=r"indices is -?[0-9]+.*, which is out of range: it must be from -[0-9] to [0-9]"
+    ):
         run(op, *arrays, library=library, **attributes)
 
 
@@ -152,11 +154,11 @@ def test_indices_outside_are_refused_everywhere(library, op, arrays, attributes)
             {"reduction": "mean"},
             "reduction",
         ),
-        ("ScatterElements", [X, np.zeros((1, 1, 1), int), np.ones((1, 1, 2), np.float32)], {}, "differ in shape"),
-        ("ScatterND", [X, np.array([[0]]), np.ones((1, 4), np.float32)], {}, r"must have shape \[1, 3, 4\]"),
-        ("GatherND", [X, np.array([[0, 0, 0, 0]])], {}, "do not fit"),
-        ("GatherElements", [X, i64(0)], {}, "rank"),
-        ("TopK", [X, i64(9)], {}, "k is 9"),
+        ("ScatterElements", [X, np.zeros((1, 1, 1), int), np.ones((1, 1, 2), np.float32)], {}, "updates has shape"),
+        ("ScatterND", [X, np.array([[0]]), np.ones((1, 4), np.float32)], {}, r"must have \[1, 3, 4\]"),
+        ("GatherND", [X, np.array([[0, 0, 0, 0]])], {}, "index tuples is 4, but must be at most 3"),
+        ("GatherElements", [X, i64(0)], {}, "must have 3 axes"),
+        ("TopK", [X, i64(9)], {}, "K is 9"),
         ("TensorScatter", [X, X], {"axis": 0}, "batch axis"),
         ("TensorScatter", [X, X], {"mode": "other"}, "linear or circular"),
     ],

@@ -6,7 +6,7 @@ import pytest
 from pyflame_rt.graph import DType, Node, Shape, TensorType, symbol
 from pyflame_rt.graph.errors import DTypeMismatchError, PyFlameRTError
 from pyflame_rt.ops import Context, Value, evaluate, get_op
-from pyflame_rt.ops.trace import infer_outputs
+from pyflame_rt.ops.core.trace import infer_outputs
 
 LIBRARIES = ("numpy", "torch", "mlx")
 
@@ -114,7 +114,7 @@ def test_equality_of_symbolic_sizes():
 
 def test_numbers_beside_a_condition_take_the_type_of_the_branch():
     from pyflame_rt.ops import operator, trace
-    from pyflame_rt.ops.registry import unregister
+    from pyflame_rt.ops.core.registry import unregister
 
     @operator(since=1, domain="test")
     def Half(x: Value, /) -> Value:

@@ -8,7 +8,7 @@ import pytest
 
 from pyflame_rt.graph import DType, Node, Shape, TensorType
 from pyflame_rt.ops import Context, Value, evaluate, get_op
-from pyflame_rt.ops.trace import infer_outputs
+from pyflame_rt.ops.core.trace import infer_outputs
 
 LIBRARIES = ("numpy", "torch", "mlx")
 FUNCTIONS = {

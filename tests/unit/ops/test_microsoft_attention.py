@@ -6,8 +6,8 @@ import pytest
 from pyflame_rt.graph import DType, Node, Shape, TensorType
 from pyflame_rt.graph.errors import PyFlameRTError, UnsupportedOperatorError
 from pyflame_rt.ops import evaluate, get_op
-from pyflame_rt.ops.trace import infer_outputs
-from pyflame_rt.ops.value import Value
+from pyflame_rt.ops.core.trace import infer_outputs
+from pyflame_rt.ops.core.value import Value
 
 rng = np.random.default_rng(1)
 MS = "com.microsoft"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pyflame_rt.ops import all_ops
-from pyflame_rt.ops.signature import REQUIRED
+from pyflame_rt.ops.core.signature import REQUIRED
 
 # Standard operators that models also carry under this domain; ONNX Runtime declares them elsewhere.
 ALIASES = {"LayerNormalization", "SimplifiedLayerNormalization"}

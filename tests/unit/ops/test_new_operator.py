@@ -8,9 +8,9 @@ import pyflame_rt
 from pyflame_rt.autodiff import gradient
 from pyflame_rt.graph import DType, Graph, Node
 from pyflame_rt.ops import evaluate, infer_types, operator
-from pyflame_rt.ops.math import Exp
-from pyflame_rt.ops.registry import unregister
-from pyflame_rt.ops.value import Value
+from pyflame_rt.ops.core.registry import unregister
+from pyflame_rt.ops.core.value import Value
+from pyflame_rt.ops.onnx.math import Exp
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pyflame_rt.graph import DType, Node, Shape, TensorType, symbol
 from pyflame_rt.graph.errors import PyFlameRTError, ShapeMismatchError
 from pyflame_rt.importers.onnx_importer import graph_from_bytes
 from pyflame_rt.ops import Context, Program, Value, evaluate, get_op
-from pyflame_rt.ops.trace import infer_outputs
+from pyflame_rt.ops.core.trace import infer_outputs
 
 RNG = np.random.default_rng(13)
 N, H = symbol("N"), symbol("H")
@@ -118,7 +118,7 @@ def test_pool_errors():
     with pytest.raises(ShapeMismatchError, match="batch, channel and space"):
         infer("MaxPool", [2, 3], kernel_shape=[2])
     with pytest.raises(PyFlameRTError, match="does not fit"):
-        run("MaxPool", f32(1, 1, 3), kernel_shape=[4])
+        run("MaxPool", f32(1, 1, 3), kernel_shape=[5])
     with pytest.raises(PyFlameRTError, match="kernel_shape"):
         run("AveragePool", f32(1, 1, 3), kernel_shape=[2, 2])
 
@@ -183,7 +183,7 @@ def test_version_1(op, attributes, expected):
 
 def test_average_pool_traces_with_sizes_known_when_running():
     """Without them only windows that stick out cannot be written down."""
-    from pyflame_rt.ops.trace import trace
+    from pyflame_rt.ops.core.trace import trace
 
     op = get_op("AveragePool")
     x = f32(2, 3, 7)
@@ -192,3 +192,10 @@ def test_average_pool_traces_with_sizes_known_when_running():
         body, _ = trace(op, [Value("x", TensorType(DType.Float32, Shape([N, 3, H])))], bound)
         (y,) = Program(body).run([x], Context.of())
         np.testing.assert_array_equal(y, run("AveragePool", x, kernel_shape=[3], strides=[2], **attributes)[0])
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize(("kernel", "stride"), [(5, 1), (5, 2), (6, 2), (6, 3), (7, 3)])
+def test_windows_larger_than_the_data_count_as_in_onnxruntime(agrees_with_onnxruntime, op, kernel, stride):
+    attributes = {"kernel_shape": [kernel], "strides": [stride]}
+    agrees_with_onnxruntime(op, [f32(2, 3, 4)], attributes, domain="", opset=22)

@@ -8,9 +8,9 @@ from emberharmony import library
 from pyflame_rt.graph import DType, Node, Shape, TensorType, symbol
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.ops import Context, Value, evaluate, get_op
-from pyflame_rt.ops.evaluate import to_host, to_library
-from pyflame_rt.ops.random import manual_seed, threefry
-from pyflame_rt.ops.trace import infer_outputs
+from pyflame_rt.ops.core.evaluate import to_host, to_library
+from pyflame_rt.ops.core.trace import infer_outputs
+from pyflame_rt.ops.onnx.random import manual_seed, threefry
 
 LIBRARIES = ("numpy", "torch", "mlx")
 

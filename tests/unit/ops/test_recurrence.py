@@ -7,7 +7,7 @@ from pyflame_rt.autodiff import gradient
 from pyflame_rt.graph import DType, Graph, Node, Shape, TensorType, symbol
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.ops import Context, Program, Value, evaluate, get_op, infer_types
-from pyflame_rt.ops.trace import infer_outputs
+from pyflame_rt.ops.core.trace import infer_outputs
 
 RNG = np.random.default_rng(23)
 T, N, H = 3, 2, 3

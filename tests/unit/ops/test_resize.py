@@ -10,7 +10,7 @@ from pyflame_rt.graph import DType, Graph, Node, Shape, TensorType, symbol
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
 from pyflame_rt.importers.onnx_importer import graph_from_bytes
 from pyflame_rt.ops import Context, Program, Value, evaluate, get_op
-from pyflame_rt.ops.trace import infer_outputs
+from pyflame_rt.ops.core.trace import infer_outputs
 
 X = np.random.default_rng(0).standard_normal((1, 2, 5, 7)).astype(np.float32)
 

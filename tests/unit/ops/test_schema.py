@@ -4,7 +4,7 @@ import onnx
 import pytest
 
 from pyflame_rt.ops import all_ops, find_op
-from pyflame_rt.ops.signature import REQUIRED
+from pyflame_rt.ops.core.signature import REQUIRED
 
 # Attributes our normal form adds: what a subgraph reads from outside is an explicit input.
 OURS = {"captured"}

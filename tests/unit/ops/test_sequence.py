@@ -17,8 +17,8 @@ from pyflame_rt.graph import (
 )
 from pyflame_rt.graph.errors import PyFlameRTError
 from pyflame_rt.ops import Context, Value, evaluate, get_op
-from pyflame_rt.ops.evaluate import to_host, to_library
-from pyflame_rt.ops.trace import infer_outputs
+from pyflame_rt.ops.core.evaluate import to_host, to_library
+from pyflame_rt.ops.core.trace import infer_outputs
 
 LIBRARIES = ("numpy", "torch", "mlx")
 N = symbol("N")

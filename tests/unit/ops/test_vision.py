@@ -10,7 +10,7 @@ import pytest
 from pyflame_rt.graph import DType, Node, Shape, TensorType, symbol
 from pyflame_rt.graph.errors import InputError, MissingExtra, ShapeMismatchError
 from pyflame_rt.ops import Value, evaluate, get_op
-from pyflame_rt.ops.trace import infer_outputs
+from pyflame_rt.ops.core.trace import infer_outputs
 
 RNG = np.random.default_rng(0)
 

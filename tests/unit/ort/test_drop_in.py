@@ -96,7 +96,7 @@ def options_in_use(ort):
     options.intra_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1")
     options.add_free_dimension_override_by_name("N", 5)
     session = ort.InferenceSession(model(), options, ["CPUExecutionProvider"])
     used = session.get_session_options()

@@ -150,9 +150,11 @@ def test_python_kernels(provider):
         assert run_op("Scale", {"x": x}, "mine", {"by": 3.0}, providers=[provider]).tolist() == [3, 6]
         assert run_op("Scale", {"x": x}, "mine", providers=[provider]).tolist() == [2, 4]
         assert registry.has("mine::Scale")
-        registry.register_op("mine::Scale", lambda inputs, ctx: inputs[0].clone())
+        with pytest.warns(UserWarning, match="mine::Scale was registered before"):
+            registry.register_op("mine::Scale", lambda inputs, ctx: inputs[0].clone())
         assert run_op("Scale", {"x": x}, "mine", providers=[provider]).tolist() == [1, 2]
-        registry.register_op("mine::Scale", lambda inputs, ctx: object())
+        with pytest.warns(UserWarning, match="mine::Scale was registered before"):
+            registry.register_op("mine::Scale", lambda inputs, ctx: object())
         with pytest.raises(pyflame_rt.BackendError, match="Scale"):
             run_op("Scale", {"x": x}, "mine", providers=[provider])
     finally:

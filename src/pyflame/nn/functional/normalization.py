@@ -107,7 +107,7 @@ def _track(running: Tensor, batch: Tensor, momentum: float | None) -> None:
     with no_grad():
         share = 0.1 if momentum is None else momentum
         new = batch.detach().reshape(list(running.shape)).to(running.dtype)
-        running.data = running * (1 - share) + new * share
+        running._renew(running * (1 - share) + new * share)
 
 
 def layer_norm(

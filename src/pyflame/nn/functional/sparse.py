@@ -80,7 +80,7 @@ def _shorten(weight: Any, input: Any, max_norm: float, norm_type: float) -> None
         hit = zeros([size], dtype=DType.bool).index_fill(0, _named(input, size), True).unsqueeze(-1)
         # As torch has it, a hair shorter than asked for.
         shorter = table * (max_norm / (lengths + 1e-7))
-        weight.data = where(logical_and(hit, lengths > max_norm), shorter, table)
+        weight._renew(where(logical_and(hit, lengths > max_norm), shorter, table))
 
 
 def _frequencies(input: Any, weight: Any) -> Tensor:

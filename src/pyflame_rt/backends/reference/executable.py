@@ -6,9 +6,10 @@ from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from emberharmony import library as find_library
-from pyflame_rt.backends.base import Placement, RunHooks
+from pyflame_rt.backends.base import Executable, Placement, RunHooks
+from pyflame_rt.graph.budget import EAGER, Budget, budgeted
 from pyflame_rt.graph.locks import new_lock
-from pyflame_rt.ops.evaluate import Context, Program, to_host, to_library
+from pyflame_rt.ops.core.evaluate import Context, Program, to_host, to_library
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,10 +33,12 @@ class ReferenceBackend:
 
     def compile(self, graph: Graph, options: Any = None) -> ReferenceExecutable:
         """Prepare a graph; unknown operators are refused here, by name."""
-        return ReferenceExecutable(graph, self.library, getattr(options, "plan_cache_size", 16))
+        made = ReferenceExecutable(graph, self.library, getattr(options, "plan_cache_size", 16))
+        made.budget = Budget(int(getattr(options, "memory_limit", 0) or 0), model=True)
+        return made
 
 
-class ReferenceExecutable:
+class ReferenceExecutable(Executable):
     """A graph prepared for interpretation. Safe for concurrent runs: each has its own values."""
 
     fresh_outputs = False
@@ -48,7 +51,8 @@ class ReferenceExecutable:
         self._plans: OrderedDict[tuple[Any, ...], Program] = OrderedDict()
         self._plan_limit = plan_cache_size
         self._subprograms: dict[int, Program] = {}
-        self.host_steps: Counter[tuple[str, str]] = Counter()
+        self.budget = EAGER
+        self._host_steps: Counter[tuple[str, str]] = Counter()
 
     def run(self, feeds: Mapping[str, Any], output_names: Sequence[str], hooks: RunHooks) -> list[Any]:
         """Outputs (then taps) as NumPy arrays."""
@@ -57,10 +61,11 @@ class ReferenceExecutable:
         lib = self._library
         context = Context(lib, check=hooks.check, observe=hooks.observe, programs=self._subprograms)
         inputs = [to_library(feeds.get(info.name), lib) for info in program.graph.inputs]
-        values = program.run_values(inputs, context)
+        with budgeted(self.budget):
+            values = program.run_values(inputs, context)
         if context.host_steps:
             with self._lock:
-                self.host_steps.update(context.host_steps)
+                self._host_steps.update(context.host_steps)
         return [to_host(values[program.slots[name]], lib) for name in wanted]
 
     def _plan(self, wanted: tuple[str, ...], only_needed: bool) -> Program:
@@ -81,10 +86,14 @@ class ReferenceExecutable:
                 self._plans.popitem(last=False)
         return plan
 
+    def host_steps(self) -> Mapping[tuple[str, str], int]:
+        """How often nodes left the device: by operator and reason."""
+        return self._host_steps
+
     def placements(self) -> list[Placement]:
         """Every node runs in the interpreter; further host steps are known once a run made them."""
         with self._lock:
-            stepped = dict(self.host_steps.keys())
+            stepped = dict(self._host_steps.keys())
         name = self._library.name
         rows: list[Placement] = []
         for step in self._program.steps:

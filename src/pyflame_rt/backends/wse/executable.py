@@ -7,26 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.backends.base import Placement, RunHooks
-from pyflame_rt.backends.wse.fitting import make_plan
-from pyflame_rt.backends.wse.flatten import flatten
-from pyflame_rt.backends.wse.hostrun import HostError, run_program
-from pyflame_rt.backends.wse.lower import KNOWN
+from pyflame_rt.backends.base import Executable, Placement, RunHooks
+from pyflame_rt.backends.wse.emit.hostrun import HostError, run_program
+from pyflame_rt.backends.wse.emit.package import package
+from pyflame_rt.backends.wse.forecast import forecast
 from pyflame_rt.backends.wse.options import CodeGenOptions
-from pyflame_rt.backends.wse.package import package
+from pyflame_rt.backends.wse.plan.fitting import make_plan
+from pyflame_rt.backends.wse.plan.lowering import KNOWN
+from pyflame_rt.backends.wse.plan.specialize import flatten
 from pyflame_rt.backends.wse.simulate import SimulatedDevice, compile_sources
 from pyflame_rt.graph.errors import BackendError, InputError
 from pyflame_rt.graph.locks import new_lock
 from pyflame_rt.graph.records import dataclass
-from wsesim.csl.diagnostics import CslError
-from wsesim.fabric.errors import Deadlock, FabricError
+from wsesim import watch
+from wsesim.csl.syntax.diagnostics import CslError
+from wsesim.fabric.errors import Deadlock, FabricError, ProgramFault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyflame_rt.backends.wse.kernels import Plan
+    from pyflame_rt.backends.wse.forecast import Forecast
+    from pyflame_rt.backends.wse.plan.kernels import WaferPlan
     from pyflame_rt.graph import Graph
-    from wsesim.csl.program import Program
+    from wsesim.csl.program.elaborated import Program
 
 __all__ = ["SETTINGS", "WseBackend", "WseExecutable"]
 
@@ -74,12 +77,13 @@ def _static(info: Any) -> bool:
 class Prepared:
     """A program for one set of shapes."""
 
-    plan: Plan
+    plan: WaferPlan
     manifest: dict[str, Any]
     program: Program
+    expected: Forecast | None = None
 
 
-class WseExecutable:
+class WseExecutable(Executable):
     """A graph with its programs, one for each set of shapes and outputs. Each run has a machine of its own."""
 
     fresh_outputs = True
@@ -104,10 +108,11 @@ class WseExecutable:
         sources, manifest = package(plan, self._options)
         arch = "wse2" if self._options.target == "wse2" else "wse3"
         try:
+            expected = forecast(plan, sources, arch)
             program = compile_sources(sources, manifest, arch)
         except CslError as problem:  # code and data together may be too much for a PE
             raise BackendError(f"the generated program for {plan.grid} PEs is refused: {problem}") from problem
-        made = Prepared(plan, manifest, program)
+        made = Prepared(plan, manifest, program, expected)
         with self._lock:
             self._plans[key] = made
             while len(self._plans) > self._limit:
@@ -118,14 +123,19 @@ class WseExecutable:
         """Outputs (then taps) as NumPy arrays."""
         if hooks.observe is not None:
             raise BackendError("the wafer runs whole programs: to look at single nodes use ReferenceExecutionProvider")
-        check = hooks.check or (lambda: None)
-        check()
+        with watch.watched(hooks.check):
+            return self._run(feeds, output_names, hooks)
+
+    def _run(self, feeds: Mapping[str, Any], output_names: Sequence[str], hooks: RunHooks) -> list[Any]:
+        watch.poll()
         arrays = {name: np.asarray(value) for name, value in feeds.items() if value is not None}
         open_ones = {i.name for i in self._graph.required_inputs if not _static(i)}
         shapes = {name: tuple(a.shape) for name, a in arrays.items() if name in open_ones}
         wanted = (*output_names, *hooks.taps)
         prepared = self.prepare(shapes, wanted)
-        check()
+        watch.poll()
+        if prepared.expected is not None:
+            prepared.expected.say()
         device = SimulatedDevice(prepared.program)
         try:
             results = run_program(prepared.manifest, {**prepared.plan.constants, **arrays}, device)
@@ -137,6 +147,11 @@ class WseExecutable:
                 f"the program stands still on {prepared.plan.grid} PEs; the .svg of this error's __cause__ draws who "
                 f"waits for whom: {problem}"
             ) from problem
+        except ProgramFault as problem:
+            why = ""
+            if "assertion failed" in str(problem):
+                why = "an index is outside its dimension, or a number needs more than the 32 bits that PEs have: "
+            raise BackendError(f"the program stops on {prepared.plan.grid} PEs: {why}{problem}") from problem
         except FabricError as problem:
             raise BackendError(f"the program stops on {prepared.plan.grid} PEs: {problem}") from problem
         self.cycles = float(device.host.machine.now)

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.backends.wse.fitting import make_plan
-from pyflame_rt.backends.wse.flatten import flatten
-from pyflame_rt.backends.wse.footprint import measure
-from pyflame_rt.backends.wse.lower import KNOWN
+from pyflame_rt.backends.wse.emit.package import package
 from pyflame_rt.backends.wse.options import CodeGenOptions, CodeGenResult
-from pyflame_rt.backends.wse.package import package
+from pyflame_rt.backends.wse.plan.fitting import make_plan
+from pyflame_rt.backends.wse.plan.footprint import measure
+from pyflame_rt.backends.wse.plan.lowering import KNOWN
+from pyflame_rt.backends.wse.plan.specialize import flatten
 from pyflame_rt.graph.errors import PyFlameRTError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyflame_rt.backends.wse.kernels import Plan
+    from pyflame_rt.backends.wse.plan.kernels import WaferPlan
     from pyflame_rt.graph import Graph
 
 __all__ = ["CSLCodeGenerator", "make_plan", "reference"]
@@ -103,7 +103,7 @@ class CSLCodeGenerator:
         options: CodeGenOptions,
         shapes: Mapping[str, Sequence[int]] | None,
         grid: tuple[int, int] | None,
-    ) -> tuple[dict[str, str], dict[str, Any], Plan]:
+    ) -> tuple[dict[str, str], dict[str, Any], WaferPlan]:
         options.check()
         flat = flatten(graph, KNOWN, shapes)
         plan = make_plan(flat, options, grid)
@@ -114,7 +114,7 @@ class CSLCodeGenerator:
 
 def reference(graph: Graph, feeds: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
     """What the operators' own definitions give."""
-    from pyflame_rt.ops.evaluate import Context, Program
+    from pyflame_rt.ops.core.evaluate import Context, Program
 
     program = Program(graph)
     values = program.run([np.asarray(feeds[i.name]) for i in graph.required_inputs], Context.of("numpy"))

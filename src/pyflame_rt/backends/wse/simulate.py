@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.backends.wse.hostrun import run_program
-from wsesim.csl.compile import compile_texts
+from pyflame_rt.backends.wse.emit.hostrun import run_program
+from wsesim.csl.program.driver import compile_texts
 from wsesim.fabric import load
 from wsesim.host import HostSession
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from wsesim.csl.compile import Arch
-    from wsesim.csl.program import Program
+    from wsesim.csl.program.driver import Arch
+    from wsesim.csl.program.elaborated import Program
 
 __all__ = ["SimulatedDevice", "compile_sources", "simulate"]
 

@@ -27,5 +27,5 @@ def no_leaks(collected):
 
 @pytest.fixture
 def unchecked(monkeypatch):
-    """For what checked mode does not have by design: stored plans, the short way, branches, quick code."""
+    """For what checked mode does not have by design: stored plans, the fast path, branches, quick code."""
     monkeypatch.delenv("PYFLAME_CHECKED", raising=False)

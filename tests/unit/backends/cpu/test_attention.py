@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import pyflame_rt
-from pyflame_rt.backends.cpu.llvm.attention import AttentionKernel
+from pyflame_rt.backends.cpu.kernels.attention import AttentionKernel
 from pyflame_rt.backends.cpu.onednn import library
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")

@@ -11,13 +11,13 @@ from onnx import helper
 
 import pyflame_rt
 from pyflame_rt import InferenceSession, SessionOptions
-from pyflame_rt.backends.cpu.llvm.checked import HEADER, SINK_BYTES, with_checks
-from pyflame_rt.backends.cpu.llvm.jit import address_of
+from pyflame_rt.backends.cpu.ir.bounds_checks import HEADER, SINK_BYTES, with_checks
+from pyflame_rt.backends.cpu.jit.compiler import address_of
+from pyflame_rt.backends.cpu.lower.lowering import KernelStep
+from pyflame_rt.backends.cpu.memory.buffer_views import Buffer
+from pyflame_rt.backends.cpu.memory.checked_arena import check_offsets
+from pyflame_rt.backends.cpu.memory.guard_pages import CANARY, Guarded
 from pyflame_rt.backends.cpu.onednn import library, live_handles
-from pyflame_rt.backends.cpu.plan.checked import check_offsets
-from pyflame_rt.backends.cpu.plan.guarded import CANARY, Guarded
-from pyflame_rt.backends.cpu.plan.lower import KernelStep
-from pyflame_rt.backends.cpu.plan.views import Buffer
 from pyflame_rt.graph.errors import BackendError
 from tests.conformance.suite import case_names, expected_failures, load_cases, run_case
 from tests.unit.backends.cpu.models import RNG, convnet, feed, mlp, model

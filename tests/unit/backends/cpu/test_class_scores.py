@@ -8,11 +8,11 @@ import torch
 
 from pyflame_rt.autodiff import gradient
 from pyflame_rt.backends.base import RunHooks
-from pyflame_rt.backends.cpu.executable import CpuBackend
 from pyflame_rt.backends.cpu.onednn import library
+from pyflame_rt.backends.cpu.run.executable import CpuBackend
 from pyflame_rt.graph import DType, Graph
 from pyflame_rt.graph.errors import InputError
-from pyflame_rt.ops.evaluate import Context, Program
+from pyflame_rt.ops.core.evaluate import Context, Program
 
 KINDS = {DType.Float32: (np.float32, 1e-5), DType.Float64: (np.float64, 1e-12)}
 OUTPUTS = ("score", "top", "log")

@@ -10,9 +10,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import pyflame_rt
 from pyflame_rt.backends.base import RunHooks
+from pyflame_rt.backends.cpu.memory.arena import Arena
 from pyflame_rt.backends.cpu.onednn import library, live_handles
-from pyflame_rt.backends.cpu.plan import plan as plans
-from pyflame_rt.backends.cpu.plan.arena import Arena
+from pyflame_rt.backends.cpu.run import plan as plans
 from tests.unit.resting import at_rest
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
@@ -97,12 +97,17 @@ def test_attention_agrees_with_the_reference(shape):
 
 
 def test_everything_is_native_and_activations_are_fused():
-    session = pyflame_rt.InferenceSession(convnet())
-    session.run(None, {"x": np.zeros((1, 3, 32, 32), np.float32)})
+    plain = pyflame_rt.SessionOptions(optimization_level=pyflame_rt.OptLevel.NONE)
+    session, optimised = (pyflame_rt.InferenceSession(convnet(), options) for options in (plain, None))
+    for one in (session, optimised):
+        one.run(None, {"x": np.zeros((1, 3, 32, 32), np.float32)})
+        assert one.explain().host_step_count == 0
     rows = {row.node: row.runs_on for row in session.explain().rows}
-    assert session.explain().host_step_count == 0
     assert rows["conv1"] == rows["relu1"] == "native: Conv+Relu"
     assert rows["silu"] == "native: Conv+Sigmoid+Mul"
+    rows = {row.node: row.runs_on for row in optimised.explain().rows}
+    assert rows["relu1"] == "native: Conv+Relu"
+    assert rows["silu"] == "native: Conv+Swish"
 
 
 def test_an_epilogue_that_reads_its_start_again():

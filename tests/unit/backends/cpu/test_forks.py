@@ -13,8 +13,8 @@ import pytest
 from onnx import helper
 
 from pyflame_rt import InferenceSession, SessionOptions
-from pyflame_rt.backends.cpu import forks
 from pyflame_rt.backends.cpu.onednn import library, live_handles
+from pyflame_rt.backends.cpu.run import fork_safety as forks
 from tests.unit.backends.cpu.children import in_child
 from tests.unit.backends.cpu.models import RNG, convnet, feed, mlp, model, weight
 
@@ -96,27 +96,27 @@ def test_the_thread_that_forked_computes_as_in_the_parent(data, rows, ending):
     """With its pool ended it needs nobody's help; else it hands over all but plans that are not worth it."""
     session, right = question(data(), rows)
     engine = session._plain
-    if engine.short is None:
+    if engine.fast_path is None:
         pytest.skip("arrays are not read in place here")
     assert next(iter(engine._plans.values())).parallel
 
     def work():
         mine = right() and right()
-        parallel, short = next(iter(engine._plans.values())).parallel, engine.short is not None
+        parallel, short = next(iter(engine._plans.values())).parallel, engine.fast_path is not None
         if ending:
             return mine and parallel and short and not native_threads()
         return mine and len(native_threads()) == 1 and parallel == (rows == LONG) and short == (rows != LONG)
 
     assert in_child(work) == 0
     assert right()
-    assert engine.short is not None
+    assert engine.fast_path is not None
 
 
 @pytest.mark.skipif(not TASKS.is_dir(), reason="threads are not listed here")
 def test_a_pool_that_was_ended_begins_anew():
     code = """
         import ctypes, os
-        from pyflame_rt.backends.cpu import forks
+        from pyflame_rt.backends.cpu.run import fork_safety as forks
         from pyflame_rt.backends.cpu.onednn import library
 
         gomp = library.load_gomp()
@@ -187,7 +187,7 @@ def test_a_child_ends_in_either_way(leave, ending):
         import os, sys
         import numpy as np
         from pyflame_rt import InferenceSession, SessionOptions
-        from pyflame_rt.backends.cpu import forks
+        from pyflame_rt.backends.cpu.run import fork_safety as forks
 
         if not {ending}:
             forks.end_pool = lambda: False

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import pyflame_rt
 from pyflame_rt.graph import DType, Graph, Node, TensorInfo
-from pyflame_rt.ops.evaluate import evaluate
+from pyflame_rt.ops.core.evaluate import evaluate
 
 FLOATS = ("float32", "float64", "float16")
 NUMBERS = (*FLOATS, "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")

@@ -8,13 +8,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 import pyflame_rt
 from pyflame_rt.backends.base import RunHooks
-from pyflame_rt.backends.cpu.executable import CpuBackend
-from pyflame_rt.backends.cpu.llvm.host import host
-from pyflame_rt.backends.cpu.llvm.jit import call
-from pyflame_rt.backends.cpu.llvm.tiles.pack import ColumnSumKernel, PackKernel
+from pyflame_rt.backends.cpu.jit.compiler import call
+from pyflame_rt.backends.cpu.jit.target import host
+from pyflame_rt.backends.cpu.kernels.tiles.packing import ColumnSumKernel, PackKernel
+from pyflame_rt.backends.cpu.lower.kernel_choice import choosing
+from pyflame_rt.backends.cpu.lower.lowering import KernelStep
 from pyflame_rt.backends.cpu.onednn import library
-from pyflame_rt.backends.cpu.plan.choices import choosing
-from pyflame_rt.backends.cpu.plan.lower import KernelStep
+from pyflame_rt.backends.cpu.run.executable import CpuBackend
 from pyflame_rt.loading import load_graph
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from pyflame_rt.autodiff import gradient
 from pyflame_rt.backends.base import RunHooks
-from pyflame_rt.backends.cpu.executable import CpuBackend
+from pyflame_rt.backends.cpu.lower.kernel_choice import choosing
 from pyflame_rt.backends.cpu.onednn import library
-from pyflame_rt.backends.cpu.plan.choices import choosing
+from pyflame_rt.backends.cpu.run.executable import CpuBackend
 from pyflame_rt.graph import DType, Graph
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
@@ -82,7 +82,7 @@ def test_convolution_gradients(form):
 @pytest.mark.parametrize("way", ["winograd2", "winograd4", "taps", "library"])
 def test_every_way_gives_the_same(way):
     graph, feeds, wanted = case(2, 32, 32, (10, 11), 3, 1, 1, 1)
-    with choosing(prefer=way):
+    with choosing(prefer=way, fast=True):
         executable = CpuBackend().compile(graph, None)
         types = {name: (DType.Float32, array.shape) for name, array in feeds.items()}
         plan = executable._make(graph, types, tuple(info.name for info in graph.outputs))
@@ -93,8 +93,10 @@ def test_every_way_gives_the_same(way):
 @pytest.mark.parametrize(
     "form", [(16, 64, 64, (32, 32), 3, 1, 1, 1), (8, 256, 256, (8, 8), 3, 1, 1, 1), (8, 512, 512, (4, 4), 3, 1, 1, 1)]
 )
-def test_trained_convolutions_lose_few_bits(form):
+@pytest.mark.parametrize("fast", ["0", "1"])
+def test_trained_convolutions_lose_few_bits(form, fast, monkeypatch):
     """Result and both gradients, by the root of the mean square; one long sum at Winograd's points errs by 2e-6."""
+    monkeypatch.setenv("PYFLAME_FAST_MATH", fast)
     graph, feeds, wanted = case(*form)
     got, _ = run(graph, feeds)
     errors = [np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in zip(got, wanted, strict=True)]

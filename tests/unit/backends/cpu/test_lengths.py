@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import pyflame_rt
-from pyflame_rt.backends.cpu.llvm import jit
-from pyflame_rt.backends.cpu.plan import weights
+from pyflame_rt.backends.cpu.jit import compiler as jit
+from pyflame_rt.backends.cpu.memory import constants as weights
 from pyflame_rt.exporters import export_onnx
 from tests.unit.resting import at_rest
 
@@ -131,8 +131,8 @@ def test_random_lengths_do_not_grow_memory(tmp_path, runs):
 LOAD = """
 import json, sys, time
 import numpy as np, pyflame_rt
-from pyflame_rt.backends.cpu.llvm import jit
-from pyflame_rt.backends.cpu.plan import plan
+from pyflame_rt.backends.cpu.jit import compiler as jit
+from pyflame_rt.backends.cpu.run import plan
 made = []
 for module, name in ((jit, "object_code"), (plan, "specialise")):
     def count(*a, _f=getattr(module, name), _n=name, **k):

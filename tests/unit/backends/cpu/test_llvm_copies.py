@@ -4,8 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pyflame_rt.backends.cpu.llvm.jit import call
-from pyflame_rt.backends.cpu.llvm.program import FillKernel, GatherKernel, TransposeKernel
+from pyflame_rt.backends.cpu.ir.kernel_program import FillKernel, GatherKernel, TransposeKernel
+from pyflame_rt.backends.cpu.jit.compiler import call
 
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 24, 65])
@@ -54,8 +54,9 @@ def test_gather_out_of_range_reads_nothing(bad):
 
 
 def test_gather_of_nothing():
-    buffers = [a.ctypes.data for a in (np.ones(1, "f"), np.zeros(1, "i8"), np.zeros(1, "f"), np.zeros(1, "i8"))]
-    call(GatherKernel("float32"), buffers, [4, 0, 10, 0, 4], 0, 0)
+    table, indices, out, flag = np.ones(1, "f"), np.full(1, 99, "i8"), np.full(1, 7, "f"), np.zeros(1, "i8")
+    call(GatherKernel("float32"), [a.ctypes.data for a in (table, indices, out, flag)], [4, 0, 10, 0, 4], 0, 0)
+    assert (out[0], flag[0]) == (7, 0)  # nothing was read, nothing written
 
 
 @pytest.mark.parametrize("n", [0, 1, 31, 33, 1000])

@@ -6,10 +6,10 @@ from ctypes import CFUNCTYPE, POINTER, addressof, byref, c_int, c_int64, c_void_
 import numpy as np
 import pytest
 
-from pyflame_rt.backends.cpu.llvm import driver
-from pyflame_rt.backends.cpu.llvm.driver import CANCELLED, Patch, PatchKind, Plan, Step, StepKind
-from pyflame_rt.backends.cpu.llvm.jit import compile_kernels
-from pyflame_rt.backends.cpu.llvm.program import GatherKernel, Map, Operand, RowKernel, Store, apply, load
+from pyflame_rt.backends.cpu.driver import native_driver as driver
+from pyflame_rt.backends.cpu.driver.native_driver import CANCELLED, NativePlan, NativeStep, Patch, PatchKind, StepKind
+from pyflame_rt.backends.cpu.ir.kernel_program import GatherKernel, Map, Operand, RowKernel, Store, apply, load
+from pyflame_rt.backends.cpu.jit.compiler import compile_kernels
 
 F32 = Operand("float32")
 EXECUTE = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_void_p)
@@ -25,9 +25,9 @@ class Built:
 
     def __init__(self, steps, patches=(), threads=1, **fields):
         self.keep = steps  # the arrays they point to
-        self.steps, self.patches = (Step * max(1, len(steps)))(*steps), (Patch * max(1, len(patches)))(*patches)
+        self.steps, self.patches = (NativeStep * max(1, len(steps)))(*steps), (Patch * max(1, len(patches)))(*patches)
         gomp = driver.openmp()
-        self.plan = Plan(
+        self.plan = NativePlan(
             steps=addressof(self.steps), nsteps=len(steps), patches=addressof(self.patches), npatches=len(patches),
             parallel=gomp.parallel, thread_num=gomp.thread_num, num_threads=threads, **fields,
         )  # fmt: skip
@@ -38,7 +38,7 @@ class Built:
 
 def kernel_step(kernel, buffers, rows, params=(0,), grain=1 << 60):
     array, numbers = (c_void_p * len(buffers))(*buffers), (c_int64 * len(params))(*params)
-    step = Step(
+    step = NativeStep(
         StepKind.KERNEL, compile_kernels([kernel])[0], addressof(array), len(buffers), addressof(numbers), rows, grain
     )
     step.keep = (array, numbers)
@@ -65,7 +65,9 @@ def test_steps_run_in_order_over_patched_buffers():
 def test_copy_and_check():
     source, target, flag = np.arange(9, dtype="f"), np.zeros(9, "f"), np.zeros(1, "i8")
     pair, one = (c_void_p * 2)(target.ctypes.data, source.ctypes.data), (c_void_p * 1)(flag.ctypes.data)
-    built = Built([Step(StepKind.COPY, args=addressof(pair), rows=36), Step(StepKind.CHECK, args=addressof(one))])
+    built = Built(
+        [NativeStep(StepKind.COPY, args=addressof(pair), rows=36), NativeStep(StepKind.CHECK, args=addressof(one))]
+    )
     assert built.run() == 0
     np.testing.assert_array_equal(target, source)
     flag[0] = 5
@@ -81,7 +83,7 @@ def test_gather_fault_stops_the_plan():
     one = (c_void_p * 1)(flag.ctypes.data)
     late = np.zeros(3, "f")
     after = kernel_step(add(9.0), [late.ctypes.data, late.ctypes.data], 3)
-    built = Built([step, Step(StepKind.CHECK, args=addressof(one)), after])
+    built = Built([step, NativeStep(StepKind.CHECK, args=addressof(one)), after])
     assert built.run() == 2
     assert built.plan.failed == 1
     assert not late.any()
@@ -92,7 +94,7 @@ def test_cancel_word_stops_before_the_next_step():
     first = kernel_step(add(1.0), [data.ctypes.data, data.ctypes.data], 4)
     one = np.ones(1, "i8")
     pair = (c_void_p * 2)(word.ctypes.data, one.ctypes.data)  # the second step sets the word itself
-    built = Built([first, Step(StepKind.COPY, args=addressof(pair), rows=8), first], cancel=word.ctypes.data)
+    built = Built([first, NativeStep(StepKind.COPY, args=addressof(pair), rows=8), first], cancel=word.ctypes.data)
     assert built.run() == CANCELLED
     assert built.plan.failed == 2
     np.testing.assert_array_equal(data, 1)
@@ -117,9 +119,9 @@ def test_primitives_and_memory_handles_are_called():
         "stream": 17,
     }
     steps = [
-        Step(StepKind.PRIMITIVE, 98, 1000, 2),
-        Step(StepKind.PRIMITIVE, 99, 1001, 3),
-        Step(StepKind.PRIMITIVE, 98, 1002, 4),
+        NativeStep(StepKind.PRIMITIVE, 98, 1000, 2),
+        NativeStep(StepKind.PRIMITIVE, 99, 1001, 3),
+        NativeStep(StepKind.PRIMITIVE, 98, 1002, 4),
     ]
     built = Built(steps, [Patch(PatchKind.MEMORY, 41, 0, 8)], **calls)
     assert built.run(64) == 3
@@ -174,7 +176,7 @@ def test_without_openmp_everything_runs_on_one_thread(monkeypatch):
 
 
 def test_layouts_are_words():
-    for structure in (Plan, Step, Patch):
+    for structure in (NativePlan, NativeStep, Patch):
         assert ctypes.sizeof(structure) == 8 * len(structure._fields_)
     assert ctypes.sizeof(POINTER(c_int)) == 8
 

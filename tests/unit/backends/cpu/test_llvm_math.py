@@ -7,10 +7,7 @@ from ctypes import c_int64, c_void_p
 import numpy as np
 import pytest
 
-from pyflame_rt.backends.cpu.llvm.emit import emit_rows
-from pyflame_rt.backends.cpu.llvm.host import Host, host
-from pyflame_rt.backends.cpu.llvm.jit import address_of
-from pyflame_rt.backends.cpu.llvm.program import (
+from pyflame_rt.backends.cpu.ir.kernel_program import (
     Map,
     Operand,
     Reduce,
@@ -23,6 +20,9 @@ from pyflame_rt.backends.cpu.llvm.program import (
     load,
     scalar,
 )
+from pyflame_rt.backends.cpu.jit.compiler import address_of
+from pyflame_rt.backends.cpu.jit.target import Host, host
+from pyflame_rt.backends.cpu.kernels.row_loops import emit_rows
 
 PLAIN = Host(host().cpu, host().features, 16, fma=False, half=False)  # no fused multiply-add, smallest vectors
 MACHINES = {"here": host(), "plain": PLAIN}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyflame_rt.backends.cpu.llvm.jit import call
-from pyflame_rt.backends.cpu.llvm.program import INTEGERS, Map, Operand, RowKernel, Store, apply, cast, const, load
+from pyflame_rt.backends.cpu.ir.kernel_program import INTEGERS, Map, Operand, RowKernel, Store, apply, cast, const, load
+from pyflame_rt.backends.cpu.jit.compiler import call
 
 EDGES = [
     0.0,

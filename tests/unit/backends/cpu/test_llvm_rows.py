@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyflame_rt.backends.cpu.llvm.jit import call, compile_kernels, kernel_ir
-from pyflame_rt.backends.cpu.llvm.program import (
+from pyflame_rt.backends.cpu.ir.kernel_program import (
     Map,
     Operand,
     Reduce,
@@ -27,6 +26,7 @@ from pyflame_rt.backends.cpu.llvm.program import (
     row_params,
     scalar,
 )
+from pyflame_rt.backends.cpu.jit.compiler import call, compile_kernels, kernel_ir
 
 LENGTHS = [0, 1, 7, 8, 9, 31, 1000]
 F32 = Operand("float32")

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from pyflame_rt.backends.cpu.llvm import loader
-from pyflame_rt.backends.cpu.llvm.codegen import FULL, QUICK, object_code
+from pyflame_rt.backends.cpu.jit import object_loader as loader
+from pyflame_rt.backends.cpu.jit.codegen import FULL, QUICK, object_code
 from pyflame_rt.graph.errors import BackendError
 
 HERE = pytest.mark.skipif(not loader._OURS, reason="LLVM's loader is used on this system")
@@ -36,7 +36,7 @@ define void @calling(ptr %p) nounwind {
 # constants through 32 bits. The mappings are never touched, so they cost no memory.
 CROWDED = """
 import ctypes, mmap
-from pyflame_rt.backends.cpu.llvm import jit
+from pyflame_rt.backends.cpu.jit import compiler as jit
 
 def taken(size):
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)

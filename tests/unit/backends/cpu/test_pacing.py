@@ -7,8 +7,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from pyflame_rt import InferenceSession, SessionOptions
-from pyflame_rt.backends.cpu.llvm import driver
-from pyflame_rt.backends.cpu.llvm.pacing import FIRST, LONG
+from pyflame_rt.backends.cpu.driver import native_driver as driver
+from pyflame_rt.backends.cpu.driver.adaptive_threads import FIRST, LONG
 from pyflame_rt.backends.cpu.onednn import library
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.onednn.primitives import matmul
@@ -48,7 +48,7 @@ def test_one_thread_gives_the_same_bits(case):
     session = InferenceSession(model(kind, shape, weights, settings), SessionOptions(num_threads=2))
     feeds = {"x": RNG.standard_normal(shape).astype(np.float32)}
     want = session.run(None, feeds)[0]
-    (arena,) = session._compiled[False].executable._last.made
+    (arena,) = session._compile(overrides=False).executable._last.made
     (plan,) = [track.plan for track in arena.tracks if track.plan.watched]
     if plan.watched != LONG:
         pytest.skip("so little work that it begins with one thread")
@@ -83,7 +83,7 @@ def test_the_more_threads_the_longer_a_run_may_take_before_one_is_tried(threads,
     session = InferenceSession(model(*CASES["strided"]), SessionOptions(num_threads=2))
     feeds = {"x": RNG.standard_normal(CASES["strided"][1]).astype(np.float32)}
     session.run(None, feeds)
-    (arena,) = session._compiled[False].executable._last.made
+    (arena,) = session._compile(overrides=False).executable._last.made
     (plan,) = [track.plan for track in arena.tracks if track.plan.watched]
     assert plan.watched == LONG
     clock, usual, plan.best, plan.doubt = Clock(), plan.clock, 0, 0

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import pyflame_rt
-from pyflame_rt.backends.cpu.llvm.host import host
-from pyflame_rt.backends.cpu.llvm.jit import call
-from pyflame_rt.backends.cpu.llvm.tiles.micro import Tile, multiplies_pairs
-from pyflame_rt.backends.cpu.llvm.tiles.product import ProductKernel
+from pyflame_rt.backends.cpu.jit.compiler import call
+from pyflame_rt.backends.cpu.jit.target import host
+from pyflame_rt.backends.cpu.kernels.tiles.products import ProductKernel
+from pyflame_rt.backends.cpu.kernels.tiles.register_tile import Tile, multiplies_pairs
+from pyflame_rt.backends.cpu.memory.packed_weights import pair_panels
 from pyflame_rt.backends.cpu.onednn import library
-from pyflame_rt.backends.cpu.plan.panels import pair_panels
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 

@@ -7,8 +7,9 @@ import resource
 import numpy as np
 import pytest
 
-from pyflame_rt.backends.cpu.onednn import library, regions
-from pyflame_rt.backends.cpu.plan.weights import resident
+from pyflame_rt.backends.cpu.memory import weight_regions as regions
+from pyflame_rt.backends.cpu.memory.constants import resident
+from pyflame_rt.backends.cpu.onednn import library
 from pyflame_rt.graph.pages import forget_pages, map_file
 from tests.unit.resting import at_rest
 

@@ -8,10 +8,10 @@ import torch
 
 from pyflame_rt.autodiff import gradient
 from pyflame_rt.backends.base import RunHooks
-from pyflame_rt.backends.cpu.executable import CpuBackend
 from pyflame_rt.backends.cpu.onednn import library
+from pyflame_rt.backends.cpu.run.executable import CpuBackend
 from pyflame_rt.graph import DType, Graph
-from pyflame_rt.ops.evaluate import Context, Program
+from pyflame_rt.ops.core.evaluate import Context, Program
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import pyflame_rt
-from pyflame_rt.backends.cpu.llvm.gemv import GemvKernel
-from pyflame_rt.backends.cpu.llvm.host import host
-from pyflame_rt.backends.cpu.llvm.jit import call
+from pyflame_rt.backends.cpu.jit.compiler import call
+from pyflame_rt.backends.cpu.jit.target import host
+from pyflame_rt.backends.cpu.kernels.gemv import GemvKernel
+from pyflame_rt.backends.cpu.memory.packed_weights import panels
 from pyflame_rt.backends.cpu.onednn import library
-from pyflame_rt.backends.cpu.plan.panels import panels
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 

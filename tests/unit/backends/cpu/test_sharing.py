@@ -12,9 +12,9 @@ import pytest
 
 import pyflame_rt
 from pyflame_rt import InferenceSession, SessionOptions
-from pyflame_rt.backends.cpu import threads
-from pyflame_rt.backends.cpu.llvm.driver import Plan, Step, StepKind, openmp, run
+from pyflame_rt.backends.cpu.driver.native_driver import NativePlan, NativeStep, StepKind, openmp, run
 from pyflame_rt.backends.cpu.onednn import library
+from pyflame_rt.backends.cpu.run import threads
 from pyflame_rt.graph.locks import hold_while_forking, new_lock, new_rlock
 from tests.unit.backends.cpu.children import in_child
 from tests.unit.backends.cpu.models import convnet, feed
@@ -30,9 +30,13 @@ def chunks(total, others, asked, rows=64, grain=1):
     pieces = []
     kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
     kernel = kind(lambda _bufs, _params, begin, end: pieces.append((begin, end)))
-    step = (Step * 1)(Step(StepKind.KERNEL, ctypes.cast(kernel, ctypes.c_void_p).value, None, 0, None, rows, grain))
+    step = (NativeStep * 1)(
+        NativeStep(StepKind.KERNEL, ctypes.cast(kernel, ctypes.c_void_p).value, None, 0, None, rows, grain)
+    )
     words = np.array([total, others], np.int64)
-    plan = Plan(steps=ctypes.addressof(step), nsteps=1, parallel=openmp().parallel, thread_num=openmp().thread_num)
+    plan = NativePlan(
+        steps=ctypes.addressof(step), nsteps=1, parallel=openmp().parallel, thread_num=openmp().thread_num
+    )
     plan.num_threads, plan.budget = asked, words.ctypes.data if total else None
     assert run()(ctypes.addressof(plan), None) == 0
     assert words[1] == others
@@ -120,7 +124,7 @@ def test_a_fork_waits_for_what_must_be_whole():
 def test_a_process_on_one_core_uses_one_thread():
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "from pyflame_rt.backends.cpu.executable import CpuBackend\n"
+        "from pyflame_rt.backends.cpu.run.executable import CpuBackend\n"
         "from pyflame_rt.graph import Graph\n"
         "print(CpuBackend().compile(Graph('g')).threads)"
     )

@@ -10,9 +10,10 @@ import pytest
 
 import pyflame_rt
 from pyflame_rt.backends.cpu.onednn import live_handles
-from pyflame_rt.backends.cpu.plan import plan as planning
-from pyflame_rt.backends.cpu.plan import stored
+from pyflame_rt.backends.cpu.run import plan as planning
+from pyflame_rt.backends.cpu.run import plan_store as stored
 from pyflame_rt.cache.answers import answering
+from pyflame_rt.cache.blocks import table_size
 from pyflame_rt.cache.store import HEADER, Store, current_store
 from pyflame_rt.exporters import export_onnx
 from tests.unit.resting import at_rest
@@ -108,8 +109,8 @@ def test_another_process_finds_everything(path, monkeypatch):
     monkeypatch.setenv("PYFLAME_QUICK_START", "0")  # else the full form may be made while we count
     code = (
         "import sys, numpy as np, pyflame_rt\n"
-        "from pyflame_rt.backends.cpu.llvm import jit\n"
-        "from pyflame_rt.backends.cpu.plan import plan\n"
+        "from pyflame_rt.backends.cpu.jit import compiler as jit\n"
+        "from pyflame_rt.backends.cpu.run import plan\n"
         "made = []\n"
         "for module, name in ((jit, 'object_code'), (plan, 'specialise')):\n"
         "    def count(*a, _f=getattr(module, name), _n=name, **k):\n"
@@ -173,7 +174,7 @@ def test_object_code_that_is_damaged_or_gone_is_compiled_anew(path, how, monkeyp
     monkeypatch.setenv("PYFLAME_QUICK_START", "0")  # else the full form may come after the process has ended
     code = (
         "import sys, numpy as np, pyflame_rt\n"
-        "from pyflame_rt.backends.cpu.llvm import jit\n"
+        "from pyflame_rt.backends.cpu.jit import compiler as jit\n"
         "x = np.random.default_rng(2).standard_normal((2, 3, 16, 16)).astype(np.float32)\n"
         "print(float(pyflame_rt.InferenceSession(sys.argv[1]).run(None, {'x': x})[0].sum()))\n"
         "jit.settle()"
@@ -209,7 +210,7 @@ def test_weights_in_large_pages_stay_out_of_the_plan(tmp_path, monkeypatch):
     (plan,) = entries("plan")
     assert plan.stat().st_size < 50_000
     (packed,) = entries("weights")  # written once
-    assert packed.stat().st_size == HEADER + 4 * 2048 * 1024
+    assert packed.stat().st_size == HEADER + 4 * 2048 * 1024 + table_size(4 * 2048 * 1024)
 
 
 def test_packed_weights_are_written_after_the_first_answer(path, planned):

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 import pyflame as pf
 import pyflame_rt
 from pyflame_rt.backends.cpu.onednn import library
-from pyflame_rt.backends.cpu.plan import plan as planning
+from pyflame_rt.backends.cpu.run import plan as planning
 from pyflame_rt.graph.errors import PyFlameRTError
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")

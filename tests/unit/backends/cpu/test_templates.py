@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pyflame_rt
-from pyflame_rt.backends.cpu.plan import template
-from pyflame_rt.backends.cpu.plan.lower import HostStep, KernelStep
-from pyflame_rt.backends.cpu.plan.plan import specialise
-from pyflame_rt.backends.cpu.plan.sizes import BoundError, Trace, least, most
+from pyflame_rt.backends.cpu.graph.traced_sizes import BoundError, Trace, least, most
+from pyflame_rt.backends.cpu.lower.lowering import HostStep, KernelStep
+from pyflame_rt.backends.cpu.run import plan_template as template
+from pyflame_rt.backends.cpu.run.plan import specialise
 from pyflame_rt.graph import DType
 from tests.unit.backends.cpu.test_lengths import encoder
 
@@ -180,7 +180,7 @@ def test_a_plan_from_a_template_is_the_plan_of_that_length(name, traced):
     past = 30 if name == "cached" else 0
     session = pyflame_rt.InferenceSession(GRAPHS[name]())
     session.run(None, feeds_of(name, 2, past))
-    graph = session._compiled[False].executable.graph
+    graph = session._compile(overrides=False).executable.graph
     wanted = tuple(info.name for info in graph.outputs)
     types = types_of(feeds_of(name, traced, past))
     symbols = template.open_axes(graph, types, [types_of(feeds_of(name, 7, past))])
@@ -206,8 +206,8 @@ def test_a_plan_from_a_template_is_the_plan_of_that_length(name, traced):
 @pytest.mark.parametrize("checked", [False, True])
 def test_random_lengths_give_what_the_reference_gives(name, checked, monkeypatch):
     made = []
-    original = template.Template.plan
-    monkeypatch.setattr(template.Template, "plan", lambda *a: made.append(original(*a)) or made[-1])
+    original = template.PlanTemplate.plan
+    monkeypatch.setattr(template.PlanTemplate, "plan", lambda *a: made.append(original(*a)) or made[-1])
     options = pyflame_rt.SessionOptions(checked=checked)
     graph = GRAPHS[name]()
     lengths = np.random.default_rng(5).integers(1, 330, 14)
@@ -253,7 +253,7 @@ def test_graphs_with_steps_for_one_size_are_planned_for_each():
 def test_a_template_that_contradicts_a_plan_is_not_used(caplog):
     session = pyflame_rt.InferenceSession(encoder(1, WIDTH))
     session.run(None, feeds_of("encoder", 9))
-    graph = session._compiled[False].executable.graph
+    graph = session._compile(overrides=False).executable.graph
     wanted = tuple(info.name for info in graph.outputs)
     types, others = (types_of(feeds_of("encoder", n)) for n in (20, 30))
     symbols = template.open_axes(graph, types, [others])

@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from pyflame_rt.backends.cpu import threads
-from pyflame_rt.backends.cpu.threads import available_threads, use_threads
+from pyflame_rt.backends.cpu.run import threads
+from pyflame_rt.backends.cpu.run.threads import available_threads, use_threads
 
 CORES = len(os.sched_getaffinity(0))
 

@@ -7,9 +7,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import pyflame_rt
-from pyflame_rt.backends.cpu import measured, tuning
+from pyflame_rt.backends.cpu.lower.kernel_choice import Choices
 from pyflame_rt.backends.cpu.onednn import library
-from pyflame_rt.backends.cpu.plan.choices import Choices
+from pyflame_rt.backends.cpu.run import tuned_choices as measured
+from pyflame_rt.backends.cpu.run import tuning
 from pyflame_rt.cli import main
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
@@ -46,14 +47,15 @@ X = np.random.default_rng(1).standard_normal((1, 16, 10, 10)).astype(np.float32)
 
 def ways(model, **options):
     """The result, and node -> kernel."""
-    with pyflame_rt.InferenceSession(model, pyflame_rt.SessionOptions(num_threads=1, **options)) as session:
+    settings = {"num_threads": 1, "fast_math": True, "optimization_level": "none", **options}
+    with pyflame_rt.InferenceSession(model, pyflame_rt.SessionOptions(**settings)) as session:
         (y,) = session.run(None, {"x": X})
         cases = session._compile(overrides=False).executable._last.lowered.cases
         return y, {node: case.way for case in cases.values() for node in case.nodes}, session.explain().notes
 
 
 def stored(folder):
-    (found,) = json.loads((folder / "tuning.json").read_text()).values()
+    (found,) = json.loads((folder / "tuning.json").read_text())["contents"].values()
     return found
 
 
@@ -66,7 +68,7 @@ def test_rules_decide_without_measurements(model, folder):
 
 
 def test_tuning_times_every_way_and_keeps_the_fastest(model, folder, monkeypatch):
-    times = {"winograd4": 3.0, "winograd2": 2.0, "library": 1.0, "product": 0.5}
+    times = {"winograd4": 3.0, "winograd2": 2.0, "padded": 2.5, "library": 1.0, "product": 0.5}
 
     def pretend(plan, _feeds, _hooks):
         return {node: times[case.way] for case in plan.lowered.cases.values() for node in case.nodes}
@@ -80,14 +82,7 @@ def test_tuning_times_every_way_and_keeps_the_fastest(model, folder, monkeypatch
     assert ways(model)[1] == taken  # remembered, without the option
     times.update(library=9.0)
     assert ways(model, tune=True)[1] == taken  # and not measured a second time
-    assert ways_with_threads(model, 2)["first"] == "winograd4"  # another number of threads is another case
-
-
-def ways_with_threads(model, threads):
-    with pyflame_rt.InferenceSession(model, pyflame_rt.SessionOptions(num_threads=threads)) as session:
-        session.run(None, {"x": X})
-        cases = session._compile(overrides=False).executable._last.lowered.cases
-        return {node: case.way for case in cases.values() for node in case.nodes}
+    assert ways(model, num_threads=2)[1]["first"] == "winograd4"  # another number of threads is another case
 
 
 def test_measuring_for_real(model, folder):
@@ -101,7 +96,8 @@ def test_measuring_for_real(model, folder):
 
 def test_strict_mode_sums_as_written(model):
     y, taken, notes = ways(model, strict_math_mode=True)
-    assert taken == {"first": "library", "second": "product"}
+    assert taken == {"first": "padded", "second": "product"}
+    assert ways(model, fast_math=False)[1] == taken
     assert not any("strict_math_mode" in note for note in notes)
     x = X.copy()
     x[0, :, 0, 0] = np.inf
@@ -159,7 +155,8 @@ def test_plans_kept_on_disk_follow_the_choices(model, tmp_path):
     path.write_bytes(model)
     for _ in range(2):
         assert ways(str(path))[1]["first"] == "winograd4"
-    assert ways(str(path), strict_math_mode=True)[1]["first"] == "library"
+    assert ways(str(path), strict_math_mode=True)[1]["first"] == "padded"
+    assert ways(str(path), fast_math=False)[1]["first"] == "padded"
     (case,) = [c for c in stored_cases(str(path)) if "[16,16,3,3]" in c]
     measured.keep_ways(1, {case: "winograd2"})
     for _ in range(2):
@@ -167,6 +164,6 @@ def test_plans_kept_on_disk_follow_the_choices(model, tmp_path):
 
 
 def stored_cases(path):
-    with pyflame_rt.InferenceSession(path, pyflame_rt.SessionOptions(num_threads=1)) as session:
+    with pyflame_rt.InferenceSession(path, pyflame_rt.SessionOptions(num_threads=1, fast_math=True)) as session:
         session.run(None, {"x": X})
         return list(session._compile(overrides=False).executable._last.lowered.cases)

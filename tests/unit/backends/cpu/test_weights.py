@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import pyflame_rt
+from pyflame_rt.backends.cpu.memory import constants as weights
 from pyflame_rt.backends.cpu.onednn import MemDesc
-from pyflame_rt.backends.cpu.plan import weights
 from pyflame_rt.exporters import export_onnx
 from pyflame_rt.graph.pages import forget_pages, map_file, root_of
 

@@ -5,16 +5,16 @@ import pytest
 
 from pyflame_rt import InferenceSession
 from pyflame_rt.backends.wse import CodeGenOptions, CSLCodeGenerator
-from pyflame_rt.backends.wse.fitting import make_plan
-from pyflame_rt.backends.wse.flatten import flatten
-from pyflame_rt.backends.wse.fold import families, folded
-from pyflame_rt.backends.wse.footprint import MEMORY, measure, surely_fits
+from pyflame_rt.backends.wse.emit.package import package
 from pyflame_rt.backends.wse.generator import reference
-from pyflame_rt.backends.wse.lower import KNOWN, lower, opened
-from pyflame_rt.backends.wse.memory import plan_memory
-from pyflame_rt.backends.wse.package import package
+from pyflame_rt.backends.wse.plan.fitting import make_plan
+from pyflame_rt.backends.wse.plan.footprint import MEMORY, measure, surely_fits
+from pyflame_rt.backends.wse.plan.host_passes import families, folded
+from pyflame_rt.backends.wse.plan.lowering import KNOWN, lower, opened
+from pyflame_rt.backends.wse.plan.memory import plan_memory
+from pyflame_rt.backends.wse.plan.specialize import flatten
+from pyflame_rt.backends.wse.plan.tiling import Grid
 from pyflame_rt.backends.wse.simulate import compile_sources, simulate
-from pyflame_rt.backends.wse.tiling import Grid
 from pyflame_rt.demo import model_path
 from pyflame_rt.graph import Graph
 from pyflame_rt.graph.errors import InputError, MemoryLimitError

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyflame_rt.backends.wse.kernels import Slide, Spread
+from pyflame_rt.backends.wse.plan.kernels import Slide, Spread
 from pyflame_rt.graph import DType, Graph
 from tests.unit.backends.wse.running import GRIDS, check, feeds_for, graph_of
 

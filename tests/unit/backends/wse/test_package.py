@@ -13,8 +13,8 @@ from pyflame_rt.backends.wse import CodeGenOptions, CSLCodeGenerator
 from pyflame_rt.graph import DType, Graph
 from pyflame_rt.graph.errors import InputError, MemoryLimitError, UnsupportedOperatorError
 from tests.unit.backends.wse.running import check, feeds_for, graph_of, planned
-from wsesim.csl.parser import parse_text
-from wsesim.csl.printer import print_file
+from wsesim.csl.syntax.parser import parse_text
+from wsesim.csl.syntax.printer import print_file
 
 FILES = {
     "README.md", "commands_wse2.sh", "commands_wse3.sh", "layout.csl", "lib/collectives.csl", "manifest.json",

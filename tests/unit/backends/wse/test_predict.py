@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from pyflame_rt.backends.wse.predict import first_tile, predict_scale
+from pyflame_rt.backends.wse.plan.predict import first_tile, predict_scale
 from pyflame_rt.graph import Graph
 from pyflame_rt.graph.errors import InputError
 from wsesim.model import PredictionError, estimate
@@ -137,7 +137,7 @@ def test_bad_questions(grids, options):
 
 
 def test_programs_outside_the_model_are_refused():
-    from wsesim.csl.compile import compile_texts
+    from wsesim.csl.program.driver import compile_texts
 
     layout = """layout { @set_rectangle(2, 1); @set_tile_code(0, 0, "pe.csl");
       @set_color_config(0, 0, @get_color(1), .{ .routes = .{ .rx = .{ EAST }, .tx = .{ RAMP } } });

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyflame_rt.backends.wse import CodeGenOptions
-from pyflame_rt.backends.wse.kernels import MatMul
-from pyflame_rt.backends.wse.predict import predict_scale
+from pyflame_rt.backends.wse.plan.kernels import MatMul
+from pyflame_rt.backends.wse.plan.predict import predict_scale
 from pyflame_rt.graph import DType, Graph
 from pyflame_rt.graph.errors import InputError
 from tests.unit.backends.wse.running import GRIDS, check, feeds_for, graph_of, planned
@@ -29,7 +29,7 @@ def linear(rows, inner, cols, dtype=np.float32, *, trans=False):
 @pytest.mark.parametrize("grid", [*GRIDS, (2, 2), (4, 4), (3, 2)])
 def test_a_linear_layer_stays_on_its_elements(grid, dtype):
     plan = check(linear(6, 9, 5, dtype), grid)
-    assert [type(k).__name__ for k in plan.kernels] == ["MatMul", "Map"]
+    assert [type(k).__name__ for k in plan.kernels] == ["MatMul", "MapKernel"]
     assert plan.kernels[0].out.slot == plan.kernels[1].out.slot
     assert len(plan.phases) == 1
 

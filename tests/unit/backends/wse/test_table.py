@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyflame_rt.backends.wse.lower import KNOWN
+from pyflame_rt.backends.wse.plan.lowering import KNOWN
 from tests.unit.backends.wse.running import LOOSE, check
 from tests.unit.backends.wse.table import CASES
 

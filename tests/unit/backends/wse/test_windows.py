@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pyflame_rt import InferenceSession
-from pyflame_rt.backends.wse.kernels import Slide
+from pyflame_rt.backends.wse.plan.kernels import Slide
 from pyflame_rt.demo import model_path
 from tests.unit.backends.wse.running import GRIDS, check, graph_of
 
@@ -88,7 +88,7 @@ def test_layers_of_windows_stay_where_they_are():
     graph.add_node("again", "Conv", ["p", "v"], ["z"], {"pads": [1, 1, 1, 1]})
     graph.add_output("z", None)
     plan = check(graph, (2, 2))
-    assert [type(k).__name__ for k in plan.kernels] == ["Slide", "Map", "Slide", "Slide"]
+    assert [type(k).__name__ for k in plan.kernels] == ["Slide", "MapKernel", "Slide", "Slide"]
     assert len(plan.phases) == 1
 
 

@@ -7,10 +7,10 @@ import pytest
 
 import pyflame as pf
 from pyflame import evaluation, exporting, inspection
-from pyflame.compiling import compiled
+from pyflame.compiling import trace
 from pyflame.tools import visualization
 
-MODULES = (evaluation, compiled, exporting, inspection, visualization)
+MODULES = (evaluation, trace, exporting, inspection, visualization)
 
 
 class Watched:

@@ -64,7 +64,7 @@ def test_writing(case, kind):
     other = t.detach()
     t[key] = value if kind == "number" else pf.tensor(value)
     np.testing.assert_array_equal(t.numpy(), expected)
-    np.testing.assert_array_equal(other.numpy(), array)
+    np.testing.assert_array_equal(other.numpy(), expected)
 
 
 def test_writing_rebinds_the_handle_only():

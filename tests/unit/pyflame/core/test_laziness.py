@@ -15,6 +15,7 @@ import pytest
 
 import pyflame as pf
 from pyflame import evaluation
+from pyflame_rt.backends.base import Executable
 from pyflame_rt.graph import Graph
 from tests.unit.resting import at_rest
 
@@ -39,8 +40,8 @@ def test_reading_later_gives_the_values_that_were_used():
 
 def test_roots_together_share_their_work(monkeypatch):
     ran = []
-    original = evaluation.Plan.run
-    monkeypatch.setattr(evaluation.Plan, "run", lambda self, arrays: ran.append(1) or original(self, arrays))
+    original = evaluation.EvaluationPlan.run
+    monkeypatch.setattr(evaluation.EvaluationPlan, "run", lambda self, arrays: ran.append(1) or original(self, arrays))
     x = pf.ones([3])
     shared = pf.exp(x)
     a, b = pf.eval(shared + 1, shared * 2)
@@ -84,7 +85,7 @@ GROWTH = """
 import gc, os
 import numpy as np
 import pyflame as pf
-from pyflame_rt.backends.cpu.llvm import jit
+from pyflame_rt.backends.cpu.jit import compiler as jit
 from pyflame_rt.cache.store import current_store
 
 def at_rest():
@@ -349,7 +350,7 @@ def test_many_threads_evaluate_parts_of_one_graph():
 
 def test_forgetting_executables_does_not_stop_runs_of_other_threads():
     inside, gate, results = threading.Event(), threading.Event(), []
-    plan = evaluation.Plan(_Held(inside, gate), Graph("held"), native=True)
+    plan = evaluation.EvaluationPlan(_Held(inside, gate), Graph("held"), native=True)
     evaluation._plans["held"] = plan
     runner = threading.Thread(target=lambda: results.append(plan.run([])))
     runner.start()
@@ -360,7 +361,7 @@ def test_forgetting_executables_does_not_stop_runs_of_other_threads():
     assert results == [["whole"]]
 
 
-class _Held:
+class _Held(Executable):
     """An executable that is under way; closing it would stop the run."""
 
     def __init__(self, inside, gate):

@@ -266,13 +266,40 @@ def test_an_interrupt_on_a_full_disk_is_still_an_interrupt(tmp_path, monkeypatch
 def test_what_killed_processes_left_is_cleared_away(tmp_path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    left = tmp_path / f".checkpoint-00000001.pf.{ended.pid}.abc.pf"
-    others = tmp_path / f".checkpoint-00000001.pf.{os.getppid()}.abc.pf"
-    for path in (left, others):
+    left = tmp_path / f".checkpoint-00000001.pf.{ended.pid}.0a1b2c3d"
+    inner = tmp_path / f"..checkpoint-00000001.pf.{ended.pid}.0a1b2c3d.pf.{ended.pid}.00000000"
+    others = tmp_path / f".checkpoint-00000001.pf.{os.getppid()}.0a1b2c3d"
+    for path in (left, inner, others):
         path.write_bytes(b"half")
     trainer(checkpoint_dir=tmp_path, max_epochs=1).fit(loader())
     assert not left.exists()
+    assert not inner.exists()
     assert others.exists()
+
+
+CUT = """
+import os, sys, pyflame as pf
+from pyflame_rt.graph import writing
+sync = os.fsync
+os.fsync = lambda number: os.kill(os.getpid(), 9)
+from pyflame.training.checkpoints import write_whole
+(write_whole if sys.argv[2] == "checkpoint" else pf.save)({"w": pf.ones([1000])}, sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "save"])
+def test_the_next_writer_removes_what_a_killed_one_left(tmp_path, kind):
+    """Killed where its bytes are written and their name is not yet the file's."""
+    target = tmp_path / ("checkpoint-00000007.pf" if kind == "checkpoint" else "model.pf")
+    done = subprocess.run([sys.executable, "-c", CUT, str(target), kind], check=False)
+    assert done.returncode == -9
+    assert len(list(tmp_path.iterdir())) == 1
+    if kind == "checkpoint":
+        target = tmp_path / "checkpoint-00000012.pf"
+        files.write_whole({"w": 1}, target)
+    else:
+        pf.save({"w": 1}, target)
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
 
 
 KILLED = """

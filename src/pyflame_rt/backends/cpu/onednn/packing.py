@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from pyflame_rt.backends.cpu.memory.weight_regions import weights_empty
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.onednn.primitive import execute
 from pyflame_rt.backends.cpu.onednn.primitives import reorder
-from pyflame_rt.backends.cpu.onednn.regions import weights_empty
 
 __all__ = ["pack", "pack_into", "unpack"]
 

@@ -1,0 +1,49 @@
+"""Values saved for gradients: what was changed in place since is refused, as torch refuses it.
+
+Gradients would be right all the same, as values never change; but a program that torch refuses is a mistake more often
+than not, and one that works here only would not be a torch program.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame.autograd.template import GradientTemplate
+    from pyflame.lazy import Expr, Val
+
+__all__ = ["check_saved"]
+
+# What torch saves where the rules here read something else: for the gradient of each input, the numbers of results
+# (from 0 on) and of inputs (from -1 downwards).
+_TORCH: dict[str, tuple[tuple[int, ...], ...]] = {
+    "Div": ((-2,), (-1, -2)),
+    "Max": ((-1, -2), (-1, -2)),
+    "Min": ((-1, -2), (-1, -2)),
+    "Relu": ((0,),),
+}
+
+
+def check_saved(expr: Expr, outs: Sequence[Val], template: GradientTemplate) -> None:
+    """Refuse a gradient that reads what was changed in place after the operator ran."""
+    name, count = expr.rule.op.name, len(outs)
+    told = _TORCH.get(name)
+    for i, source in enumerate(expr.inputs):
+        if source is None or not source.needs_grad:
+            continue
+        if told is not None and i < len(told):
+            saved = [outs[n] if n >= 0 else expr.inputs[-1 - n] for n in told[i]]
+        else:
+            values = (*outs, *expr.inputs)
+            saved = [values[slot - count] for slot in template.reads()[i] if slot >= count]
+        for v in saved:
+            if v is None or v.stamp is None or v.stamp[0].writes == v.stamp[1]:
+                continue
+            if len(v.stamp) == 2 or expr.serial < v.stamp[2] or expr.inputs.count(v) > 1:
+                raise RuntimeError(
+                    f"a value needed for the gradient of {name} was changed in place: {v.spec} of version "
+                    f"{v.stamp[1]}, its storage is at version {v.stamp[0].writes}. Use the form that makes a new "
+                    "tensor, or clone() it first"
+                )

@@ -1,0 +1,204 @@
+"""Trace a function: run it once on placeholders, and make of what it did a graph and what that is bound to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyflame.compiling.bindings import Binding, Gradient, Read, State
+from pyflame.compiling.conditions import Conditions
+from pyflame.compiling.replay import Replay
+from pyflame.compiling.tracer import TraceError, Tracer
+from pyflame.compiling.trees import flatten, unflatten
+from pyflame.dtypes import to_dtype
+from pyflame.evaluation import Work, evaluate, graphs, make_plan, to_graph
+from pyflame.lazy import Val, leaf, modes, spec_of
+from pyflame.ops.core import Handle, wrap
+from pyflame.spans import recording
+from pyflame.storage import alias_of
+from pyflame.watching import labels_of
+
+if TYPE_CHECKING:
+    from pyflame.storage import Family
+    from pyflame_rt.graph import Graph
+
+__all__ = ["Trace", "trace_function"]
+
+
+class Trace:
+    """One trace, ready to be replayed.
+
+    Attributes:
+        conditions: what must be as it was.
+        replay: the graph with all it reads and writes.
+        results: where each result comes from: ("output", number), ("argument", number), ("same", tensor) or
+            ("outside", value).
+        written: arguments that get new contents, by number, with the output those are.
+    """
+
+    def __init__(
+        self, tracer: Tracer, inputs: list[Val], structure: Any, results: list[Any], work: Work, graph: Graph
+    ) -> None:
+        self.structure = structure
+        self.conditions = Conditions(tracer)
+        self.graph = graph
+        values = [_value_of(t) for t in results]
+        places = {id(v): i for i, v in enumerate(work.leaves)}
+        outs = {id(v): i for i, v in enumerate(work.outputs)}
+        self.specs = [v.spec for v in work.outputs]
+        self.arguments = [(places[id(v)], i) for i, v in enumerate(inputs) if id(v) in places]
+        self.written = [(at, outs[id(f.value)], _is_spent(f)) for f, _, at in tracer.written.values() if at is not None]
+        bindings = _bindings(tracer, places, outs, self.specs)
+        keys = [(places[i], g) for i, (_, g) in tracer.keys.items() if i in places]
+        scalars = [(places[i], r, v.spec.dtype.numpy) for i, (v, r) in tracer.scalars.items() if i in places]
+        fixed: list[Any] = [v.array for v in work.leaves]
+        for i in (*(b.place for b in bindings), *(e[0] for e in (*self.arguments, *keys, *scalars))):
+            if i >= 0:
+                fixed[i] = None
+        known = {id(seen()): seen() for _, seen in tracer.captured.values()}
+        self.results = [_source(t, v, outs, inputs, known) for t, v in zip(results, values, strict=True)]
+        used = [out for kind, out in self.results if kind == "output"] + [out for _, out, _ in self.written]
+        taken = set(used)
+        for binding in bindings:
+            if binding.out >= 0:
+                binding.copied = binding.out in taken
+                taken.add(binding.out)
+        labels = labels_of(work, tracer.spans, scoped=True)
+        self.replay = Replay(make_plan(graph, native=True), bindings, fixed, self.arguments, keys, scalars, labels)
+        self.needs_grad = [v.needs_grad for v in values]
+        self.spent = [v.spent for v in values]
+        self.differentiable = any(n and not s for n, s in zip(self.needs_grad, self.spent, strict=True))
+        # Only the executable is needed from now on, unless gradients may be asked for.
+        self.work = work if self.differentiable else None
+        self.roots = values if self.differentiable else []
+
+    def fits(self) -> bool:
+        """Whether modules, settings and tensors are as they were, and the same gradients are there."""
+        return self.conditions.hold() and self.replay.fits()
+
+
+def _value_of(t: Any) -> Val:
+    return t._value if isinstance(t, Handle) else leaf(t, to_dtype(t.dtype))
+
+
+def _is_spent(family: Family) -> bool:
+    """Whether what was written has a history, which a replay does not give it."""
+    v = family.value
+    return v is not None and v.needs_grad and v.leaf is None
+
+
+def _bindings(tracer: Tracer, places: dict[int, int], outs: dict[int, int], specs: list[Any]) -> list[Binding]:
+    """What the trace reads and writes, besides its arguments."""
+    found: list[Binding] = []
+    gradients: dict[int, int] = {}
+    reads = {id(old): place for _, old, _ in tracer.written.values() if (place := places.get(id(old))) is not None}
+    held = {id(old): lf for lf, old in tracer.grads.values() if old is not None}
+    for i, (v, seen) in tracer.captured.items():
+        holder = seen()
+        if holder is None or i not in places or id(v) in reads:
+            continue  # made and dropped by the function itself: a constant
+        if id(holder) in held:
+            gradients[id(held[id(holder)])] = places[i]
+        else:
+            found.append(Read(holder, v, places[i]))
+    for family, old, at in tracer.written.values():
+        if at is None and family.value is not old:
+            out = outs.get(id(family.value))
+            assert family.value is not None
+            if out is None:
+                raise TraceError("a compiled function gives a tensor from outside the contents of another as they are")
+            found.append(State(family, old, reads.get(id(old), -1), out, family.value.spec))
+    for lf, old in tracer.grads.values():
+        had = None if id(lf) in tracer.cleared else old is not None
+        place = gradients.get(id(lf), -1)
+        new = lf.grad
+        out = -1 if new is None else outs.get(id(new._value), -1)
+        spec = specs[out] if out >= 0 else None if old is None else old._value.spec
+        made = Gradient(lf, place, out, spec, had=had)
+        if new is not old or id(lf) in tracer.cleared:
+            made.drops = new is None
+            made.other = new if new is not None and out < 0 else None
+        found.append(made)
+    return found
+
+
+def _source(t: Any, v: Val, outs: dict[int, int], inputs: list[Val], known: dict[int, Any]) -> tuple[str, Any]:
+    """Where a result comes from."""
+    if id(v) in outs:
+        return "output", outs[id(v)]
+    for i, given in enumerate(inputs):
+        if given is v:
+            return "argument", i
+    return ("same", t) if id(t) in known else ("outside", v)
+
+
+def trace_function(function: Any, structure: Any, tensors: list[Any], arrays: list[Any], *, named: bool) -> Trace:
+    """Run a function on placeholders; everything it changed is put back as it was.
+
+    Args:
+        function: what to run.
+        structure: of its arguments.
+        tensors: the tensors and arrays among them.
+        arrays: their contents.
+        named: the structure is that of a pair, the arguments and those by name.
+    """
+    tracer = Tracer()
+    inputs = _placeholders(tracer, tensors, arrays)
+    modes.tracer = tracer
+    try:
+        with recording(tracer.spans):
+            result = _call(function, structure, inputs, tensors, named)
+        outs: list[Any] = []
+        out_structure = flatten(result, outs)
+        del result
+        values = [_value_of(t) for t in outs]
+        for family, _, _ in tracer.written.values():
+            family.current()
+    except BaseException:
+        modes.tracer = None
+        tracer.restore()
+        raise
+    finally:
+        modes.tracer = None
+    try:
+        evaluate([v for v, _ in tracer.captured.values() if v.array is None])
+        for v, array in zip(inputs, arrays, strict=True):
+            v.array = array
+        written = [f.value for f, _, _ in tracer.written.values() if f.value is not None]
+        grads = [lf.grad._value for lf, _ in tracer.grads.values() if lf.grad is not None]
+        with graphs:  # other threads may be evaluating values that are part of it
+            work = Work([v for v in (*values, *written, *grads) if v.array is None], exact=True)
+            graph = to_graph(work.exprs, work.leaves, work.outputs, name="compiled", spans=tracer.spans)
+        return Trace(tracer, inputs, out_structure, outs, work, graph)
+    finally:
+        tracer.restore()
+
+
+def _placeholders(tracer: Tracer, tensors: list[Any], arrays: list[Any]) -> list[Val]:
+    made = []
+    for t, array in zip(tensors, arrays, strict=True):
+        if isinstance(t, Handle):
+            v = Val(t._value.spec)
+            v.needs_grad, v.layout = t._value.needs_grad, t._value.layout
+            v.leaf = t._value.leaf
+        else:
+            v = Val(spec_of(to_dtype(array.dtype), array.shape))
+        tracer.placeholders[id(v)] = len(made)
+        made.append(v)
+    return made
+
+
+def _call(function: Any, structure: Any, inputs: list[Val], tensors: list[Any], named: bool) -> Any:
+    """Call it; what is one tensor at several places is one placeholder there too."""
+    first: dict[int, Any] = {}
+    handles = [first.setdefault(id(t), wrap(v)) for t, v in zip(tensors, inputs, strict=True)]
+    arguments = unflatten(structure, iter(handles))
+    args, kwargs = arguments if named else (arguments, {})
+    return function(*args, **kwargs)
+
+
+def write_argument(handle: Any, value: Val) -> None:
+    """Give an argument the contents that a replay computed for it."""
+    from pyflame.views import write
+
+    alias_of(handle)
+    write(handle, value, recording=False)

@@ -1,0 +1,1 @@
+"""Graphs for given shapes: specialised, grouped, matched, costed, before anything is lowered."""

@@ -1,0 +1,232 @@
+"""What a plan's steps are and cost: for ``explain()``, profiles and the memory limit."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import string
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
+
+from pyflame_rt.backends.cpu.lower.lowering import DnnStep, HostStep, KernelStep
+from pyflame_rt.backends.cpu.memory.buffer_views import Place, View
+from pyflame_rt.graph.records import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
+    from pyflame_rt.backends.cpu.lower.lowering import Lowered
+    from pyflame_rt.graph import DType
+
+    Types = Mapping[str, tuple[DType, tuple[int, ...]]]
+    AnyStep = KernelStep | DnnStep | HostStep
+
+__all__ = ["StepFacts", "flops_of", "layout_of", "step_facts", "views_of"]
+
+MEASURED = 32  # runs whose times are kept
+
+
+@dataclass(slots=True)
+class StepFacts:
+    """One step of a plan.
+
+    Attributes:
+        label: operators it does.
+        kind: "llvm", the library's implementation, or "reference".
+        nodes: names of the nodes it does.
+        flops: arithmetic of one execution, an estimate.
+        flops_by_node: the same, node by node.
+        nbytes: bytes read and written, each once.
+        layout: how its result lies in memory, ``ab``, ``acdb`` or ``aBcd16b``.
+        inputs: element type and sizes of what comes in from outside.
+        outputs: the same of what its last node makes.
+        reason: why the reference runs it.
+        kernel: key of the generated kernel that does it, "" where none does.
+        times: nanoseconds of the first run that was measured, then of the latest ones.
+    """
+
+    label: str
+    kind: str
+    nodes: tuple[str, ...]
+    flops: int
+    flops_by_node: dict[str, int]
+    nbytes: int
+    layout: str
+    inputs: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    outputs: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    reason: str = ""
+    kernel: str = ""
+    times: list[int] = field(default_factory=list)
+
+    def measured(self, ns: int) -> None:
+        """The step has run once more, for so long."""
+        if len(self.times) > MEASURED:
+            del self.times[1]
+        self.times.append(ns)
+
+    @property
+    def seconds(self) -> float | None:
+        """Median of the measured runs; the first one, which touches memory and code anew, counts only when alone."""
+        warm = self.times[1:] or self.times
+        return statistics.median(warm) / 1e9 if warm else None
+
+
+def views_of(step: AnyStep) -> list[View]:
+    """What a step reads and writes."""
+    match step:
+        case KernelStep(views=views):
+            return list(views)
+        case DnnStep(args=args):
+            return list(args.values())
+        case HostStep(inputs=inputs, outputs=outputs):
+            return [v for v in (*inputs, *outputs) if v is not None]
+
+
+def step_facts(lowered: Lowered, steps: Sequence[SpecializedNode], types: Types) -> list[StepFacts]:
+    """Facts about every step; ``steps`` and ``types`` are the concrete graph's."""
+    by_name = {step.node.name: step for step in steps}
+    return [_facts(step, [by_name[n] for n in step.nodes if n in by_name], types) for step in lowered.steps]
+
+
+def _facts(step: AnyStep, sources: list[SpecializedNode], types: Types) -> StepFacts:
+    # Moving a value into another layout is no part of the node it is done for.
+    moves = step.label in ("reorder", "copy")
+    flops = {} if moves else {s.node.name: flops_of(s, types) for s in sources}
+    made = {o for s in sources for o in s.node.outputs}
+    read = dict.fromkeys(n for s in sources for n in s.node.inputs if n and n not in made and n in types)
+    last = [o for o in sources[-1].node.outputs if o in types] if sources else []
+    return StepFacts(
+        step.label,
+        _kind(step),
+        step.nodes,
+        sum(flops.values()),
+        flops,
+        _traffic(views_of(step)),
+        layout_of(_result(step)),
+        [_described(types[n]) for n in read],
+        [_described(types[n]) for n in last],
+        step.reason if isinstance(step, HostStep) else "",
+        step.kernel.key if isinstance(step, KernelStep) else "",
+    )
+
+
+def _described(kind: tuple[DType, tuple[int, ...]]) -> tuple[str, tuple[int, ...]]:
+    return kind[0].label, kind[1]
+
+
+def _kind(step: AnyStep) -> str:
+    match step:
+        case KernelStep():
+            return "llvm"
+        case DnnStep(primitive=primitive):
+            return f"onednn {primitive.impl}"
+        case HostStep():
+            return "reference"
+
+
+def _result(step: AnyStep) -> View | None:
+    """The view a step writes last."""
+    if isinstance(step, DnnStep):
+        return step.args.get("dst") or next(iter(step.args.values()), None)
+    written = [v for v in views_of(step) if v.buffer.place is not Place.FLAG]
+    return written[-1] if written else None
+
+
+def _traffic(views: Iterable[View]) -> int:
+    """Bytes of all views, one that is there twice counted once."""
+    seen = {(id(v.buffer), v.offset, v.shape, v.strides): _bytes(v) for v in views}
+    return sum(seen.values())
+
+
+def _bytes(view: View) -> int:
+    if view.desc is not None:
+        return int(view.desc.size)
+    return math.prod(n for n, s in zip(view.shape, view.strides, strict=True) if s) * view.dtype.itemsize
+
+
+def layout_of(view: View | None) -> str:
+    """The order of axes in memory, outermost first, as the library spells it."""
+    if view is None:
+        return ""
+    if view.desc is not None:
+        return view.desc.layout
+    axes = [k for k, n in enumerate(view.shape) if n != 1]
+    order = iter(sorted(axes, key=lambda k: -view.strides[k]))
+    letters = string.ascii_lowercase
+    names = [letters[next(order)] if n != 1 else letters[k % 26] for k, n in enumerate(view.shape)]
+    return "".join(names) or "scalar"
+
+
+# ---------------------------------------------------------------------- arithmetic
+
+
+def flops_of(step: SpecializedNode, types: Types) -> int:
+    """Arithmetic of one node: two for a multiplication with an addition, one for anything else an element needs."""
+    rule = _RULES.get(step.op.name)
+    shapes = [types[n][1] if n in types else () for n in step.node.inputs]
+    out = types[step.node.outputs[0]][1] if step.node.outputs and step.node.outputs[0] in types else ()
+    if rule is None:
+        return 0 if step.op.name in _MOVES else math.prod(out)
+    return rule(shapes, out, step.attributes)
+
+
+_MOVES = frozenset(
+    {
+        "Cast", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity",
+        "OneHot", "Pad", "Reshape", "Resize", "ScatterElements", "ScatterND", "Shape", "Slice", "SpaceToDepth", "Split",
+        "Squeeze", "Tile", "Transpose", "Unsqueeze",
+    }
+)  # fmt: skip
+
+Shapes = list[tuple[int, ...]]
+
+
+def _conv(shapes: Shapes, out: tuple[int, ...], _: Mapping[str, Any]) -> int:
+    return 2 * math.prod(out) * math.prod(shapes[1][1:]) + (math.prod(out) if len(shapes) > 2 else 0)
+
+
+def _deconv(shapes: Shapes, out: tuple[int, ...], _: Mapping[str, Any]) -> int:
+    return 2 * math.prod(shapes[0]) * math.prod(shapes[1][1:]) + (math.prod(out) if len(shapes) > 2 else 0)
+
+
+def _matmul(shapes: Shapes, out: tuple[int, ...], _: Mapping[str, Any]) -> int:
+    return 2 * math.prod(out) * (shapes[0][-1] if shapes[0] else 1)
+
+
+def _gemm(shapes: Shapes, out: tuple[int, ...], attributes: Mapping[str, Any]) -> int:
+    depth = shapes[0][0 if attributes.get("transA") else -1] if shapes[0] else 1
+    return 2 * math.prod(out) * depth + (math.prod(out) if len(shapes) > 2 else 0)
+
+
+def _recurrent(shapes: Shapes, _: tuple[int, ...], __: Mapping[str, Any]) -> int:
+    positions = math.prod(shapes[0][:2])
+    return 2 * positions * (math.prod(shapes[1]) + math.prod(shapes[2]))
+
+
+def _window(shapes: Shapes, out: tuple[int, ...], attributes: Mapping[str, Any]) -> int:
+    return math.prod(out) * math.prod(attributes.get("kernel_shape") or shapes[0][2:])
+
+
+def _attention(shapes: Shapes, out: tuple[int, ...], _: Mapping[str, Any]) -> int:
+    return 4 * math.prod(out) * (shapes[1][-2] if len(shapes) > 1 and len(shapes[1]) > 1 else 1)
+
+
+def _per_input(times: int) -> Any:
+    return lambda shapes, _out, _attributes: times * math.prod(shapes[0])
+
+
+_RULES: dict[str, Any] = {
+    "Conv": _conv,
+    "ConvInteger": _conv,
+    "ConvTranspose": _deconv,
+    "MatMul": _matmul,
+    "MatMulInteger": _matmul,
+    "Gemm": _gemm,
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+    **dict.fromkeys(("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"), _window),
+    "Attention": _attention,
+    **dict.fromkeys(("Softmax", "LogSoftmax"), _per_input(4)),
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"), _per_input(6)),
+    **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"), _per_input(1)),
+}

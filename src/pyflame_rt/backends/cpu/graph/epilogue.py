@@ -1,0 +1,137 @@
+"""What may run inside a product: the elementwise steps that alone read its result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from pyflame_rt.backends.cpu.onednn.attr import Attr
+from pyflame_rt.graph import DType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyflame_rt.backends.cpu.graph.groups import Group
+    from pyflame_rt.backends.cpu.graph.specialize import Concrete, SpecializedNode
+    from pyflame_rt.backends.cpu.onednn.memory import MemDesc
+
+__all__ = ["Epilogue", "find_epilogue"]
+
+
+class Epilogue(NamedTuple):
+    """Post-ops in order, as (kind, alpha, beta); kinds ``add`` and ``mul`` take the next operand."""
+
+    posts: tuple[tuple[str, float, float], ...]
+    operands: tuple[str, ...]
+    names: tuple[str, ...] = ()
+
+    def attr(self, descs: Sequence[MemDesc]) -> Attr:
+        """The library's form; ``descs`` describe the operands."""
+        attr, rest = Attr(), list(descs)
+        for kind, alpha, beta in self.posts:
+            attr = attr.binary(kind, rest.pop(0)) if kind in ("add", "mul", "sub") else attr.eltwise(kind, alpha, beta)
+        return attr
+
+
+def find_epilogue(concrete: Concrete, group: Group, start: str) -> Epilogue | None:
+    """The group as a chain of post-ops on the value ``start``; None when it is something else."""
+    if concrete.dtype(start) is not DType.Float32 or concrete.shape(start) != group.shape:
+        return None
+    posts, operands, names, value = [], [], [], start
+    steps = list(group.steps)
+    inside = {start, *(s.node.outputs[0] for s in steps)}
+    while steps:
+        silu = _silu(steps, value)
+        if silu is not None:
+            posts.append(("swish", 1.0, 0.0))
+            names.append("Swish")
+            value = silu
+            del steps[:2]
+            continue
+        step = steps.pop(0)
+        if value not in step.node.inputs or concrete.dtype(step.node.outputs[0]) is not DType.Float32:
+            return None
+        found = _eltwise(concrete, step) or _binary(concrete, step, value, group.shape)
+        if found is None:
+            return None
+        post, operand = found
+        if inside.intersection(operand):
+            return None  # an earlier value of the chain comes back: no longer a chain
+        posts.append(post)
+        operands += operand
+        names.append(step.op.name)
+        value = step.node.outputs[0]
+    return Epilogue(tuple(posts), tuple(operands), tuple(names)) if len(operands) <= 2 else None
+
+
+def _silu(steps: Sequence[SpecializedNode], value: str) -> str | None:
+    """Sigmoid and the product with its input, as exporters write SiLU."""
+    if len(steps) < 2 or steps[0].op.name != "Sigmoid" or steps[1].op.name != "Mul":
+        return None
+    first, second = steps[0].node, steps[1].node
+    if first.inputs[0] == value and sorted(second.inputs) == sorted([value, first.outputs[0]]):
+        return second.outputs[0]
+    return None
+
+
+_Post = tuple[tuple[str, float, float], list[str]]
+
+
+def _eltwise(concrete: Concrete, step: SpecializedNode) -> _Post | None:
+    a: Mapping[str, Any] = step.attributes
+    match step.op.name:
+        case "Relu":
+            return ("relu", 0.0, 0.0), []
+        case "LeakyRelu":
+            return ("relu", a["alpha"], 0.0), []
+        case "Elu":
+            return ("elu", a["alpha"], 0.0), []
+        case "Sigmoid":
+            return ("logistic", 0.0, 0.0), []
+        case "Tanh":
+            return ("tanh", 0.0, 0.0), []
+        case "HardSwish":
+            return ("hardswish", 1 / 6, 0.5), []
+        case "HardSigmoid":
+            return ("hardsigmoid", a["alpha"], a["beta"]), []
+        case "Swish":
+            return ("swish", a["alpha"], 0.0), []
+        case "Gelu":
+            return ("gelu_tanh" if a["approximate"] == "tanh" else "gelu_erf", 0.0, 0.0), []
+        case "Clip":
+            return _clip(concrete, step)
+        case _:
+            return None
+
+
+def _clip(concrete: Concrete, step: SpecializedNode) -> _Post | None:
+    bounds = [-np.inf, np.inf]
+    for i, name in enumerate(step.node.inputs[1:]):
+        if not name:
+            continue
+        array = concrete.constants.get(name)
+        if array is None:
+            return None
+        bounds[i] = float(array.reshape(-1)[0])
+    return ("clip_v2", float(bounds[0]), float(bounds[1])), []
+
+
+def _binary(concrete: Concrete, step: SpecializedNode, value: str, shape: tuple[int, ...]) -> _Post | None:
+    if step.op.name not in ("Add", "Mul") or len(step.node.inputs) != 2:
+        return None
+    left, right = step.node.inputs
+    other = right if left == value else left
+    if other == value or concrete.dtype(other) is not DType.Float32:
+        return None
+    array = concrete.constants.get(other)
+    if array is not None and array.size == 1:
+        number = float(array.reshape(-1)[0])
+        return (("linear", 1.0, number) if step.op.name == "Add" else ("linear", number, 0.0)), []
+    sizes = concrete.shape(other)
+    padded = (1,) * (len(shape) - len(sizes)) + sizes
+    per_channel = all(n == 1 or (i == 1 and n == shape[1]) for i, n in enumerate(padded))
+    last_axis = all(n == 1 or i == len(shape) - 1 for i, n in enumerate(padded))
+    if padded != shape and not per_channel and not last_axis:
+        return None
+    return (step.op.name.lower(), 0.0, 0.0), [other]

@@ -1,0 +1,169 @@
+"""Operators as scalar expressions of the loop generator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyflame_rt.backends.cpu.ir.kernel_program import Expr, apply, cast, const
+from pyflame_rt.graph import DType, Node, Shape, TensorType
+from pyflame_rt.ops.core.evaluate import bind_attributes
+from pyflame_rt.ops.core.inline import Body, instantiate
+from pyflame_rt.ops.core.registry import Op, get_op
+from pyflame_rt.ops.core.value import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy as np
+
+__all__ = ["expression"]
+
+_UNARY = {
+    "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan", "Atanh": "atanh",
+    "BitwiseNot": "not", "Cosh": "cosh", "Sinh": "sinh", "Tan": "tan",
+    "Abs": "abs", "Ceil": "ceil", "Cos": "cos", "Erf": "erf", "Exp": "exp", "Floor": "floor", "IsNaN": "isnan",
+    "Log": "log", "Neg": "neg", "Not": "not", "Round": "round", "Sigmoid": "sigmoid", "Sign": "sign", "Sin": "sin",
+    "Sqrt": "sqrt", "Tanh": "tanh",
+}  # fmt: skip
+_BINARY = {
+    "BitwiseAnd": "and", "BitwiseOr": "or", "BitwiseXor": "xor",
+    "Add": "add", "And": "and", "Div": "div", "Equal": "eq", "Greater": "gt", "GreaterOrEqual": "ge", "Less": "lt",
+    "LessOrEqual": "le", "Mul": "mul", "Or": "or", "Sub": "sub", "Xor": "xor",
+}  # fmt: skip
+
+
+def expression(op: Op, attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
+    """One element of the operator's output from one element of each input."""
+    given = [a for a in args if a is not None]
+    if op.name in _UNARY:
+        return given[0] if _is_noop(op.name, given[0]) else apply(_UNARY[op.name], given[0])
+    if op.name in _BINARY:
+        return apply(_BINARY[op.name], *given)
+    special = _SPECIAL.get(op.name)
+    if special is not None:
+        return special(attributes, args)
+    return _opened(op, attributes, args)
+
+
+def _is_noop(name: str, value: Expr) -> bool:
+    return name in ("Ceil", "Floor", "Round") and not value.dtype.startswith("float")
+
+
+def _fold(name: str) -> Callable[[Mapping[str, Any], Sequence[Expr | None]], Expr]:
+    def build(_: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
+        result, *rest = [a for a in args if a is not None]
+        for value in rest:
+            result = apply(name, result, value)
+        return result
+
+    return build
+
+
+def _cast(attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
+    (value,) = [a for a in args if a is not None]
+    target = DType.from_onnx(attributes["to"]).label
+    if target == "bool":
+        return value if value.dtype == "bool" else apply("ne", value, 0)
+    return value if value.dtype == target else cast(value, target)
+
+
+def _where(_: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
+    condition, yes, no = args
+    assert condition is not None
+    assert yes is not None
+    assert no is not None
+    return apply("where", condition, yes, no)
+
+
+def _pow(_: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
+    base, power = args
+    assert base is not None
+    assert power is not None
+    if power.op == "const" and isinstance(power.value, (int, float)):
+        small = {2: lambda: apply("mul", base, base), 1: lambda: base, 0.5: lambda: apply("sqrt", base)}
+        simple = small.get(power.value)
+        if simple is not None and (power.value != 0.5 or base.dtype.startswith("float")):
+            return simple()
+        if power.value == 3:
+            return apply("mul", apply("mul", base, base), base)
+    return apply("pow", base, power if power.dtype == base.dtype else cast(power, base.dtype))
+
+
+def _mod(attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
+    left, right = [a for a in args if a is not None]
+    return apply("rem" if attributes.get("fmod") else "mod", left, right)
+
+
+def _softplus(_: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
+    (x,) = [a for a in args if a is not None]
+    # max(x, 0) + log1p(exp(-|x|)) neither overflows nor loses the small end.
+    return apply("add", apply("max", x, 0), apply("log1p", apply("exp", apply("neg", apply("abs", x)))))
+
+
+def _isinf(attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
+    (x,) = [a for a in args if a is not None]
+    result = apply("isinf", x)
+    if not attributes["detect_negative"]:
+        result = apply("and", result, apply("gt", x, 0))
+    if not attributes["detect_positive"]:
+        result = apply("and", result, apply("lt", x, 0))
+    return result
+
+
+def _bit_shift(attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
+    left, right = [a for a in args if a is not None]
+    return apply("shl" if attributes["direction"] == "LEFT" else "shr", left, right)
+
+
+_SPECIAL: dict[str, Callable[[Mapping[str, Any], Sequence[Expr | None]], Expr]] = {
+    "BitShift": _bit_shift,
+    "Cast": _cast,
+    "IsInf": _isinf,
+    "Max": _fold("max"),
+    "Min": _fold("min"),
+    "Mod": _mod,
+    "Pow": _pow,
+    "Softplus": _softplus,
+    "Where": _where,
+}
+
+
+def _opened(op: Op, attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
+    """The expression of a composition: its body, traced on single elements."""
+    body = _scalar_body(op, repr(attributes), tuple(None if a is None else a.dtype for a in args), attributes)
+    values: dict[str, Expr] = {f"x{i}": a for i, a in enumerate(args) if a is not None}
+    for name, tensor in body.constants.items():
+        values[name] = constant_expr(tensor.raw())
+    for node in body.nodes:
+        inner = get_op(node.op_type, node.domain)
+        if inner.name == "Identity":
+            values[node.outputs[0]] = values[node.inputs[0]]
+            continue
+        inputs = [values[n] if n else None for n in node.inputs]
+        values[node.outputs[0]] = expression(inner, bind_attributes(node, inner), inputs)
+    return values["y"]
+
+
+_bodies: dict[tuple[Op, str, tuple[str | None, ...]], Body] = {}
+
+
+def _scalar_body(op: Op, key: str, dtypes: tuple[str | None, ...], attributes: Mapping[str, Any]) -> Body:
+    """The body on single elements of these types, traced once; inputs are x0, x1..., the output y."""
+    found = _bodies.get((op, key, dtypes))
+    if found is None:
+        names = [f"x{i}" if d is not None else "" for i, d in enumerate(dtypes)]
+        kinds = [
+            None if d is None else Value(n, TensorType(DType.of(d), Shape(())))
+            for n, d in zip(names, dtypes, strict=True)
+        ]
+        given = {k: v for k, v in attributes.items() if v is not None}
+        counter = iter(range(1 << 30))
+        node = Node("n", op.name, names, ["y"], given, op.domain)
+        found = instantiate(node, op, kinds, lambda hint: f"{hint}%{next(counter)}")
+        _bodies[op, key, dtypes] = found
+    return found
+
+
+def constant_expr(array: np.ndarray[Any, Any]) -> Expr:
+    """A constant of one element."""
+    return const(array.reshape(-1)[0].item(), DType.of(array.dtype).label)

@@ -1,0 +1,1 @@
+"""LLVM IR: kernels as data, the text builder, vector functions, bounds checks."""

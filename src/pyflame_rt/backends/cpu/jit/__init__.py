@@ -1,0 +1,1 @@
+"""Machine code: IR compiled for this host, loaded, kept on disk."""

@@ -1,0 +1,1 @@
+"""Kernels: what generated machine code computes, one file for each technique."""

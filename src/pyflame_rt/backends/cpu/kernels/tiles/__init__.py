@@ -1,0 +1,1 @@
+"""Register-tiled kernels: products, convolutions as products, Winograd and depthwise convolutions."""

@@ -1,0 +1,201 @@
+"""Products with packed weights, and convolutions as products over pixels.
+
+Weights are packed by panels of columns: panel p holds, for each step of the depth, one row of ``width`` columns (zeros
+beyond the last). The work is divided into items of one panel and one block of rows, by shape alone, so that any number
+of threads gives the same bits.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Literal
+
+from pyflame_rt.backends.cpu.ir.builder import Builder, Lanes, V
+from pyflame_rt.backends.cpu.jit.target import host as this_host
+from pyflame_rt.backends.cpu.kernels.row_loops import SIGNATURE
+from pyflame_rt.backends.cpu.kernels.tiles.control import Loop, add, buffers, floats, least, load_vector, mul
+from pyflame_rt.backends.cpu.kernels.tiles.register_tile import (
+    PLAIN,
+    Finish,
+    Target,
+    Tile,
+    accumulate,
+    accumulate_packed,
+    ask_for,
+    each_tile,
+    finish,
+    row_pointers,
+    rows_together,
+    store_sums,
+)
+from pyflame_rt.graph.records import dataclass
+
+__all__ = ["PIXEL_PARAMS", "ROW_PARAMS", "ProductKernel"]
+
+ROW_PARAMS = ("rows", "columns", "depth", "block", "blocks", "source_stride", "stride")
+PIXEL_PARAMS = (
+    "rows", "columns", "depth", "block", "blocks", "stride", "taps",
+    "width", "height", "step_x", "step_y", "step_image", "group_panels", "group_depth",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ProductKernel:
+    """Result[row, column] = finish(sum of source[row, k] * weights[k, column]).
+
+    bufs: source, packed weights, operands of the finish, result, further results of the finish. params: ROW_PARAMS, or
+    PIXEL_PARAMS for a convolution; then the row strides of "full" operands; then, for a convolution, the offset of each
+    tap.
+    rows: items, that is blocks of rows times panels, panels fastest.
+
+    A row of a convolution is an output pixel, counted over images, lines and columns; each tap adds ``depth`` products
+    from the pixel's address plus the tap's offset. The weights of a pixel kernel are packed by group, panels of one
+    group never hold columns of the next; ``columns`` counts those of one group.
+
+    The source "panels" is packed too, as RowPackKernel does: panels of ``rows_together`` rows, in which neighbours are
+    rows of one step of the depth. It takes ROW_PARAMS, without use for ``source_stride``.
+
+    With ``pairs``, for rows, source and weights hold two 16-bit integers where others hold a float; depth and strides
+    count such pairs. Sums are exact integers of 32 bits, and floats to the finish.
+    """
+
+    source: Literal["rows", "pixels", "panels"]
+    tile: Tile
+    finish: Finish = PLAIN
+    pairs: bool = False
+
+    @property
+    def key(self) -> str:
+        """Equal for kernels of equal structure."""
+        return self._key
+
+    @cached_property
+    def _key(self) -> str:
+        t, f = self.tile, self.finish
+        numbers = "pairs " if self.pairs else ""
+        return f"product {self.source} {numbers}{t.rows}x{t.vectors} {','.join(f.operands)} {f.structure}"
+
+    def emit(self, name: str) -> str:
+        """The module, as text."""
+        b = Builder(this_host())
+        b.begin()
+        _Product(self, b).emit()
+        b.do("ret void")
+        b.end(SIGNATURE.format(name=name))
+        return b.text()
+
+
+class _Product:
+    def __init__(self, kernel: ProductKernel, b: Builder) -> None:
+        self.kernel, self.b, self.tile = kernel, b, kernel.tile
+        self.at = Lanes(b, b.host.lanes(4))
+        self.width = self.tile.vectors * self.at.lanes
+        names = PIXEL_PARAMS if kernel.source == "pixels" else ROW_PARAMS
+        self.panel = rows_together(self.tile)
+        self.p = {name: b.load_i64("%params", k) for k, name in enumerate(names)}
+        cursor = len(names)
+        self.strides = []
+        for reach in kernel.finish.operands:
+            self.strides.append(b.load_i64("%params", cursor) if reach == "full" else "0")
+            cursor += reach == "full"
+        self.taps = b.element("i64", "%params", str(cursor))
+
+    def emit(self) -> None:
+        b, p = self.b, self.p
+        count, more = len(self.kernel.finish.operands), len(self.kernel.finish.more)
+        self.source, self.weights, *rest = buffers(b, 3 + count + more)
+        self.operands, self.result, self.more = rest[:count], rest[count], rest[count + 1 :]
+        self.spill = b.op(f"alloca [{self.tile.rows * self.width} x float], align 64")
+        self.totals = b.op(f"alloca [{self.tile.rows * self.width} x float], align 64")
+        self.panels = b.integer(f"sdiv {add(b, p['columns'], self.width - 1)}, {self.width}")
+        self.deep = p["depth"]
+        if self.kernel.source == "pixels":
+            self.deep = mul(b, p["depth"], p["taps"])
+        with Loop(b, "%begin", "%end") as item:
+            self._item(item)
+
+    def _item(self, item: str) -> None:
+        b, p = self.b, self.p
+        total = p["group_panels"] if self.kernel.source == "pixels" else self.panels
+        block, panel = b.integer(f"sdiv {item}, {total}"), b.integer(f"srem {item}, {total}")
+        weights = floats(b, self.weights, mul(b, panel, mul(b, self.deep, self.width)))
+        source = self.source
+        if self.kernel.source != "pixels":
+            first = left_from = mul(b, panel, self.width)
+        else:
+            group, local = b.integer(f"sdiv {panel}, {self.panels}"), b.integer(f"srem {panel}, {self.panels}")
+            left_from = mul(b, local, self.width)
+            first = add(b, mul(b, group, p["columns"]), left_from)
+            source = floats(b, source, mul(b, group, p["group_depth"]))
+        left = b.integer(f"sub {p['columns']}, {left_from}")
+        low = mul(b, block, p["block"])
+        high = least(b, add(b, low, p["block"]), p["rows"])
+        if self.kernel.source == "panels":
+            # A lesser tile could reach from one panel into the next.
+            with Loop(b, low, high, self.tile.rows) as row:
+                rest = b.integer(f"sub {high}, {row}")
+                self._tile(self.tile.rows, row, rest, source, weights, first, left)
+            return
+        each_tile(
+            b, self.tile, low, high, lambda size, row, rest: self._tile(size, row, rest, source, weights, first, left)
+        )
+
+    def _tile(self, size: int, row: str, rest: str, source: str, weights: str, first: str, left: str) -> None:
+        b, at = self.b, self.at
+        valid = least(b, rest, size)
+        sums = ["zeroinitializer"] * (size * self.tile.vectors)
+        strides = tuple(self.strides)
+        operands = tuple(
+            o if reach == "single" else floats(b, o, first if reach == "column" else add(b, mul(b, row, s), first))
+            for o, reach, s in zip(self.operands, self.kernel.finish.operands, strides, strict=True)
+        )
+        place = add(b, mul(b, row, self.p["stride"]), first)
+        start, *more = (floats(b, base, place) for base in (self.result, *self.more))
+        target = Target(start, self.p["stride"], operands, strides, tuple(more))
+        ask_for(at, self.tile, size, self.kernel.finish, target)
+        if self.kernel.source == "rows":
+            pointers = row_pointers(b, size, valid, source, row, self.p["source_stride"])
+            sums, _ = accumulate(at, self.tile, pointers, weights, self.p["depth"], sums, pairs=self.kernel.pairs)
+        elif self.kernel.source == "panels":
+            which, inside = b.integer(f"udiv {row}, {self.panel}"), b.integer(f"urem {row}, {self.panel}")
+            start = floats(b, source, add(b, mul(b, mul(b, which, self.p["depth"]), self.panel), inside))
+            sums = accumulate_packed(at, self.tile, start, self.panel, weights, self.p["depth"], sums)
+        else:
+            sums = self._taps(self._pixels(size, row, valid, source), weights)
+        if self.kernel.pairs:
+            sums = [b.op(f"sitofp {at.type('i32')} {s} to {at.type('float')}") for s in sums]
+        finish(at, self.tile, size, sums, self.kernel.finish, target, self.spill, valid, left)
+
+    def _pixels(self, size: int, row: str, valid: str, source: str) -> list[str]:
+        """Addresses of the tile's pixels; those beyond the last repeat it."""
+        b, p = self.b, self.p
+        x, line = b.integer(f"urem {row}, {p['width']}"), b.integer(f"udiv {row}, {p['width']}")
+        y, image = b.integer(f"urem {line}, {p['height']}"), b.integer(f"udiv {line}, {p['height']}")
+        pointers = []
+        for r in range(size):
+            offset = add(b, mul(b, x, p["step_x"]), mul(b, y, p["step_y"]))
+            pointers.append(floats(b, source, add(b, offset, mul(b, image, p["step_image"]))))
+            if r + 1 == size:
+                break
+            moves = b.op(f"zext i1 {b.op(f'icmp slt i64 {r + 1}, {valid}')} to i64")
+            x = add(b, x, moves)
+            wraps = b.op(f"icmp eq i64 {x}, {p['width']}")
+            x = b.op(f"select i1 {wraps}, i64 0, i64 {x}")
+            y = add(b, y, b.op(f"zext i1 {wraps} to i64"))
+            wraps = b.op(f"icmp eq i64 {y}, {p['height']}")
+            y = b.op(f"select i1 {wraps}, i64 0, i64 {y}")
+            image = add(b, image, b.op(f"zext i1 {wraps} to i64"))
+        return pointers
+
+    def _taps(self, pointers: list[str], weights: str) -> list[str]:
+        """Sums of each tap, added up in memory: the error of one sum over all would be several times as large."""
+        b, at = self.b, self.at
+        count = len(pointers) * self.tile.vectors
+        loop = Loop(b, "0", self.p["taps"], 1, [("ptr", weights)])
+        tap, (panel,) = loop.open()
+        offset = b.op(f"load i64, ptr {b.element('i64', self.taps, tap)}")
+        moved = [floats(b, pointer, offset) for pointer in pointers]
+        values, panel = accumulate(at, self.tile, moved, panel, self.p["depth"], ["zeroinitializer"] * count)
+        store_sums(at, [V(at, "float", v) for v in values], self.totals, b.op(f"icmp sgt i64 {tap}, 0"))
+        loop.close([panel])
+        return [load_vector(at, floats(b, self.totals, k * at.lanes)).name for k in range(count)]

@@ -1,1 +1,0 @@
-"""Kernels written as data, emitted as vector LLVM IR and compiled for the host."""

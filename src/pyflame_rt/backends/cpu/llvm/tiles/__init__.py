@@ -1,1 +1,0 @@
-"""Register-tiled kernels: products, convolutions as products, Winograd convolutions, depthwise convolutions."""

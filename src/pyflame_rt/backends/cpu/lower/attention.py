@@ -1,0 +1,95 @@
+"""Attention as one kernel, with its keys packed first where there are many queries."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyflame_rt.backends.cpu.kernels.attention import AttentionKernel, KeyPackKernel, panel_width
+from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative
+from pyflame_rt.backends.cpu.memory.buffer_views import View, contiguous_strides
+from pyflame_rt.graph import DType
+
+if TYPE_CHECKING:
+    from pyflame_rt.backends.cpu.graph.find_attention import Attention
+
+__all__ = ["lower_attention"]
+
+ROWS = 4  # queries a kernel takes at once; more would not leave registers for the sums
+GRAIN = 100_000  # multiplications worth waking a thread for
+
+
+def lower_attention(low: Lowering, found: Attention) -> None:
+    """Lower what was found.
+
+    Raises:
+        NotNative: a layout or a size the kernel does not take.
+    """
+    q, k, v = (low.strided(name) for name in (found.q, found.k, found.v))
+    if found.k_turned:
+        lead = len(k.shape) - 2
+        k = k.permuted([*range(lead), lead + 1, lead])
+    q, k, v = (_four(_rows(low, view)) for view in (q, k, v))
+    batch, heads, queries, depth = q.shape
+    keys, width = v.shape[2:]
+    if width > AttentionKernel.MAX_WIDTH:
+        raise NotNative(f"values of {width} numbers")
+    mask = _mask(low, found, (batch, heads, queries, keys))
+    single = queries == 1
+    rows = 1 if single else ROWS
+    blocks = -(-queries // rows)
+    source, k_strides = (k, k.strides[:3]) if single else _packed(low, k)
+    out = _result(low, found, (batch, heads, queries, width))
+    scale = struct.unpack("<q", struct.pack("<d", found.scale))[0]
+    params = [heads, queries, keys, depth, width, found.repeat, scale, blocks]
+    params += [*q.strides[:3], *k_strides, *v.strides[:3], *(mask.strides[:3] if mask is not None else (0, 0, 0))]
+    params += out.strides[:3]
+    kernel = AttentionKernel(rows, mask is not None)
+    grain = GRAIN // (rows * keys * (depth + width))
+    views = [q, source, v, q if mask is None else mask, out]
+    low.kernel("Attention", kernel, views, params, batch * heads * blocks, grain)
+    shape = low.concrete.shape(found.out)
+    low.places[found.out] = out if len(shape) == 4 else replace(out, shape=shape, strides=out.strides[1:])
+
+
+def _rows(low: Lowering, view: View) -> View:
+    """The view, its last axis contiguous."""
+    return view if view.strides[-1] == 1 or view.shape[-1] == 1 else low.copied(view)
+
+
+def _four(view: View) -> View:
+    if len(view.shape) == 4:
+        return view
+    return replace(view, shape=(1, *view.shape), strides=(0, *view.strides))
+
+
+def _mask(low: Lowering, found: Attention, shape: tuple[int, ...]) -> View | None:
+    if not found.mask:
+        return None
+    view = low.strided(found.mask)
+    if view.shape[-1:] != shape[-1:]:
+        raise NotNative("a mask that is the same for all keys")
+    return _rows(low, view).broadcast(shape)
+
+
+def _packed(low: Lowering, k: View) -> tuple[View, tuple[int, ...]]:
+    """Keys by panels, and the strides of batches, heads and panels."""
+    batch, heads, keys, depth = k.shape
+    size = panel_width()
+    panels = -(-keys // size)
+    out = low.new((batch, heads, panels, depth, size), DType.Float32)
+    params = [heads, keys, depth, *k.strides[:3]]
+    low.kernel("pack keys", KeyPackKernel(), [k, out], params, batch * heads * panels, GRAIN // (depth * size))
+    return out, out.strides[:3]
+
+
+def _result(low: Lowering, found: Attention, shape: tuple[int, ...]) -> View:
+    """Heads side by side where the next step turns them so anyway."""
+    out = low.new(shape, DType.Float32)
+    reader = low.reader.get(found.out)
+    if reader is None or reader.steps[0].op.name != "Transpose":
+        return out
+    batch, heads, queries, width = shape
+    b, q, h, w = contiguous_strides((batch, queries, heads, width))
+    return replace(out, strides=(b, h, q, w))

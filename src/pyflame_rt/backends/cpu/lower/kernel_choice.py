@@ -1,0 +1,122 @@
+"""Which kernel takes which case: a rule of thumb, or what was measured on this machine."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import field
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyflame_rt.backends.cpu.run.tuned_choices import measured_ways
+from pyflame_rt.graph.records import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+
+__all__ = ["Case", "Choices", "choices_key", "choosing", "current_choices", "measuring"]
+
+
+@dataclass(slots=True)
+class Case:
+    """A product or convolution that several kernels can do.
+
+    Attributes:
+        ways: their names, the one that is best as a rule first.
+        way: the one taken.
+        nodes: names of the nodes it was met at.
+    """
+
+    ways: tuple[str, ...]
+    way: str
+    nodes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Choices:
+    """Picks kernels while a graph is lowered, and notes what there was to pick from.
+
+    Attributes:
+        measured: case -> way, from earlier measurements.
+        prefer: the way to take wherever it is possible, for measurements.
+        strict: leave out ways that compute something else than the sum as it is written.
+        fast: ways whose outputs depend on more than they read may be taken, unless ``strict``.
+        cases: what was met.
+
+    Example:
+        >>> choices = Choices({"Conv 5x5": "library"}, fast=True)
+        >>> [choices.pick(case, ("winograd4", "library"), "node") for case in ("Conv 3x3", "Conv 5x5")]
+        ['winograd4', 'winograd4']
+        >>> Choices().pick("Conv 3x3", ("winograd4", "library"), "node")
+        'library'
+    """
+
+    measured: Mapping[str, str] = field(default_factory=dict)
+    prefer: str = ""
+    strict: bool = False
+    fast: bool = False
+    cases: dict[str, Case] = field(default_factory=dict)
+
+    def pick(self, key: str, ways: Sequence[str], node: str) -> str:
+        """The way a case is done; ``key`` is equal for cases of equal shapes."""
+        usable = self.usable(ways)
+        if len(usable) == len(ways) and any(map(_mixes, ways)):
+            key = f"{key} fast"  # measured among other ways
+        wanted = self.prefer or self.measured.get(key, "")
+        case = self.cases.setdefault(key, Case(usable, wanted if wanted in usable else usable[0]))
+        case.nodes.append(node)
+        return case.way
+
+    def usable(self, ways: Sequence[str]) -> tuple[str, ...]:
+        """Those of some ways that may be taken."""
+        mixed = self.fast and not self.strict
+        return tuple(way for way in ways if mixed or not _mixes(way))
+
+
+def _mixes(way: str) -> bool:
+    """Whether an output of a way depends on more than the pixels its window covers."""
+    return way.startswith("winograd")
+
+
+class _Settings(NamedTuple):
+    strict: bool = False
+    fast: bool = False
+    prefer: str = ""
+    use_measured: bool = True
+
+
+_USUAL = _Settings()
+_settings: ContextVar[_Settings] = ContextVar("choices", default=_USUAL)
+
+
+@contextmanager
+def choosing(*, strict: bool = False, fast: bool = False, prefer: str = "") -> Generator[None]:
+    """Graphs lowered inside choose so: see :class:`Choices`."""
+    token = _settings.set(_Settings(strict, fast, prefer))
+    try:
+        yield
+    finally:
+        _settings.reset(token)
+
+
+@contextmanager
+def measuring(prefer: str) -> Generator[None]:
+    """Graphs lowered inside take one way wherever they can, and by the rule elsewhere, whatever was measured."""
+    token = _settings.set(_settings.get()._replace(prefer=prefer, use_measured=False))
+    try:
+        yield
+    finally:
+        _settings.reset(token)
+
+
+def current_choices(threads: int) -> Choices:
+    """The choices for a graph that is lowered now, for so many threads."""
+    strict, fast, prefer, use_measured = _settings.get()
+    return Choices(measured_ways(threads) if use_measured else {}, prefer, strict, fast)
+
+
+def choices_key(threads: int) -> str | None:
+    """A text equal where graphs are lowered with equal choices; None while ways are measured."""
+    strict, fast, prefer, use_measured = _settings.get()
+    if prefer or not use_measured:
+        return None
+    return f"{strict} {fast} {sorted(measured_ways(threads).items())}"

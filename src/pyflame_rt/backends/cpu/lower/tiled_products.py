@@ -1,0 +1,271 @@
+"""Products with constant weights by generated register-tiled kernels, and what tiled kernels share."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyflame_rt.backends.cpu.graph.traced_sizes import least, most
+from pyflame_rt.backends.cpu.ir.kernel_program import (
+    Expr,
+    Map,
+    RowKernel,
+    Store,
+    apply,
+    cast,
+    load,
+    ordered,
+    shared,
+    walk,
+)
+from pyflame_rt.backends.cpu.jit.target import host
+from pyflame_rt.backends.cpu.kernels.tiles.products import ProductKernel
+from pyflame_rt.backends.cpu.kernels.tiles.register_tile import Finish, Reach, Tile, multiplies_pairs, tile_for
+from pyflame_rt.backends.cpu.lower.loop_nests import external_names, group_values
+from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative
+from pyflame_rt.backends.cpu.lower.row_loops import nest_of
+from pyflame_rt.backends.cpu.memory.buffer_views import View
+from pyflame_rt.backends.cpu.memory.packed_weights import pair_panels, panels
+from pyflame_rt.graph import DType
+from pyflame_rt.graph.records import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame_rt.backends.cpu.graph.groups import Group
+    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
+
+__all__ = [
+    "GRAIN",
+    "MAX_DEPTH",
+    "PIECES",
+    "Ending",
+    "apart_of",
+    "as_rows",
+    "block_of",
+    "dense",
+    "ending_of",
+    "label_of",
+    "packed_step",
+    "product_step",
+    "reach_of",
+    "row_operand",
+]
+
+# Multiplications a thread must have to be worth waking, some five microseconds.
+GRAIN = 300_000
+# Floats of a block of rows: half of a second-level cache of 512 KB.
+BLOCK_FLOATS = 65_536
+SHORT = 256  # rows that are one block
+MAX_DEPTH = 16_384
+MANY_ITEMS = 1024
+PIECES = 32  # of a product a thread may have: the fewer, the longer one waits for another that was delayed
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What follows a product: the values it reads and the expression; load(0) is the product."""
+
+    names: tuple[str, ...]
+    finish: Finish
+
+
+def label_of(step: SpecializedNode, group: Group | None) -> str:
+    """Names of the operators a step does."""
+    names = [step.op.name, *(s.op.name for s in (group.steps if group is not None else ()))]
+    return "+".join(names)
+
+
+def ending_of(
+    low: Lowering, step: SpecializedNode, group: Group | None, bias: str, axis: int, *, single: bool = False
+) -> Ending:
+    """The bias and the loop as one expression; ``axis`` is the one along which weights make columns.
+
+    Where the kernel takes them, operands may be ``single`` numbers.
+    """
+    product = step.node.outputs[0]
+    shape = low.concrete.shape(product)
+    names, reaches = [], []
+    value: Expr = load(0, "float32")
+    more: list[Expr] = []
+    if bias:
+        names.append(bias)
+        reaches.append("column")
+        value = apply("add", value, load(1, "float32"))
+    if group is not None:
+        if group.shape != shape or low.concrete.dtype(group.steps[-1].node.outputs[0]) is not DType.Float32:
+            raise NotNative("the loop widens the product or changes its type")
+        loads = {product: value}
+        for name in external_names(low, group):
+            if name == product:
+                continue
+            names.append(name)
+            reaches.append(reach_of(low, name, shape, axis, single=single))
+            loads[name] = load(len(names), "float32")
+        values = group_values(low, group, loads)
+        value, *more = (values[name] for name in (group.steps[-1].node.outputs[0], *group.extra))
+        if any(node.dtype not in ("float32", "bool") for node in walk([value, *more])):
+            raise NotNative("the loop computes in another type than float32")
+    if more:
+        value, *more = ordered(shared(Expr("several", "float32", (value, *more)))).args
+        return Ending(tuple(names), Finish(value, tuple(reaches), tuple(more)))
+    finish = Finish(ordered(value) if names or group is not None else None, tuple(reaches))
+    return Ending(tuple(names), finish)
+
+
+def reach_of(low: Lowering, name: str, shape: tuple[int, ...], axis: int, *, single: bool = False) -> Reach:
+    """How an operand of the loop goes with a result of that shape."""
+    if low.concrete.dtype(name) is not DType.Float32:
+        raise NotNative("an operand of another type than float32")
+    sizes = low.concrete.shape(name)
+    padded = (1,) * (len(shape) - len(sizes)) + sizes
+    if padded == shape:
+        return "full"
+    if all(n == 1 or i == axis for i, n in enumerate(padded)) and padded[axis] == shape[axis]:
+        return "column"
+    if single and all(n == 1 for n in padded):
+        return "single"
+    raise NotNative("an operand that broadcasts in another way than one number for each column")
+
+
+# ---------------------------------------------------------------------- dense layers
+
+
+def dense(low: Lowering, step: SpecializedNode, group: Group | None = None) -> View:
+    """Lower a product, with the loop that alone reads it; NotNative where the library does better."""
+    source, name, *rest = step.node.inputs
+    weights = low.constant_of(name)
+    if weights is None:
+        from pyflame_rt.backends.cpu.lower.gemm import moving
+
+        return moving(low, step, group)
+    if weights.ndim != 2 or weights.dtype != np.float32 or not weights.size:
+        raise NotNative("weights that are not a matrix of float32")
+    shape = low.concrete.shape(step.node.outputs[0])
+    if low.concrete.dtype(source) is not DType.Float32 or len(low.concrete.shape(source)) < 2:
+        raise NotNative("not rows of float32")
+    transposed = False
+    if step.op.name == "Gemm":
+        a = step.attributes
+        if a["transA"] or a["alpha"] != 1.0 or a["beta"] != 1.0:
+            raise NotNative("a scaled product, or one with its first operand turned")
+        transposed = bool(a["transB"])
+    matrix = weights.T if transposed else weights
+    depth, width = matrix.shape
+    rows = math.prod(shape[:-1])
+    if rows < 2 or depth > MAX_DEPTH:
+        raise NotNative("too few rows or too long ones")
+    bias = rest[0] if rest else ""
+    if bias and reach_of(low, bias, shape, len(shape) - 1) != "column":
+        raise NotNative("a bias that differs from row to row")
+    label = label_of(step, group)
+    case = f"{label} {rows}x{depth}x{width}"
+    if low.choices.pick(case, ("tiles", "library"), step.node.name) == "library":
+        raise NotNative("the library was measured to be faster")
+    ending = ending_of(low, step, group, bias, len(shape) - 1, single=True)
+    x = as_rows(low, low.strided(source), rows, depth)
+    operands = [
+        row_operand(low, n, r, (rows, width)) for n, r in zip(ending.names, ending.finish.operands, strict=True)
+    ]
+    out = low.new((rows, width), DType.Float32)
+    whole = step.node.outputs[0] in low.concrete.exact
+    product_step(low, label, x, matrix, operands, ending.finish, out, whole=whole)
+    return out.reshaped(shape) or out
+
+
+def as_rows(low: Lowering, view: View, rows: int, depth: int) -> View:
+    """A value as rows with elements next to each other."""
+    flat = view.reshaped((rows, depth))
+    if flat is None or (flat.strides[1] != 1 and depth != 1):
+        flat = low.copied(view).reshaped((rows, depth))
+        assert flat is not None
+    return flat
+
+
+def row_operand(low: Lowering, name: str, reach: Reach, shape: tuple[int, int]) -> View:
+    """An operand of the finish, as rows."""
+    view = low.strided(name)
+    if reach == "full":
+        return as_rows(low, view, *shape)
+    return as_rows(low, view, 1, 1 if reach == "single" else shape[1])
+
+
+def product_step(
+    low: Lowering,
+    label: str,
+    x: View,
+    matrix: np.ndarray[Any, Any],
+    operands: list[View],
+    finish: Finish,
+    out: View,
+    *,
+    whole: bool = False,
+) -> None:
+    """The step that multiplies rows by packed weights; ``whole``: both are 8-bit integers less a zero point."""
+    columns = tile_for(host(), out.shape[1]).vectors * host().lanes(4)
+    if whole and matrix.shape[0] % 2 == 0 and multiplies_pairs(host()):
+        packed = low.constant(pair_panels(matrix, columns))
+        packed_step(low, label, _as_pairs(low, x), packed, operands, finish, out, pairs=True)
+        return
+    packed_step(low, label, x, low.constant(panels(matrix, columns)), operands, finish, out)
+
+
+def _as_pairs(low: Lowering, x: View) -> View:
+    """Rows of whole numbers as pairs of 16-bit integers, each in the place of a float."""
+    rows, depth = x.shape
+    short = low.new((rows, depth), DType.Int16)
+    nest = nest_of([x, short], x.shape)
+    assert nest is not None
+    operands = [nest.operand(i, v.dtype.label) for i, v in enumerate((x, short))]
+    stage = Map((Store(1, cast(load(0, "float32"), "int16")),))
+    low.row_kernel("to pairs", RowKernel(len(nest.outer), (operands[0],), (operands[1],), (stage,)), nest, [x, short])
+    return View(short.buffer, DType.Float32, (rows, depth // 2), (depth // 2, 1))
+
+
+def packed_step(
+    low: Lowering,
+    label: str,
+    x: View,
+    packed: View,
+    operands: list[View],
+    finish: Finish,
+    out: View,
+    block: int = 0,
+    *,
+    pairs: bool = False,
+    more: Sequence[View] = (),
+) -> None:
+    """The step that multiplies rows by a matrix in panels; ``block`` rows share a panel, or as many as is usual.
+
+    ``more`` results of the finish lie as ``out``. Rows may be in panels too, by the depth and number of columns of a
+    tile: then ``x`` has three axes.
+    """
+    depth, (rows, width) = x.shape[1], out.shape
+    tile = tile_for(host(), width)
+    columns = tile.vectors * host().lanes(4)
+    block = block or block_of(rows, depth, tile)
+    blocks, count = -(-rows // block), -(-width // columns)
+    params = [rows, width, depth, block, blocks, x.strides[0], out.strides[0]]
+    params += [o.strides[0] for o, r in zip(operands, finish.operands, strict=True) if r == "full"]
+    grain = GRAIN // most(least(block, rows) * depth * columns, 1)
+    kernel = ProductKernel("rows" if len(x.shape) == 2 else "panels", tile, finish, pairs)
+    low.kernel(label, kernel, [x, packed, *operands, out, *more], params, blocks * count, grain, PIECES)
+
+
+def apart_of(low: Lowering, items: int) -> int:
+    """How many items calls under way at the same time begin apart at least.
+
+    The driver makes one call for each thread, and moves where calls begin down to multiples of 64 when items are many.
+    """
+    return max(1, items // low.threads - (64 if items >= MANY_ITEMS else 0))
+
+
+def block_of(rows: int, depth: int, tile: Tile) -> int:
+    """Rows that share a panel while it is in the cache: weights come from memory once for each block."""
+    if rows <= SHORT:
+        return -(-rows // tile.rows) * tile.rows
+    step = 2 * tile.rows
+    wanted = least(max(8, BLOCK_FLOATS // (depth * step)) * step, -(-rows // step) * step)
+    return -(-rows // (-(-rows // wanted) * step)) * step

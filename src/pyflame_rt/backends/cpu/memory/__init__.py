@@ -1,0 +1,1 @@
+"""Memory: arenas, offsets, packed weights, outputs, limits."""

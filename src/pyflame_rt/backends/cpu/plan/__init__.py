@@ -1,1 +1,0 @@
-"""From a graph to native steps: concrete shapes, groups, lowering, memory, arenas."""

@@ -1,0 +1,1 @@
+"""Runs: plans for input shapes, found, kept, executed and cancelled."""

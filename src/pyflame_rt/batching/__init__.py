@@ -1,0 +1,16 @@
+"""Requests of many callers as runs of many rows."""
+
+from pyflame_rt.batching.batcher import DynamicBatcher, PriorityBatcher
+from pyflame_rt.batching.config import BatchConfig
+from pyflame_rt.batching.requests import BatchFuture, InferenceRequest, InferenceResponse
+from pyflame_rt.batching.stats import BatchStats
+
+__all__ = [
+    "BatchConfig",
+    "BatchFuture",
+    "BatchStats",
+    "DynamicBatcher",
+    "InferenceRequest",
+    "InferenceResponse",
+    "PriorityBatcher",
+]

@@ -1,0 +1,140 @@
+"""Requests on their way through a batcher, and their answers."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
+
+from pyflame_rt.futures import RequestFuture
+from pyflame_rt.graph.records import dataclass
+from pyflame_rt.responses import Response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+
+    import numpy as np
+
+    from pyflame_rt.batching.layout import Rows
+
+__all__ = ["BatchFuture", "InferenceRequest", "InferenceResponse", "Ticket"]
+
+
+@dataclass(slots=True)
+class InferenceRequest:
+    """What to run.
+
+    Attributes:
+        inputs: a value for each input, with or without a batch axis.
+        output_names: which outputs to answer with; None for all.
+        timeout_ms: time it may take altogether; None for that of the batcher's settings.
+        caller: who asks; callers get equal shares. None for the calling thread.
+
+    Example:
+        >>> request = InferenceRequest()
+        >>> request.inputs["x"] = [1.0]
+        >>> request
+        InferenceRequest(inputs={'x': [1.0]}, output_names=None, timeout_ms=None, caller=None)
+    """
+
+    inputs: dict[str, Any] = field(default_factory=dict)
+    output_names: Sequence[str] | None = None
+    timeout_ms: float | None = None
+    caller: Hashable = None
+
+
+class InferenceResponse(Response):
+    """What became of a request.
+
+    Attributes:
+        queue_time_us: how long it waited before its first run, in microseconds.
+        batch_size: rows in the run that gave its last rows.
+
+    Example:
+        >>> InferenceResponse(1, {"y": 2}, latency_us=5.0, queue_time_us=1.0, batch_size=8).outputs
+        {'y': 2}
+    """
+
+    def __init__(
+        self,
+        request_id: int,
+        outputs: Mapping[str, Any] | None = None,
+        *,
+        error: BaseException | None = None,
+        latency_us: float = 0.0,
+        queue_time_us: float = 0.0,
+        batch_size: int = 0,
+    ) -> None:
+        super().__init__(request_id, outputs, error=error, latency_us=latency_us)
+        self.queue_time_us = queue_time_us
+        self.batch_size = batch_size
+
+
+BatchFuture = RequestFuture[InferenceResponse]
+
+
+class Ticket:
+    """A request inside a batcher. Whoever claims it first, and nobody else, answers it.
+
+    Args:
+        number: its id.
+        rows: its inputs.
+        names: outputs to answer with.
+        caller: who asked.
+        priority: higher is sooner.
+        deadline: by ``time.perf_counter``; None for none.
+    """
+
+    __slots__ = (
+        *("__weakref__", "_open", "batch_size", "begun", "caller", "deadline", "future", "names", "number", "parts"),
+        *("priority", "rows", "submitted", "waiting"),
+    )
+
+    def __init__(
+        self,
+        number: int,
+        rows: Rows,
+        names: Sequence[str],
+        caller: Hashable,
+        priority: int,
+        deadline: float | None,
+        withdraw: Callable[[Ticket], bool],
+    ) -> None:
+        self.number = number
+        self.rows = rows
+        self.names = names
+        self.caller = caller
+        self.priority = priority
+        self.deadline = deadline
+        self.submitted = time.perf_counter()
+        self.begun = 0.0
+        self.batch_size = 0
+        self.waiting = rows.count  # rows that were not taken for a run yet
+        self.parts: dict[int, dict[str, np.ndarray[Any, Any]]] = {}  # outputs, by the first row
+        self._open = [self]
+        self.future: BatchFuture = RequestFuture(number, lambda: withdraw(self))
+
+    @property
+    def done(self) -> bool:
+        """Whether it was answered, or soon will be by whoever claimed it."""
+        return not self._open
+
+    def claim(self) -> bool:
+        """Take the right to answer; True for one caller only."""
+        try:
+            self._open.pop()
+        except IndexError:
+            return False
+        return True
+
+    def response(self, outputs: Mapping[str, Any] | None, error: BaseException | None = None) -> InferenceResponse:
+        """The answer as of now."""
+        now = time.perf_counter()
+        return InferenceResponse(
+            self.number,
+            outputs,
+            error=error,
+            latency_us=(now - self.submitted) * 1e6,
+            queue_time_us=((self.begun or now) - self.submitted) * 1e6,
+            batch_size=self.batch_size,
+        )

@@ -1,0 +1,77 @@
+"""Arrays that lie in files: a document names their place, not their bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyflame_rt.cache.encoding import DecodeError, Kinded
+from pyflame_rt.cache.sources import contents_of
+from pyflame_rt.cache.store import current_store, place_in_store
+from pyflame_rt.graph.dtype import DType
+from pyflame_rt.graph.errors import DTypeMismatchError, PyFlameRTError
+from pyflame_rt.graph.pages import FileIdentity, file_of, verified
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyflame_rt.cache.store import Store
+
+__all__ = ["LAZY_MAKERS", "MAKERS", "place_of"]
+
+# Smaller arrays are written where they are used.
+MIN_MAPPED = 256
+
+
+def place_of(array: np.ndarray[Any, Any], store: Store) -> Kinded | None:
+    """What stands for an array that lies in a model's file or in an entry of the store; None for others."""
+    found = file_of(array) if array.nbytes >= MIN_MAPPED else None
+    if found is None:
+        return None
+    try:
+        form = (DType.of(array.dtype).label, list(array.shape), list(array.strides))
+    except DTypeMismatchError:
+        return None
+    entry = place_in_store(array, store)
+    if entry is not None:
+        return Kinded("entry", (*entry, *form))
+    path, identity, offset = found
+    return Kinded("file", (path, list(identity), offset, *form))
+
+
+def _in_entry(place: str, offset: int, label: str, shape: list[int], strides: list[int]) -> np.ndarray[Any, Any]:
+    contents = current_store().open_place(place)
+    if contents is None:
+        raise DecodeError(f"the entry {place} is gone")
+    return _view(contents, offset, label, shape, strides)
+
+
+def _in_file(
+    path: str, identity: list[int], offset: int, label: str, shape: list[int], strides: list[int]
+) -> np.ndarray[Any, Any]:
+    """The array as it lies in memory or in our copy of the file, where it is not verified."""
+    try:
+        contents = contents_of(path, FileIdentity(*identity))
+    except (OSError, ValueError, PyFlameRTError) as error:
+        raise DecodeError(f"{path}: {error}") from error
+    if contents is None:
+        raise DecodeError(f"{path} has changed")
+    return _view(contents, offset, label, shape, strides)
+
+
+def _in_file_verified(*place: Any) -> np.ndarray[Any, Any]:
+    try:
+        return verified(_in_file(*place))
+    except PyFlameRTError as error:
+        raise DecodeError(str(error)) from error
+
+
+def _view(memory: Any, offset: int, label: str, shape: list[int], strides: list[int]) -> np.ndarray[Any, Any]:
+    return np.ndarray(tuple(shape), _TYPES[label], memory, offset, tuple(strides))
+
+
+_TYPES = {dtype.label: dtype.numpy for dtype in DType if dtype is not DType.String}
+MAKERS: dict[str, Callable[..., Any]] = {"entry": _in_entry, "file": _in_file_verified}
+# Arrays in model files are not verified: whoever uses one does so.
+LAZY_MAKERS: dict[str, Callable[..., Any]] = MAKERS | {"file": _in_file}

@@ -1,0 +1,261 @@
+"""Continuous batching: sequences join and leave between steps, and every step runs all of them at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyflame_rt.generate.decoder import Decoder
+from pyflame_rt.generate.sampling import Sampler, SamplingParams, Token
+from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.records import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from collections.abc import Sequence as Tokens
+
+    from pyflame_rt.session import InferenceSession
+
+__all__ = ["Completion", "Generator", "Sequence"]
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What was generated.
+
+    Attributes:
+        prompt: the tokens it began with.
+        tokens: those that were added, without what ended it.
+        text: of these, where there is a tokenizer.
+        finish_reason: "stop" (a token or a sequence that ends it), "length", or "cancelled".
+        logprobs: of each token, when asked for.
+    """
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    text: str
+    finish_reason: str
+    logprobs: tuple[Token, ...] = ()
+
+
+class Sequence:
+    """A prompt that is being continued.
+
+    Attributes:
+        number: its id.
+        tokens: what was added so far, without what ended it.
+        finish_reason: "" as long as it goes on.
+    """
+
+    def __init__(self, prompt: Tokens[int], params: SamplingParams, tokenizer: Any) -> None:
+        self.number = next(_numbers)
+        self.prompt = tuple(int(token) for token in prompt)
+        self.params = params.checked()
+        self.tokens: list[int] = []
+        self.finish_reason = ""
+        self.text = ""
+        self._chosen: list[Token] = []
+        self._sampler = Sampler(params, self.prompt)
+        self._tokenizer = tokenizer
+        self._ends = params.ends()
+        if any(isinstance(stop, str) for stop in params.stop) and tokenizer is None:
+            raise InputError("a text to stop at needs a tokenizer: give stop as lists of tokens")
+        if not self.prompt:
+            raise InputError("a prompt needs at least one token")
+
+    def cancel(self) -> None:
+        """End it before the next step."""
+        self.finish_reason = self.finish_reason or "cancelled"
+
+    def completion(self) -> Completion:
+        """What was generated so far."""
+        kept = tuple(self._chosen[: len(self.tokens)]) if self.params.logprobs is not None else ()
+        return Completion(self.prompt, tuple(self.tokens), self.text, self.finish_reason, kept)
+
+    def take(self, scores: np.ndarray[Any, Any]) -> Token | None:
+        """Choose the next token; None when the sequence ends without it."""
+        token = self._sampler.choose(scores)
+        if token.id in self._ends:
+            self.finish_reason = "stop"
+            return None
+        self.tokens.append(token.id)
+        self._chosen.append(token)
+        before, self.text = self.text, self._decoded()
+        if self._stopped():
+            self.finish_reason = "stop"
+            return None
+        if len(self.tokens) >= self.params.max_new_tokens:
+            self.finish_reason = "length"
+        return Token(token.id, self.text[len(before) :], token.logprob, token.top_logprobs)
+
+    def _decoded(self) -> str:
+        return "" if self._tokenizer is None else str(self._tokenizer.decode(self.tokens))
+
+    def _stopped(self) -> bool:
+        """Whether the end is one to stop at, which is then cut off."""
+        for stop in self.params.stop:
+            if isinstance(stop, str):
+                at = self.text.find(stop)
+                if at >= 0:
+                    self.text = self.text[:at]
+                    return True
+            elif self.tokens[-len(stop) :] == list(stop):
+                del self.tokens[-len(stop) :]
+                self.text = self._decoded()
+                return True
+        return False
+
+
+class Generator:
+    """Continues many sequences at a time.
+
+    :meth:`stream` and :meth:`generate` are the simple ways; :meth:`add` and :meth:`step` are for programs that have
+    their own loop, such as servers. Sequences join between steps. Each step runs all that are under way as one; rows
+    are padded to a few sizes and the past to whole pages, so that the session meets few shapes. Prompts are read in
+    pieces of ``prefill_chunk`` tokens, one in each step, so that long ones do not hold others up. For one thread.
+
+    Args:
+        session: a decoder (see :class:`Decoder`).
+        tokenizer: has ``encode(text)`` and ``decode(tokens)``, for prompts that are text; may be None.
+        max_batch_size: sequences that run together; others wait.
+        page: tokens by which the room for keys and values grows.
+        prefill_chunk: tokens of a prompt that are read at once.
+        state_map: pairs of output and input, where they are not found by name.
+    """
+
+    def __init__(
+        self,
+        session: InferenceSession,
+        tokenizer: Any = None,
+        *,
+        max_batch_size: int = 8,
+        page: int = 64,
+        prefill_chunk: int = 256,
+        state_map: Mapping[str, str] | None = None,
+    ) -> None:
+        if min(max_batch_size, page, prefill_chunk) < 1:
+            raise InputError("max_batch_size, page and prefill_chunk must be at least 1")
+        self.decoder = Decoder(session, state_map)
+        self.tokenizer = tokenizer
+        self.max_batch_size = max_batch_size
+        self.prefill_chunk = prefill_chunk
+        self._cache = self.decoder.new_cache(page)
+        self._rows: list[Sequence] = []  # by row of the cache
+        self._waiting: deque[Sequence] = deque()
+        self._reading: dict[int, int] = {}  # tokens of the prompt that were read, of sequences not ready yet
+
+    # ------------------------------------------------------------------ the simple ways
+
+    def stream(self, prompt: str | Tokens[int], params: SamplingParams | None = None) -> Iterator[Token]:
+        """The tokens that continue a prompt, one by one as they come."""
+        sequence = self.add(prompt, params)
+        try:
+            while not sequence.finish_reason:
+                for owner, token in self.step():
+                    if owner is sequence:
+                        yield token
+        finally:
+            sequence.cancel()
+
+    def generate(self, prompts: Tokens[str | Tokens[int]], params: SamplingParams | None = None) -> list[Completion]:
+        """Continue several prompts; completions in their order."""
+        sequences = [self.add(prompt, params) for prompt in prompts]
+        while any(not sequence.finish_reason for sequence in sequences):
+            self.step()
+        return [sequence.completion() for sequence in sequences]
+
+    # ------------------------------------------------------------------ the loop
+
+    def add(self, prompt: str | Tokens[int], params: SamplingParams | None = None) -> Sequence:
+        """Have a prompt continued by the steps to come."""
+        tokens = self._encoded(prompt) if isinstance(prompt, str) else prompt
+        sequence = Sequence(tokens, SamplingParams() if params is None else params, self.tokenizer)
+        if not sequence.params.max_new_tokens:
+            sequence.finish_reason = "length"
+        else:
+            self._waiting.append(sequence)
+        return sequence
+
+    def _encoded(self, prompt: str) -> Tokens[int]:
+        if self.tokenizer is None:
+            raise InputError("a prompt that is text needs a tokenizer: give a list of tokens")
+        found = self.tokenizer.encode(prompt)
+        return getattr(found, "ids", found)
+
+    @property
+    def active(self) -> int:
+        """Sequences that run or wait."""
+        return len(self._rows) + len(self._waiting)
+
+    def step(self) -> list[tuple[Sequence, Token]]:
+        """Read a piece of one prompt, and give every other sequence its next token; what was chosen."""
+        self._drop_finished()
+        while self._waiting and len(self._rows) < self.max_batch_size:
+            sequence = self._waiting.popleft()
+            if not sequence.finish_reason:
+                self._reading[sequence.number] = 0
+                self._cache.add()
+                self._rows.append(sequence)
+        chosen = self._prefill()
+        return chosen + self._decode({owner.number for owner, _ in chosen})
+
+    def _drop_finished(self) -> None:
+        for row in range(len(self._rows) - 1, -1, -1):
+            if self._rows[row].finish_reason:
+                self._reading.pop(self._rows[row].number, None)
+                self._rows[row] = self._rows[self._cache.remove(row)]
+                self._rows.pop()
+
+    def _prefill(self) -> list[tuple[Sequence, Token]]:
+        """The next piece of the prompt that waits longest; a token when that was the last."""
+        for row, sequence in enumerate(self._rows):
+            begin = self._reading.get(sequence.number)
+            if begin is None:
+                continue
+            piece = sequence.prompt[begin : begin + self.prefill_chunk]
+            size = min(_padded(len(piece)), self.prefill_chunk)
+            tokens = np.zeros((1, size), np.int64)
+            tokens[0, : len(piece)] = piece
+            scores = self.decoder.forward(self._cache, row, tokens, [len(piece)])
+            if begin + len(piece) < len(sequence.prompt):
+                self._reading[sequence.number] = begin + len(piece)
+                return []
+            del self._reading[sequence.number]
+            return self._taken([(sequence, scores[0, len(piece) - 1])])
+        return []
+
+    def _decode(self, just_read: set[int]) -> list[tuple[Sequence, Token]]:
+        """One token for every sequence whose prompt was read before this step."""
+        ready = [
+            i
+            for i, s in enumerate(self._rows)
+            if s.number not in self._reading and s.number not in just_read and not s.finish_reason
+        ]
+        if not ready:
+            return []
+        rows = max(ready) + 1
+        tokens = np.zeros((rows, 1), np.int64)
+        counts = [0] * rows  # those that are not ready run along, and are not counted
+        for row in ready:
+            tokens[row, 0] = self._rows[row].tokens[-1]
+            counts[row] = 1
+        scores = self.decoder.forward(self._cache, 0, tokens, counts)
+        return self._taken([(self._rows[row], scores[row, 0]) for row in ready])
+
+    def _taken(self, scored: list[tuple[Sequence, np.ndarray[Any, Any]]]) -> list[tuple[Sequence, Token]]:
+        found = []
+        for sequence, scores in scored:
+            token = sequence.take(scores)
+            if token is not None:
+                found.append((sequence, token))
+        return found
+
+
+def _padded(count: int) -> int:
+    """Pieces of prompts have few lengths."""
+    return max(16, 1 << (count - 1).bit_length())

@@ -1,0 +1,209 @@
+"""The next token: penalties, bias, temperature, then what is left out of the distribution, in the usual order."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.records import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["Sampler", "SamplingParams", "Token", "distribution", "log_softmax"]
+
+Scores = np.ndarray[Any, Any]
+
+
+@dataclass(slots=True)
+class SamplingParams:
+    """How a sequence is continued.
+
+    Attributes:
+        max_new_tokens: how many tokens to add at most.
+        min_new_tokens: so many are added before a token that ends the sequence may come.
+        temperature: 0 takes the best token; 1 draws as the model says, higher is more daring.
+        top_k: draw among the best so many; 0 for all.
+        top_p: draw among the best that together have this probability.
+        min_p: draw among those with at least this part of the best one's probability.
+        repetition_penalty: divides the scores above zero of tokens that were there, prompt included, and multiplies
+            those below.
+        presence_penalty: is taken from the scores of tokens that were generated.
+        frequency_penalty: is taken from them once for each time.
+        logit_bias: is added to the scores of given tokens; minus infinity forbids one.
+        eos_token_id: ends the sequence; one, several, or None.
+        stop: texts, or lists of tokens, that end the sequence, and are not part of it.
+        logprobs: with each token, its log-probability as the model says and those of the best so many; None for none.
+        seed: equal seeds draw equal tokens.
+
+    Example:
+        >>> SamplingParams(temperature=0.8, top_p=0.9).validate(), SamplingParams(top_p=2).validate()
+        ([], ['top_p must be above 0 and at most 1, got 2'])
+    """
+
+    max_new_tokens: int = 20
+    min_new_tokens: int = 0
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    eos_token_id: int | Sequence[int] | None = None
+    stop: Sequence[str | Sequence[int]] = ()
+    logprobs: int | None = None
+    seed: int | None = None
+
+    def ends(self) -> frozenset[int]:
+        """Tokens that end a sequence."""
+        given = self.eos_token_id
+        if given is None:
+            return frozenset()
+        return frozenset([given] if isinstance(given, int) else given)
+
+    def validate(self) -> list[str]:
+        """What is wrong with the settings; empty when nothing is."""
+        names = ("max_new_tokens", "min_new_tokens", "temperature", "top_k", "min_p")
+        problems = [f"{name} must not be negative, got {v}" for name in names if (v := getattr(self, name)) < 0]
+        if not 0 < self.top_p <= 1:
+            problems.append(f"top_p must be above 0 and at most 1, got {self.top_p}")
+        if self.min_p > 1:
+            problems.append(f"min_p must be at most 1, got {self.min_p}")
+        if not self.repetition_penalty > 0:
+            problems.append(f"repetition_penalty must be positive, got {self.repetition_penalty}")
+        if self.logprobs is not None and self.logprobs < 0:
+            problems.append(f"logprobs must not be negative, got {self.logprobs}")
+        if any(len(stop) == 0 for stop in self.stop):
+            problems.append("a stop sequence must not be empty")
+        return problems
+
+    def checked(self) -> SamplingParams:
+        """These settings.
+
+        Raises:
+            InputError: They are not valid.
+        """
+        problems = self.validate()
+        if problems:
+            raise InputError("invalid sampling settings: " + "; ".join(problems))
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token that was chosen.
+
+    Attributes:
+        id: which.
+        text: what it adds to the text, where there is a tokenizer.
+        logprob: its log-probability as the model says; None when not asked for.
+        top_logprobs: those of the best tokens, best first.
+    """
+
+    id: int
+    text: str = ""
+    logprob: float | None = None
+    top_logprobs: dict[int, float] = field(default_factory=dict)
+
+
+def log_softmax(scores: Scores) -> Scores:
+    """Log-probabilities of scores."""
+    shifted = scores.astype(np.float64) - scores.max()
+    return shifted - np.log(np.exp(shifted).sum())
+
+
+def distribution(scores: Scores, params: SamplingParams) -> Scores:
+    """Probabilities to draw with, after temperature, top_k, top_p and min_p.
+
+    Example:
+        >>> scores = np.log(np.array([0.5, 0.3, 0.15, 0.05]))
+        >>> distribution(scores, SamplingParams(temperature=1, top_k=2)).round(3).tolist()
+        [0.625, 0.375, 0.0, 0.0]
+        >>> distribution(scores, SamplingParams(temperature=1, top_p=0.7)).round(3).tolist()
+        [0.625, 0.375, 0.0, 0.0]
+        >>> distribution(scores, SamplingParams(temperature=1, min_p=0.5)).round(3).tolist()
+        [0.625, 0.375, 0.0, 0.0]
+    """
+    chances = _softmax(scores.astype(np.float64) / params.temperature)
+    if 0 < params.top_k < len(chances):
+        worst = np.partition(chances, -params.top_k)[-params.top_k]
+        chances = _only(chances, chances >= worst)
+    if params.top_p < 1:
+        order = np.argsort(-chances, kind="stable")
+        before = np.cumsum(chances[order]) - chances[order]  # what better tokens have together
+        kept = np.zeros(len(chances), bool)
+        kept[order] = before < params.top_p
+        chances = _only(chances, kept)
+    if params.min_p > 0:
+        chances = _only(chances, chances >= params.min_p * chances.max())
+    return chances
+
+
+def _softmax(scores: Scores) -> Scores:
+    raised = np.exp(scores - scores.max())
+    return raised / raised.sum()
+
+
+def _only(chances: Scores, kept: Scores) -> Scores:
+    left = np.where(kept, chances, 0.0)
+    return left / left.sum()
+
+
+class Sampler:
+    """Chooses the tokens of one sequence.
+
+    Args:
+        params: how.
+        prompt: tokens that were there before, for penalties.
+
+    Example:
+        >>> sampler = Sampler(SamplingParams(logit_bias={1: -100.0}))
+        >>> sampler.choose(np.array([0.1, 0.9, 0.5])).id
+        2
+    """
+
+    def __init__(self, params: SamplingParams, prompt: Iterable[int] = ()) -> None:
+        self.params = params.checked()
+        self._random = np.random.default_rng(params.seed)
+        self._prompt = np.unique(np.fromiter(prompt, np.int64))
+        self._counts: dict[int, int] = {}  # of tokens that were chosen
+        self._ends = params.ends()
+
+    def choose(self, scores: Scores) -> Token:
+        """The next token, for the model's scores of all tokens."""
+        params = self.params
+        changed = self._changed(scores)
+        if params.temperature == 0:
+            chosen = int(changed.argmax())
+        else:
+            chances = distribution(changed, params)
+            # One number decides, so that equal seeds draw alike whatever else is asked for.
+            chosen = int(np.searchsorted(np.cumsum(chances), self._random.random() * chances.sum(), side="right"))
+            chosen = min(chosen, int(np.flatnonzero(chances)[-1]))
+        self._counts[chosen] = self._counts.get(chosen, 0) + 1
+        if params.logprobs is None:
+            return Token(chosen)
+        logs = log_softmax(scores)
+        best = np.argsort(-logs, kind="stable")[: params.logprobs]
+        return Token(chosen, "", float(logs[chosen]), {int(i): float(logs[i]) for i in best})
+
+    def _changed(self, scores: Scores) -> Scores:
+        """Scores with penalties and bias."""
+        params = self.params
+        changed = scores.astype(np.float64)
+        if params.repetition_penalty != 1:
+            seen = np.union1d(self._prompt, np.fromiter(self._counts, np.int64))
+            there = changed[seen]
+            changed[seen] = np.where(there < 0, there * params.repetition_penalty, there / params.repetition_penalty)
+        for token, count in self._counts.items():
+            changed[token] -= params.presence_penalty + count * params.frequency_penalty
+        for token, bias in params.logit_bias.items():
+            changed[token] += bias
+        if sum(self._counts.values()) < params.min_new_tokens:
+            changed[list(self._ends)] = -np.inf
+        return changed

@@ -1,0 +1,1 @@
+"""What an operator is: registry, signatures, values, tracing, inference, evaluation."""

@@ -1,0 +1,230 @@
+"""Operators: how they are declared, and how they are found.
+
+    @operator(since=14)                      # a composition, traced or evaluated through its body
+    def HardSwish(X: Value, /) -> Value:
+        return X * Clip(X / 6 + 0.5, 0.0, 1.0)
+
+    @primitive(since=13, infer=same)         # one of the closed set; `ops` is an emberharmony library
+    def Exp(ops, x, /):
+        return ops.exp(x)
+
+Families live in modules of this folder, found by listing it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from pyflame_rt.graph import Attribute, DType, Tensor
+from pyflame_rt.graph.errors import UnsupportedOperatorError
+from pyflame_rt.graph.locks import new_rlock
+from pyflame_rt.graph.records import dataclass
+from pyflame_rt.ops.core.signature import Signature, read_signature
+from pyflame_rt.ops.core.value import Value, active_scope, lift
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+__all__ = ["Op", "all_ops", "find_op", "get_op", "operator", "primitive", "register", "unregister"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """An operator: its schema, its meaning and its rules.
+
+    Attributes:
+        name: ONNX name.
+        domain: "" for ai.onnx.
+        since: newest opset version whose form this is.
+        body: the function; over values for an operator, over arrays for a primitive.
+        composite: True when ``body`` is a composition of other operators.
+        infer: types of the outputs from input values and attributes.
+        vjp: gradients of the inputs from (gradient, output, *inputs), over values.
+        partial: ``vjp`` gets None, not zeros, as the gradient of an output that none came to.
+        host: runs on NumPy arrays whatever the library (strings, host-only algorithms).
+        control: the body gets an interpreter that can run subgraphs, not a library.
+        shape_math: contents are propagated while inferring, symbolic dims included.
+        random: gives other values each time; never folded or merged.
+        schema: what :attr:`signature` gives, where it does not follow from ``body``.
+        requires: what must hold of sizes, indices and lengths, see :mod:`pyflame_rt.ops.core.guards`.
+    """
+
+    name: str
+    domain: str
+    since: int
+    body: Callable[..., Any]
+    composite: bool
+    infer: Callable[..., Any] | None = None
+    vjp: Callable[..., Any] | None = None
+    host: bool = False
+    control: bool = False
+    shape_math: bool = False
+    random: bool = False
+    partial: bool = False
+    emit: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    schema: Signature | None = None
+    requires: Callable[..., Any] | None = None
+
+    @property
+    def signature(self) -> Signature:
+        """The schema, read from the function when first asked for."""
+        if self.schema is None:
+            object.__setattr__(self, "schema", read_signature(self.body, skip_first=not self.composite))
+        return cast("Signature", self.schema)
+
+    @property
+    def full_name(self) -> str:
+        """Name with domain, such as ``com.microsoft::Gelu``."""
+        return f"{self.domain}::{self.name}" if self.domain else self.name
+
+    def __call__(self, *inputs: object, **attributes: Attribute) -> Any:
+        """Use the operator inside the body of another."""
+        like = _number_type(inputs)
+        values = [lift(v, like) for v in inputs]
+        while values and values[-1] is None:
+            values.pop()
+        self.signature.check_inputs(len(values), self.full_name)
+        given = {name: plain_attribute(value) for name, value in attributes.items() if value is not None}
+        return active_scope().apply(self, values, given)
+
+    def __repr__(self) -> str:
+        return f"<{'operator' if self.composite else 'primitive'} {self.full_name}-{self.since}>"
+
+
+def _number_type(inputs: Sequence[object]) -> Value | None:
+    """The value whose element type bare numbers take: the first, but not Where's condition."""
+    values = [v for v in inputs if isinstance(v, Value)]
+    if len(values) < 2 or not any(isinstance(v, (int, float)) for v in inputs):
+        return values[0] if values else None
+    return next((v for v in values if v.dtype is not DType.Bool), values[0])
+
+
+def plain_attribute(value: Attribute) -> Attribute:
+    """Attributes in the form nodes keep them: ONNX numbers for types, Tensor for arrays, lists."""
+    if isinstance(value, DType):
+        return value.onnx
+    if isinstance(value, np.ndarray):
+        return Tensor(value)
+    if isinstance(value, tuple):
+        return list(value)
+    return int(value) if isinstance(value, (bool, np.integer)) else value
+
+
+_ops: dict[tuple[str, str], Op] = {}
+_loaded = False
+_loading = new_rlock()
+
+
+def register(op: Op) -> Op:
+    """Make an operator known; a later one of the same name replaces the earlier."""
+    _ops[op.domain, op.name] = op
+    return op
+
+
+def unregister(name: str, domain: str = "") -> None:
+    """Forget an operator."""
+    _ops.pop((domain, name), None)
+
+
+def operator(
+    *,
+    since: int,
+    domain: str = "",
+    name: str | None = None,
+    infer: Callable[..., Any] | None = None,
+    vjp: Callable[..., Any] | None = None,
+    random: bool = False,
+    partial: bool = False,
+    requires: Callable[..., Any] | None = None,
+) -> Callable[[Callable[..., Any]], Op]:
+    """Declare an operator by composition: shapes, gradient and every backend follow from its body."""
+
+    def declare(fn: Callable[..., Any]) -> Op:
+        made = Op(
+            name or fn.__name__, domain, since, fn, True, infer, vjp, random=random, partial=partial, requires=requires
+        )
+        return register(made)
+
+    return declare
+
+
+def primitive(
+    *,
+    since: int,
+    infer: Callable[..., Any],
+    domain: str = "",
+    name: str | None = None,
+    vjp: Callable[..., Any] | None = None,
+    host: bool = False,
+    control: bool = False,
+    shape_math: bool = False,
+    random: bool = False,
+    requires: Callable[..., Any] | None = None,
+) -> Callable[[Callable[..., Any]], Op]:
+    """Declare a primitive: its body computes on arrays with the library it is given."""
+
+    def declare(fn: Callable[..., Any]) -> Op:
+        rules: dict[str, Any] = {"infer": infer, "vjp": vjp, "host": host, "control": control}
+        rules |= {"shape_math": shape_math, "random": random, "requires": requires}
+        return register(Op(name or fn.__name__, domain, since, fn, False, **rules))
+
+    return declare
+
+
+def find_op(name: str, domain: str = "") -> Op | None:
+    """The operator, or None."""
+    _load_families()
+    return _ops.get((domain, name))
+
+
+def get_op(name: str, domain: str = "") -> Op:
+    """The operator, or an error that lists its neighbours."""
+    op = find_op(name, domain)
+    if op is None:
+        raise UnsupportedOperatorError(unknown_operator_message(name, domain))
+    return op
+
+
+def all_ops() -> Iterator[Op]:
+    """Every operator, by domain and name."""
+    _load_families()
+    for key in sorted(_ops):
+        yield _ops[key]
+
+
+def unknown_operator_message(name: str, domain: str) -> str:
+    """What to say about an operator nobody declared."""
+    import difflib
+
+    known = [op.name for op in _ops.values() if op.domain == domain]
+    close = difflib.get_close_matches(name, known, n=3)
+    hint = f" Did you mean {' or '.join(close)}?" if close else ""
+    full = f"{domain}::{name}" if domain else name
+    return (
+        f"operator {full} is not supported.{hint} Register it with pyflame_rt.OperatorRegistry, "
+        f"or declare it with @pyflame_rt.ops.operator."
+    )
+
+
+def _load_families() -> None:
+    global _loaded
+    if _loaded:
+        return
+    with _loading:
+        if _loaded:
+            return
+        for module in _family_names():
+            importlib.import_module(module)
+        _loaded = True
+
+
+def _family_names() -> list[str]:
+    """Modules of the folders beside `core`: each folder is a domain, each file a family."""
+    packages = pkgutil.iter_modules(importlib.import_module("pyflame_rt.ops").__path__, "pyflame_rt.ops.")
+    domains = [importlib.import_module(p.name) for p in packages if p.ispkg and p.name != "pyflame_rt.ops.core"]
+    return sorted(m.name for d in domains for m in pkgutil.iter_modules(d.__path__, f"{d.__name__}."))

@@ -1,0 +1,1 @@
+"""The operators of ONNX, one file for each family."""

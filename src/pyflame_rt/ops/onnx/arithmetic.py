@@ -1,0 +1,292 @@
+"""The four operations and their relatives, element by element with broadcasting."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from pyflame_rt.graph import DimLike, DType, Node, Shape, TensorType
+from pyflame_rt.graph.errors import InputError, UndeterminedError
+from pyflame_rt.ops.core.guards import Within
+from pyflame_rt.ops.core.registry import get_op, operator, primitive
+from pyflame_rt.ops.core.type_rules import broadcast, same
+from pyflame_rt.ops.core.upgrade import Upgrade, upgrade
+from pyflame_rt.ops.core.value import Value, constant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# ------------------------------------------------------------------ gradients and broadcasting
+
+
+def unbroadcast(gradient: Value, like: Value) -> Value:
+    """Sum a gradient over the axes along which ``like`` was broadcast."""
+    from pyflame_rt.ops.onnx.reduce import ReduceSum
+
+    try:
+        extra = gradient.rank - like.rank
+        axes = [i for i, d in enumerate(like.shape) if _stretched(d, gradient.shape[extra + i])]
+    except UndeterminedError:
+        return SumTo(gradient, runtime_shape(like))
+    if extra:
+        gradient = ReduceSum(gradient, list(range(extra)), keepdims=0)
+    return ReduceSum(gradient, axes, keepdims=1) if axes else gradient
+
+
+def _stretched(size: DimLike, result: DimLike) -> bool:
+    if size == 1:
+        return result != 1
+    if isinstance(size, int) or (size is not None and size == result):
+        return False
+    raise UndeterminedError(f"whether {size} was stretched to {result} is only known when running")
+
+
+def runtime_shape(x: Value) -> Value:
+    """The shape of ``x``: a constant where all sizes are numbers, otherwise a Shape node."""
+    shape = x.tensor_type.shape
+    if shape is not None and shape.is_static:
+        return constant(list(shape), DType.Int64)
+    return get_op("Shape")(x)
+
+
+def zeros_like(x: Value) -> Value:
+    """Zeros of the type of ``x``."""
+    return get_op("Expand")(constant(0, x), runtime_shape(x))
+
+
+def _sum_to_type(gradient: Value, shape: Value, /) -> TensorType:
+    if shape.known is not None:
+        return TensorType(gradient.dtype, Shape(shape.ints()))
+    length = shape.tensor_type.shape
+    rank = length[0] if length is not None and isinstance(length[0], int) else None
+    return TensorType(gradient.dtype, None if rank is None else Shape([None] * rank))
+
+
+@primitive(
+    since=1,
+    domain="pyflame",
+    infer=_sum_to_type,
+    vjp=lambda g, y, x, shape: (_expand(g, runtime_shape(x)), None),
+)
+def SumTo(ops: Any, gradient: Any, shape: Any, /) -> Any:
+    """Sum over the axes that broadcasting to the input's shape would add or stretch."""
+    sizes = [int(n) for n in ops.to_numpy(shape)]
+    extra = len(gradient.shape) - len(sizes)
+    axes = [extra + i for i, n in enumerate(sizes) if n == 1 and gradient.shape[extra + i] != 1]
+    axes = [*range(extra), *axes]
+    return ops.reshape(ops.sum(gradient, axis=tuple(axes)) if axes else gradient, tuple(sizes))
+
+
+def _expand(x: Value, shape: Value) -> Value:
+    return get_op("Expand")(x, shape)
+
+
+# ------------------------------------------------------------------ binary
+
+
+@primitive(
+    since=14,
+    infer=broadcast,
+    shape_math=True,
+    vjp=lambda g, y, a, b: (unbroadcast(g, a), unbroadcast(g, b)),
+)
+def Add(ops: Any, A: Any, B: Any, /) -> Any:
+    """Sum of two tensors."""
+    return ops.add(A, B)
+
+
+@primitive(
+    since=14,
+    infer=broadcast,
+    shape_math=True,
+    vjp=lambda g, y, a, b: (unbroadcast(g, a), unbroadcast(-g, b)),
+)
+def Sub(ops: Any, A: Any, B: Any, /) -> Any:
+    """Difference."""
+    return ops.subtract(A, B)
+
+
+@primitive(
+    since=14,
+    infer=broadcast,
+    shape_math=True,
+    vjp=lambda g, y, a, b: (unbroadcast(g * b, a), unbroadcast(g * a, b)),
+)
+def Mul(ops: Any, A: Any, B: Any, /) -> Any:
+    """Product."""
+    return ops.multiply(A, B)
+
+
+def _divisor_needs(A: Value, B: Value, /, **_: Any) -> Iterator[Within]:
+    if not (B.dtype.is_float or B.dtype.is_complex):
+        yield Within("B", B, without=0)
+
+
+@primitive(
+    since=14,
+    infer=broadcast,
+    shape_math=True,
+    vjp=lambda g, y, a, b: (unbroadcast(g / b, a), unbroadcast(-g * y / b, b)),
+    requires=_divisor_needs,
+)
+def Div(ops: Any, A: Any, B: Any, /) -> Any:
+    """Quotient; integers are divided as C does, towards zero."""
+    kinds = (ops.dtype(A).kind, ops.dtype(B).kind)
+    if "O" in kinds:
+        # Symbolic sizes are not negative, so that rounding down is rounding towards zero.
+        return ops.floor_divide(A, B)
+    return ops.divide(A, B) if kinds[0] in "fcV" else ops.truncate_divide(A, B)
+
+
+def _mod_vjp(g: Value, y: Value, a: Value, b: Value, *, fmod: int) -> tuple[Value, Value]:
+    from pyflame_rt.ops.onnx.logic import Where
+    from pyflame_rt.ops.onnx.math import Ceil, Floor
+
+    if a.dtype.itemsize == 2:  # a - y has no room for all of its bits
+        ratio = a / b
+        turns = Where(ratio < 0.0, Ceil(ratio), Floor(ratio)) if fmod else Floor(ratio)
+    else:
+        turns = (a - y) / b
+    return unbroadcast(g, a), unbroadcast(-g * turns, b)
+
+
+@primitive(since=28, infer=broadcast, shape_math=True, vjp=_mod_vjp, requires=_divisor_needs)
+def Mod(ops: Any, A: Any, B: Any, /, *, fmod: int = 0) -> Any:
+    """Remainder with the sign of the divisor, or with ``fmod`` of the dividend."""
+    if fmod not in (0, 1):
+        raise InputError(f"fmod must be 0 or 1, got {fmod}")
+    return ops.fmod(A, B) if fmod else ops.mod(A, B)
+
+
+def _pow_type(x: Value, y: Value, /) -> TensorType:
+    return broadcast(x, y, dtype=x.dtype)
+
+
+def _pow_vjp(g: Value, z: Value, x: Value, y: Value) -> tuple[Value | None, Value | None]:
+    from pyflame_rt.ops.onnx.cast import CastLike
+    from pyflame_rt.ops.onnx.logic import And, Equal, Where
+    from pyflame_rt.ops.onnx.math import Log
+
+    power = y if y.dtype is x.dtype else CastLike(y, x)
+    # x**0 is flat, at x = 0 too, where the formula would give 0 * inf.
+    slope = Where(Equal(power, 0.0), 0.0, power * Pow(x, power - 1.0))
+    to_base = unbroadcast(g * slope, x)
+    if not y.dtype.is_float:
+        return to_base, None
+    # 0**y stays 0 for all y > 0; powers of negative numbers exist at whole y only, and have no slope there.
+    flat = And(Equal(x, 0.0), power >= 0.0)
+    log = Where(flat, 0.0, Log(Where(flat, 1.0, x)))
+    to_power = unbroadcast(g * (z * log), y)
+    return to_base, to_power if y.dtype is x.dtype else CastLike(to_power, y)
+
+
+@primitive(since=15, infer=_pow_type, shape_math=True, vjp=_pow_vjp)
+def Pow(ops: Any, X: Any, Y: Any, /) -> Any:
+    """``X`` to the power ``Y``, in the element type of ``X`` whatever that of ``Y``."""
+    have, power = ops.dtype(X), ops.dtype(Y)
+    if have == power or "O" in (have.kind, power.kind):
+        return ops.power(X, Y)
+    inner = _power_type(DType.of(have), DType.of(power)).numpy
+    return ops.cast(ops.power(ops.cast(X, inner), ops.cast(Y, inner)), have)
+
+
+def _power_type(base: DType, power: DType) -> DType:
+    """Where base and power meet: wide enough for both."""
+    if base.is_integer:
+        return DType.Float64 if power.is_float else DType.Int64
+    return DType.Float64 if DType.Float64 in (base, power) else DType.Float32
+
+
+# ------------------------------------------------------------------ unary
+
+
+@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (-g,))
+def Neg(ops: Any, X: Any, /) -> Any:
+    """The opposite."""
+    return ops.negative(X)
+
+
+@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (g * Sign(x),))
+def Abs(ops: Any, X: Any, /) -> Any:
+    """Absolute value."""
+    return ops.abs(X)
+
+
+@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (None,))
+def Sign(ops: Any, input: Any, /) -> Any:
+    """-1, 0 or 1."""
+    return ops.sign(input)
+
+
+@operator(since=13, infer=same)
+def Reciprocal(X: Value, /) -> Value:
+    """``1 / X``."""
+    return 1.0 / X
+
+
+# ------------------------------------------------------------------ any number of tensors
+
+
+def _extreme_vjp(g: Value, y: Value, *inputs: Value) -> tuple[Value | None, ...]:
+    """The gradient goes to whichever input won, in equal parts where several did."""
+    from pyflame_rt.ops.onnx.cast import CastLike
+    from pyflame_rt.ops.onnx.logic import Equal
+
+    won = [CastLike(Equal(x, y), y) for x in inputs]
+    share = g / reduce(lambda a, b: a + b, won)
+    return tuple(unbroadcast(share * w, x) for w, x in zip(won, inputs, strict=True))
+
+
+@primitive(since=13, infer=broadcast, shape_math=True, vjp=_extreme_vjp)
+def Max(ops: Any, /, *data_0: Any) -> Any:
+    """The largest of the tensors' elements; NaN where one is."""
+    return reduce(ops.maximum, data_0)
+
+
+@primitive(since=13, infer=broadcast, shape_math=True, vjp=_extreme_vjp)
+def Min(ops: Any, /, *data_0: Any) -> Any:
+    """The smallest of the tensors' elements; NaN where one is."""
+    return reduce(ops.minimum, data_0)
+
+
+@operator(since=13, infer=broadcast)
+def Sum(*data_0: Value) -> Value:
+    """Sum of the tensors."""
+    return reduce(lambda a, b: a + b, data_0)
+
+
+@operator(since=13, infer=broadcast)
+def Mean(*data_0: Value) -> Value:
+    """Mean of the tensors."""
+    return reduce(lambda a, b: a + b, data_0) / float(len(data_0))
+
+
+# ------------------------------------------------------------------ older forms
+
+
+@operator(since=1, domain="pyflame")
+def AlignAxis(B: Value, A: Value, /, *, axis: int) -> Value:
+    """``B`` with further axes of size 1, so that its first axis meets ``axis`` of ``A``."""
+    first = axis + A.rank if axis < 0 else axis
+    missing = A.rank - first - B.rank
+    if missing <= 0:
+        return B
+    return get_op("Unsqueeze")(B, list(range(B.rank, B.rank + missing)))
+
+
+def align_legacy_axis(node: Node, up: Upgrade) -> Node:
+    """Give the second input the trailing axes that the old ``axis`` attribute implied."""
+    a, b = node.inputs
+    if node.get_attr("broadcast", 0) and node.has_attr("axis"):
+        b = up.emit("AlignAxis", [b, a], {"axis": node.get_attr("axis")}, domain="pyflame")
+    return node.replace(inputs=[a, b], attributes={})
+
+
+def drop_consumed_inputs(node: Node, up: Upgrade) -> Node:
+    """Opset 1 let a node say which buffers it may overwrite; later ones do not."""
+    kept = {k: v for k, v in node.attributes.items() if k != "consumed_inputs"}
+    return node.replace(attributes=kept)
+
+
+upgrade(["Add", "Sub", "Mul", "Div", "Pow"], to=7)(align_legacy_axis)
+upgrade(["Neg", "Abs", "Reciprocal", "Max", "Min", "Sum", "Mean"], to=6)(drop_consumed_inputs)

@@ -1,0 +1,165 @@
+"""Functions of one number: exponentials, trigonometry, rounding, tests for NaN and infinity."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pyflame_rt.ops.core.registry import primitive
+from pyflame_rt.ops.core.type_rules import boolean, same
+from pyflame_rt.ops.core.upgrade import upgrade
+from pyflame_rt.ops.onnx.arithmetic import drop_consumed_inputs
+
+
+@primitive(since=13, infer=same, vjp=lambda g, y, x: (g * y,))
+def Exp(ops: Any, input: Any, /) -> Any:
+    """Natural exponential."""
+    return ops.exp(input)
+
+
+@primitive(since=13, infer=same, vjp=lambda g, y, x: (g / x,))
+def Log(ops: Any, input: Any, /) -> Any:
+    """Natural logarithm."""
+    return ops.log(input)
+
+
+@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (g * 0.5 / y,))
+def Sqrt(ops: Any, X: Any, /) -> Any:
+    """Square root; NaN below 0."""
+    return ops.sqrt(X)
+
+
+@primitive(since=13, infer=same, vjp=lambda g, y, x: (g * Exp(-(x * x)) * (2.0 / math.sqrt(math.pi)),))
+def Erf(ops: Any, input: Any, /) -> Any:
+    """Error function."""
+    # Before opset 13 integers were allowed, and answered in their own type.
+    return ops.cast(ops.erf(input), ops.dtype(input))
+
+
+# ------------------------------------------------------------------ trigonometry
+
+
+# Functions, not lambdas: sine and cosine name each other, and a declared type ends the circle.
+def _sin_vjp(g: Any, y: Any, x: Any) -> tuple[Any, ...]:
+    return (g * Cos(x),)
+
+
+@primitive(since=22, infer=same, vjp=_sin_vjp)
+def Sin(ops: Any, input: Any, /) -> Any:
+    """Sine."""
+    return ops.sin(input)
+
+
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (-g * Sin(x),))
+def Cos(ops: Any, input: Any, /) -> Any:
+    """Cosine."""
+    return ops.cos(input)
+
+
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (g * (y * y + 1.0),))
+def Tan(ops: Any, input: Any, /) -> Any:
+    """Tangent."""
+    return ops.tan(input)
+
+
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / Sqrt(1.0 - x * x),))
+def Asin(ops: Any, input: Any, /) -> Any:
+    """Inverse sine."""
+    return ops.arcsin(input)
+
+
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (-g / Sqrt(1.0 - x * x),))
+def Acos(ops: Any, input: Any, /) -> Any:
+    """Inverse cosine."""
+    return ops.arccos(input)
+
+
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / (x * x + 1.0),))
+def Atan(ops: Any, input: Any, /) -> Any:
+    """Inverse tangent."""
+    return ops.arctan(input)
+
+
+def _sinh_vjp(g: Any, y: Any, x: Any) -> tuple[Any, ...]:
+    return (g * Cosh(x),)
+
+
+@primitive(since=22, infer=same, vjp=_sinh_vjp)
+def Sinh(ops: Any, input: Any, /) -> Any:
+    """Hyperbolic sine."""
+    return ops.sinh(input)
+
+
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (g * Sinh(x),))
+def Cosh(ops: Any, input: Any, /) -> Any:
+    """Hyperbolic cosine."""
+    return ops.cosh(input)
+
+
+@primitive(since=13, infer=same, vjp=lambda g, y, x: (g * (1.0 - y * y),))
+def Tanh(ops: Any, input: Any, /) -> Any:
+    """Hyperbolic tangent."""
+    return ops.tanh(input)
+
+
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / Sqrt(x * x + 1.0),))
+def Asinh(ops: Any, input: Any, /) -> Any:
+    """Inverse hyperbolic sine."""
+    return ops.arcsinh(input)
+
+
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / Sqrt(x * x - 1.0),))
+def Acosh(ops: Any, input: Any, /) -> Any:
+    """Inverse hyperbolic cosine."""
+    return ops.arccosh(input)
+
+
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / (1.0 - x * x),))
+def Atanh(ops: Any, input: Any, /) -> Any:
+    """Inverse hyperbolic tangent."""
+    return ops.arctanh(input)
+
+
+# ------------------------------------------------------------------ rounding: flat almost everywhere
+
+
+@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (None,))
+def Floor(ops: Any, X: Any, /) -> Any:
+    """Rounded down."""
+    return ops.floor(X)
+
+
+@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (None,))
+def Ceil(ops: Any, X: Any, /) -> Any:
+    """Rounded up."""
+    return ops.ceil(X)
+
+
+@primitive(since=22, infer=same, shape_math=True, vjp=lambda g, y, x: (None,))
+def Round(ops: Any, X: Any, /) -> Any:
+    """Rounded to the nearest integer, halves to even."""
+    return ops.round(X)
+
+
+# ------------------------------------------------------------------ questions
+
+
+@primitive(since=20, infer=boolean)
+def IsNaN(ops: Any, X: Any, /) -> Any:
+    """Where NaN."""
+    return ops.isnan(X)
+
+
+@primitive(since=20, infer=boolean)
+def IsInf(ops: Any, X: Any, /, *, detect_negative: int = 1, detect_positive: int = 1) -> Any:
+    """Where infinite, of the signs asked for."""
+    if detect_negative and detect_positive:
+        return ops.isinf(X)
+    if detect_positive:
+        return ops.isposinf(X)
+    if detect_negative:
+        return ops.isneginf(X)
+    return ops.zeros(tuple(X.shape), dtype=bool)
+
+
+upgrade(["Exp", "Log", "Sqrt", "Tanh", "Floor", "Ceil"], to=6)(drop_consumed_inputs)

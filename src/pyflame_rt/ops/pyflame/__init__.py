@@ -1,0 +1,1 @@
+"""Operators of our own domain, for which ONNX has no name."""

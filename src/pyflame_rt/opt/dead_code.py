@@ -1,0 +1,109 @@
+"""Dead code elimination: nodes, outputs and constants that nothing reads, and nodes that do nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyflame_rt.opt.base import EditingPass, PassResult, Rewrite
+from pyflame_rt.opt.config import DCEConfig
+
+if TYPE_CHECKING:
+    from pyflame_rt.graph import Graph, Node
+    from pyflame_rt.opt.editor import Editor
+
+__all__ = ["DeadCodeEliminationPass", "eliminate_dead_code"]
+
+# Operators whose further outputs may be left out, and are then not computed.
+_OPTIONAL_OUTPUTS = frozenset({"BatchNormalization", "Dropout", "LayerNormalization", "MaxPool"})
+
+
+class DeadCodeEliminationPass(EditingPass):
+    """Removes nodes and constants nobody reads, Identity, and Dropout outside training.
+
+    Example:
+        >>> DeadCodeEliminationPass().name()
+        'DeadCodeEliminationPass'
+    """
+
+    def __init__(self, config: DCEConfig | None = None) -> None:
+        self.config = DCEConfig() if config is None else config
+
+    def edit(self, editor: Editor) -> PassResult:
+        """Remove from the end: what only the dead read is dead."""
+        result = PassResult()
+        self._drop_unread(editor, result)
+        for node in editor.walk():
+            if self._does_nothing(editor, node):
+                self._bypass(editor, node, result)
+        self._drop_unread(editor, result)
+        if self.config.remove_initializers:
+            _drop_initializers(editor, result)
+        return result
+
+    def _drop_unread(self, editor: Editor, result: PassResult) -> None:
+        for node in reversed(editor.nodes()):
+            live = [bool(n) and (editor.is_output(n) or bool(editor.readers(n))) for n in node.outputs]
+            if not any(live):
+                editor.remove(node)
+                _removed(result, node, "dead_code")
+            elif not live[-1] and not node.domain and node.op_type in _OPTIONAL_OUTPUTS:
+                last = max(i for i, alive in enumerate(live) if alive)
+                editor.replace([node], [node.replace(outputs=node.outputs[: last + 1])])
+                result.modified = True
+                result.rewrites.append(Rewrite("dead_outputs", (node.name,), (node.name,)))
+
+    def _does_nothing(self, editor: Editor, node: Node) -> bool:
+        if node.domain or not node.inputs or not node.inputs[0]:
+            return False
+        if node.op_type == "Identity":
+            return self.config.remove_identity
+        if node.op_type != "Dropout" or not self.config.remove_dropout:
+            return False
+        training = node.inputs[2] if len(node.inputs) > 2 else ""
+        unread = all(not n or not (editor.readers(n) or editor.is_output(n)) for n in node.outputs[1:])
+        return unread and (not training or editor.scalar(training) in (False, 0))
+
+    def _bypass(self, editor: Editor, node: Node, result: PassResult) -> None:
+        """Readers read what went in; a graph's output is made by whoever made that."""
+        source, target = node.inputs[0], node.outputs[0]
+        if not editor.is_output(target):
+            editor.substitute(target, source)
+            editor.remove(node)
+            _removed(result, node, node.op_type.lower())
+            return
+        maker = editor.maker(source)
+        if maker is None or editor.is_output(source):
+            return
+        editor.remove(node)
+        editor.rename(maker, source, target)
+        _removed(result, node, node.op_type.lower())
+
+
+def _removed(result: PassResult, node: Node, rule: str) -> None:
+    result.modified = True
+    result.stats.nodes_removed += 1
+    result.rewrites.append(Rewrite(rule, (node.name,)))
+
+
+def _drop_initializers(editor: Editor, result: PassResult) -> None:
+    graph = editor.graph
+    kept = {info.name for info in graph.inputs} | editor.outputs
+    for name in [n for n in graph.initializers if n not in kept and not editor.readers(n)]:
+        del graph.initializers[name]
+        graph.types.pop(name, None)
+        result.stats.initializers_removed += 1
+        result.modified = editor.modified = True
+
+
+def eliminate_dead_code(graph: Graph, config: DCEConfig | None = None) -> PassResult:
+    """Remove dead code from a graph, in place.
+
+    Example:
+        >>> from pyflame_rt.graph import Graph
+        >>> g = Graph("g")
+        >>> _ = g.add_input("x", [2]), g.add_output("y", [2])
+        >>> _ = g.add_node("used", "Neg", ["x"], ["y"]), g.add_node("unused", "Exp", ["x"], ["z"])
+        >>> eliminate_dead_code(g).stats.nodes_removed, g.nodes
+        (1, [used: Neg(x) -> y])
+    """
+    return DeadCodeEliminationPass(config).run(graph)

@@ -1,0 +1,382 @@
+"""Rules: a picture of what is replaced, a condition with a reason, and what takes its place.
+
+    @rule(lambda op, x: op.Mul(x, op.Sigmoid(x)), switch="fuse_activations")
+    def silu(m: Match, x: str) -> str | NoMatch:
+        if m.dtype(x) is not DType.Float32:
+            return NoMatch("the elements are not float32")
+        return m.emit("Swish", [x])
+
+The picture's parameters are values; equal ones must be equal in the graph. What the picture shows, but for its last
+node, must be read by nobody else. The function names the values it asks for (those its picture lacks are empty) and
+gives the name of the value that stands for the picture's result.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import itertools
+import pkgutil
+from collections import deque
+from dataclasses import field
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pyflame_rt.graph import Node
+from pyflame_rt.graph.records import dataclass
+from pyflame_rt.opt.base import PassResult, Rewrite
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import numpy as np
+
+    from pyflame_rt.graph import Attribute, DimLike, DType
+    from pyflame_rt.opt.editor import Editor
+
+__all__ = ["Match", "NoMatch", "Rule", "all_rules", "apply_rules", "graph_rule", "rule"]
+
+_COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Equal"})
+
+
+class NoMatch(str):
+    """Why a rule leaves a place alone that looks like its picture."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A node of a picture: operators it may be, what it reads, attributes it must have, and its name there."""
+
+    ops: tuple[str, ...]
+    args: tuple[Any, ...]
+    attributes: Mapping[str, Any]
+    label: str
+
+
+class _Operators:
+    """Builds terms: ``op.Relu(x)``, ``op.any_of("Relu", "Elu")(x)``; ``label=`` names a node for the rule.
+
+    A term that stands in a picture twice is one node of the graph; two terms are two nodes.
+    """
+
+    def __init__(self) -> None:
+        self._labels: set[str] = set()
+
+    def _free(self, hint: str) -> str:
+        names = itertools.chain([hint], (f"{hint}{i}" for i in itertools.count(2)))
+        name = next(n for n in names if n not in self._labels)
+        self._labels.add(name)
+        return name
+
+    def __getattr__(self, name: str) -> Callable[..., Term]:
+        return self.any_of(name)
+
+    def any_of(self, *names: str) -> Callable[..., Term]:
+        """A node of one of several operators."""
+
+        def make(*args: object, label: str = "", **attributes: object) -> Term:
+            return Term(names, args, attributes, self._free(label or names[0].rpartition("::")[2].lower()))
+
+        return make
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A parameter of a picture."""
+
+    name: str
+
+
+@dataclass(slots=True)
+class Rule:
+    """A rewrite, with what it promises.
+
+    Attributes:
+        name: of the function that makes the replacement.
+        pictures: what is replaced, in several ways of writing it.
+        build: the condition and the replacement.
+        family: "simplify" for fewer steps of the same kind, "fuse" for operators that do several.
+        switch: the field of FusionConfig that turns it off.
+        bound: what it may change, in units of the last place of the largest number involved; 0 keeps every bit.
+        own: makes operators of our own domain, which other runtimes lack.
+        about: what it does.
+        whole: works on the whole graph instead of looking for pictures.
+        parameters: values its function asks for.
+        turn: rules of lower turns are applied to the end first, so that small pictures take no parts of large ones.
+    """
+
+    name: str
+    pictures: tuple[Term, ...]
+    build: Callable[..., Any]
+    family: str
+    switch: str = ""
+    bound: float = 0.0
+    own: bool = False
+    about: str = ""
+    whole: bool = False
+    parameters: tuple[str, ...] = field(default=())
+    turn: int = 1
+
+    @property
+    def exact(self) -> bool:
+        """Whether it keeps every bit of the reference's answer."""
+        return self.bound == 0.0
+
+
+_rules: dict[str, Rule] = {}
+
+
+def rule(
+    *pictures: Callable[..., Term],
+    family: str = "fuse",
+    switch: str = "",
+    bound: float = 0.0,
+    own: bool = False,
+    turn: int = 1,
+) -> Callable[[Callable[..., Any]], Rule]:
+    """Declare a rule; see the module's text for an example. The fields of :class:`Rule` say what is what."""
+
+    def declare(build: Callable[..., Any]) -> Rule:
+        parameters = tuple(inspect.signature(build).parameters)[1:]
+        terms = tuple(_drawn(picture) for picture in pictures)
+        name, about = build.__name__, (build.__doc__ or "").partition("\n")[0]
+        made = Rule(name, terms, build, family, switch, bound, own, about, parameters=parameters, turn=turn)
+        _rules[name] = made
+        return made
+
+    return declare
+
+
+def _drawn(picture: Callable[..., Term]) -> Term:
+    names = tuple(inspect.signature(picture).parameters)[1:]
+    return picture(_Operators(), *map(Variable, names))
+
+
+def graph_rule(*, family: str = "simplify") -> Callable[[Callable[[Editor], list[Rewrite]]], Rule]:
+    """Declare a rule that looks at a whole graph: a function that edits it and says what it did. It must be exact."""
+
+    def declare(build: Callable[[Editor], list[Rewrite]]) -> Rule:
+        about = (build.__doc__ or "").partition("\n")[0]
+        made = Rule(build.__name__, (), build, family, about=about, whole=True)
+        _rules[made.name] = made
+        return made
+
+    return declare
+
+
+def all_rules() -> list[Rule]:
+    """Every rule, found by listing the folder of rules.
+
+    Example:
+        >>> "transpose_pair" in [rule.name for rule in all_rules()]
+        True
+    """
+    _load()
+    return list(_rules.values())
+
+
+@cache
+def _load() -> None:
+    package = importlib.import_module("pyflame_rt.opt.rules")
+    for module in sorted(m.name for m in pkgutil.iter_modules(package.__path__)):
+        importlib.import_module(f"pyflame_rt.opt.rules.{module}")
+
+
+Bindings: TypeAlias = "dict[str, str]"
+
+
+class Match:
+    """A place where a rule's picture was found; collects what shall stand there."""
+
+    __slots__ = ("editor", "labels", "made", "matched", "rule")
+
+    def __init__(self, editor: Editor, rule: Rule, labels: Mapping[str, Node]) -> None:
+        self.editor = editor
+        self.rule = rule
+        self.labels = labels
+        self.matched = list(dict.fromkeys(labels.values()))
+        self.made: list[Node] = []
+
+    def node(self, label: str) -> Node:
+        """A node of the picture; its label is the operator in lower case unless the picture says otherwise."""
+        return self.labels[label]
+
+    def attr(self, label: str, name: str, default: Attribute = None) -> Attribute:
+        """An attribute of a node of the picture."""
+        return self.labels[label].get_attr(name, default)
+
+    def emit(
+        self,
+        op_type: str,
+        inputs: Sequence[str],
+        attributes: Mapping[str, Attribute] | None = None,
+        *,
+        domain: str = "",
+        outputs: int = 1,
+    ) -> str:
+        """Add a node and give the name of its first output."""
+        last = self.matched[0]
+        names = [self.editor.fresh(f"{last.outputs[0]}/{op_type}") for _ in range(outputs)]
+        given = {name: value for name, value in (attributes or {}).items() if value is not None}
+        trimmed = list(inputs)
+        while trimmed and not trimmed[-1]:
+            trimmed.pop()
+        self.made.append(Node(self.editor.fresh(f"{last.name}/{op_type}"), op_type, trimmed, names, given, domain))
+        return names[0]
+
+    def constant(self, name: str) -> np.ndarray[Any, Any] | None:
+        """Contents of a constant; None for anything else."""
+        return self.editor.constant(name)
+
+    def scalar(self, name: str) -> Any:
+        """The one number a constant holds; None for anything else."""
+        return self.editor.scalar(name)
+
+    def new_constant(self, hint: str, array: np.ndarray[Any, Any]) -> str:
+        """A new constant."""
+        return self.editor.add_constant(hint, array)
+
+    def dtype(self, name: str) -> DType | None:
+        """Element type; None where it is not known."""
+        return self.editor.dtype(name)
+
+    def shape(self, name: str) -> tuple[DimLike, ...] | None:
+        """Sizes; None where not even the rank is known."""
+        return self.editor.shape(name)
+
+
+def apply_rules(editor: Editor, rules: Sequence[Rule], supported: Callable[[Node], bool] | None = None) -> PassResult:
+    """Apply rules until none of them finds its picture any more; ``supported`` says which new nodes may be made."""
+    result = PassResult()
+    for turn in sorted({one.turn for one in rules}):
+        _take_turn(editor, [one for one in rules if one.turn == turn], supported, result)
+    return result
+
+
+def _take_turn(
+    editor: Editor, rules: Sequence[Rule], supported: Callable[[Node], bool] | None, result: PassResult
+) -> None:
+    by_root: dict[str, list[tuple[Rule, Term]]] = {}
+    for one in rules:
+        if one.whole:
+            _count(result, one.build(editor))
+        for picture in one.pictures:
+            for name in picture.ops:
+                by_root.setdefault(name, []).append((one, picture))
+    pending = deque(editor.nodes())
+    while pending:
+        node = pending.popleft()
+        if node not in editor:
+            continue
+        for one, picture in by_root.get(node.full_name, ()):
+            rewrite, touched = _try(editor, one, picture, node, supported)
+            if rewrite is not None:
+                result.stats.nodes_fused += one.family == "fuse"
+                _count(result, [rewrite])
+                pending.extend(touched)
+                break
+
+
+def _count(result: PassResult, rewrites: Sequence[Rewrite]) -> None:
+    result.rewrites += rewrites
+    for rewrite in rewrites:
+        result.modified = True
+        result.stats.nodes_removed += len(rewrite.removed)
+        result.stats.nodes_added += len(rewrite.made)
+
+
+def _try(
+    editor: Editor, one: Rule, picture: Term, root: Node, supported: Callable[[Node], bool] | None
+) -> tuple[Rewrite | None, list[Node]]:
+    """Apply a rule at a node if its picture is there and its condition holds."""
+    for bindings, labels in find(editor, picture, root):
+        match = Match(editor, one, labels)
+        inner = {name for node in match.matched for name in node.outputs}
+        if not inner.isdisjoint(bindings.values()) or not _closed(editor, match.matched, root):
+            continue
+        found = one.build(match, *(bindings.get(name, "") for name in one.parameters))
+        if isinstance(found, NoMatch) or (supported is not None and not all(map(supported, match.made))):
+            continue
+        return _apply(editor, match, root, found)
+    return None, []
+
+
+def _closed(editor: Editor, matched: Sequence[Node], root: Node) -> bool:
+    """Whether nobody outside sees what the inner nodes make, nor more than the first output of the last."""
+    inner = all(
+        editor.read_only_by(name, matched) for node in matched if node is not root for name in node.outputs if name
+    )
+    return inner and not any(editor.readers(name) or editor.is_output(name) for name in root.outputs[1:] if name)
+
+
+def _apply(editor: Editor, match: Match, root: Node, found: str) -> tuple[Rewrite, list[Node]]:
+    """Put what a rule made in the place of what it matched; the nodes to look at again."""
+    target = root.outputs[0]
+    made = match.made
+    if made and root.name:
+        made[-1] = made[-1].replace(name=root.name)
+    if made and found in made[-1].outputs:
+        made[-1] = made[-1].replace(outputs=[target if name == found else name for name in made[-1].outputs])
+    elif editor.is_output(target):
+        made.append(Node(editor.fresh(f"{root.name}/Identity"), "Identity", [found], [target]))
+    before = [n for name in {found, *(i for node in match.matched for i in node.inputs)} for n in editor.readers(name)]
+    editor.replace(match.matched, made)
+    changed = [] if made and target in made[-1].outputs else editor.substitute(target, found)
+    rewrite = Rewrite(match.rule.name, tuple(n.name for n in match.matched), tuple(n.name for n in made))
+    again = [n for node in made for name in node.outputs for n in editor.readers(name)]
+    return rewrite, [*made, *changed, *again, *(n for n in before if n in editor)]
+
+
+# ---------------------------------------------------------------------- finding pictures
+
+
+def find(editor: Editor, picture: Term, root: Node) -> Iterator[tuple[Bindings, dict[str, Node]]]:
+    """Ways in which a picture lies over the graph with its last node on ``root``."""
+    yield from _at(editor, picture, root, {}, {picture.label: root})
+
+
+def _at(
+    editor: Editor, term: Term, node: Node, bound: Bindings, labels: dict[str, Node]
+) -> Iterator[tuple[Bindings, dict[str, Node]]]:
+    if node.full_name not in term.ops or any(node.get_attr(k) != v for k, v in term.attributes.items()):
+        return
+    if len(node.inputs) > len(term.args) and any(node.inputs[len(term.args) :]):
+        return
+    given = [*node.inputs, *[""] * (len(term.args) - len(node.inputs))]
+    orders = [given]
+    if node.op_type in _COMMUTATIVE and not node.domain and len(given) == 2 and given[0] != given[1]:
+        orders.append(given[::-1])
+    for names in orders:
+        yield from _inputs(editor, list(zip(term.args, names, strict=True)), bound, labels)
+
+
+def _inputs(
+    editor: Editor, pairs: Sequence[tuple[Any, str]], bound: Bindings, labels: dict[str, Node]
+) -> Iterator[tuple[Bindings, dict[str, Node]]]:
+    """Bindings under which every term of ``pairs`` lies over the value beside it."""
+    if not pairs:
+        yield bound, labels
+        return
+    (term, name), rest = pairs[0], pairs[1:]
+    for more, names in _value(editor, term, name, bound, labels):
+        yield from _inputs(editor, rest, more, names)
+
+
+def _value(
+    editor: Editor, term: Any, name: str, bound: Bindings, labels: dict[str, Node]
+) -> Iterator[tuple[Bindings, dict[str, Node]]]:
+    if isinstance(term, Variable):
+        if bound.get(term.name, name) == name:
+            yield {**bound, term.name: name}, labels
+        return
+    if isinstance(term, Term):
+        node = editor.maker(name)
+        taken = labels.get(term.label)
+        if node is not None and node.outputs[0] == name and taken in (None, node):
+            yield from _at(editor, term, node, bound, {**labels, term.label: node})
+        return
+    number = editor.scalar(name)  # a number in the picture stands for a constant close to it
+    if number is not None and (number == term or abs(number - term) <= 1e-4 * abs(term)):
+        yield bound, labels

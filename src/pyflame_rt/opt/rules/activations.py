@@ -1,0 +1,98 @@
+"""Activations that exporters write out: Swish, Gelu by erf and by tanh, HardSwish."""
+
+from __future__ import annotations
+
+import math
+
+from pyflame_rt.graph import DType
+from pyflame_rt.opt.rule import Match, NoMatch, rule
+
+_ROOT = math.sqrt(2.0)
+_FACTOR = math.sqrt(2.0 / math.pi)
+_CUBE = 0.044715
+_WIDE = (DType.Float32, DType.Float64)
+
+
+@rule(lambda op, x: op.Mul(x, op.Sigmoid(x)), switch="fuse_activations", own=True)
+def silu(m: Match, x: str) -> str | NoMatch:
+    """A value times its sigmoid."""
+    return m.emit("Swish", [x]) if m.dtype(x) in _WIDE else NoMatch("the elements are not float32 or float64")
+
+
+@rule(lambda op, x, c: op.Mul(x, op.Sigmoid(op.Mul(x, c))), switch="fuse_activations", own=True)
+def scaled_silu(m: Match, x: str, c: str) -> str | NoMatch:
+    """A value times the sigmoid of a multiple of it, as the quick form of Gelu is."""
+    factor = m.scalar(c)
+    if factor is None or not math.isfinite(factor) or m.editor.rank(c) not in (0, 1):
+        return NoMatch("the factor is not a constant number")
+    if m.dtype(x) not in _WIDE or factor == 1.0:
+        return NoMatch("the elements are not float32 or float64")
+    return m.emit("Swish", [x], {"alpha": float(factor)})
+
+
+@rule(
+    lambda op, x: op.Mul(op.Mul(x, op.Add(op.Erf(op.Div(x, _ROOT)), 1.0)), 0.5),
+    lambda op, x: op.Mul(op.Mul(x, op.Add(op.Erf(op.Mul(x, 1 / _ROOT)), 1.0)), 0.5),
+    lambda op, x: op.Mul(op.Mul(x, 0.5), op.Add(op.Erf(op.Div(x, _ROOT)), 1.0)),
+    lambda op, x: op.Mul(op.Mul(x, 0.5), op.Add(op.Erf(op.Mul(x, 1 / _ROOT)), 1.0)),
+    lambda op, x: op.Mul(x, op.Mul(op.Add(op.Erf(op.Div(x, _ROOT)), 1.0), 0.5)),
+    lambda op, x: op.Mul(x, op.Mul(op.Add(op.Erf(op.Mul(x, 1 / _ROOT)), 1.0), 0.5)),
+    switch="fuse_activations",
+    bound=8.0,
+)
+def gelu(m: Match, x: str) -> str | NoMatch:
+    """Gelu by the error function."""
+    return _activation(m, x, "Gelu")
+
+
+@rule(
+    lambda op, x: op.Mul(
+        op.Mul(x, 0.5), op.Add(op.Tanh(op.Mul(op.Add(x, op.Mul(op.Pow(x, 3.0), _CUBE)), _FACTOR)), 1.0)
+    ),
+    lambda op, x: op.Mul(
+        op.Mul(x, op.Add(op.Tanh(op.Mul(op.Add(x, op.Mul(op.Pow(x, 3.0), _CUBE)), _FACTOR)), 1.0)), 0.5
+    ),
+    lambda op, x: op.Mul(
+        x, op.Mul(op.Add(op.Tanh(op.Mul(op.Add(x, op.Mul(op.Pow(x, 3.0), _CUBE)), _FACTOR)), 1.0), 0.5)
+    ),
+    lambda op, x: op.Mul(
+        op.Mul(x, 0.5), op.Add(op.Tanh(op.Mul(op.Add(x, op.Mul(op.Mul(op.Mul(x, x), x), _CUBE)), _FACTOR)), 1.0)
+    ),
+    lambda op, x: op.Mul(
+        op.Mul(x, 0.5),
+        op.Add(op.Tanh(op.Mul(op.Mul(x, _FACTOR), op.Add(op.Mul(op.Mul(x, x), _CUBE), 1.0))), 1.0),
+    ),
+    switch="fuse_activations",
+    bound=8.0,
+)
+def gelu_tanh(m: Match, x: str) -> str | NoMatch:
+    """Gelu by its approximation with tanh."""
+    return _activation(m, x, "Gelu", {"approximate": "tanh"})
+
+
+@rule(
+    lambda op, x: op.Mul(x, op.HardSigmoid(x, label="hard")),
+    lambda op, x: op.Div(op.Mul(x, op.Clip(op.Add(x, 3.0), 0.0, 6.0)), 6.0),
+    lambda op, x: op.Mul(x, op.Div(op.Clip(op.Add(x, 3.0), 0.0, 6.0), 6.0)),
+    switch="fuse_activations",
+    bound=4.0,
+)
+def hard_swish(m: Match, x: str) -> str | NoMatch:
+    """A value times a ramp from 0 to 1 over its neighbourhood of 0."""
+    node = m.labels.get("hard")
+    if node is not None:
+        alpha, beta = node.get_attr("alpha", 0.2), node.get_attr("beta", 0.5)
+        if abs(alpha - 1 / 6) > 1e-6 or beta != 0.5:
+            return NoMatch("the ramp is another one")
+    return _activation(m, x, "HardSwish")
+
+
+def _activation(m: Match, x: str, name: str, attributes: dict[str, str] | None = None) -> str | NoMatch:
+    """One operator for a value of floats that keeps its shape: constants of another rank would broadcast it."""
+    kind, shape = m.dtype(x), m.shape(x)
+    if kind not in _WIDE and kind is not DType.Float16:
+        return NoMatch("the elements are not floats")
+    after = m.shape(m.matched[0].outputs[0])
+    if shape is None or after is None or len(shape) != len(after):
+        return NoMatch("the ranks differ, or are not known")
+    return m.emit(name, [x], attributes)

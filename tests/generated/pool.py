@@ -1,0 +1,119 @@
+"""Cases in processes of their own: one that ends a process is a finding, and the rest goes on.
+
+``python -m tests.generated.pool sweep --jobs 2`` checks all cases of a kind, ``--only NUMBER`` one of them,
+``--share 50`` each fiftieth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Findings", "main", "run_cases"]
+
+Findings = dict[int, tuple[str, str]]
+ROOT = Path(__file__).parents[2]
+# A case that is silent for so long is ended.
+PATIENCE = 120
+# Address space of a process: what takes more is refused by the system.
+MEMORY = 8 << 30
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _work(kind: str, numbers: list[int], options: dict[str, Any]) -> None:
+    """In the process of its own: say which case begins, and what came of it."""
+    module = importlib.import_module(f"tests.generated.{kind}")
+    listed = module.cases()
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    for number in numbers:
+        _say(json.dumps([number, "begin"]))
+        begin = time.process_time()
+        said = module.check_case(listed[number], **options)
+        _say(json.dumps([number, "end", said, time.process_time() - begin]))
+
+
+def _run(kind: str, numbers: list[int], options: dict[str, Any], cache: str) -> tuple[list[Any], int, str]:
+    """What a process said of the cases, up to the one that ended it (or -1)."""
+    environment = dict(os.environ, PYFLAME_CACHE_DIR=cache, OMP_NUM_THREADS="1", PYTHONPATH=str(ROOT))
+    command = [sys.executable, "-W", "ignore", "-m", "tests.generated.pool", kind, "--work", json.dumps(options)]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        env=environment,
+    )  # fmt: skip
+    try:
+        out, err = process.communicate(json.dumps(numbers), timeout=PATIENCE * max(1, len(numbers) / 10))
+        how = f"exit status {process.returncode}: {err.strip().splitlines()[-1:] or ''}" if process.returncode else ""
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, _ = process.communicate()
+        how = f"no answer within {PATIENCE} s"
+    rows = [json.loads(line) for line in out.splitlines() if line.startswith("[")]
+    open_ = {row[0] for row in rows if row[1] == "begin"} - {row[0] for row in rows if row[1] == "end"}
+    return [row for row in rows if row[1] == "end"], min(open_, default=-1), how
+
+
+def run_cases(kind: str, numbers: list[int], *, jobs: int = 1, chunk: int = 100, **options: Any) -> Findings:
+    """Findings by the number of the case: (its name, what happened)."""
+    listed = importlib.import_module(f"tests.generated.{kind}").cases()
+    found: Findings = {}
+
+    def take(part: list[int]) -> None:
+        with tempfile.TemporaryDirectory() as cache:
+            while part:
+                rows, ended, how = _run(kind, part, options, cache)
+                for number, _, said, _ in rows:
+                    if said:
+                        found[number] = (str(listed[number]), said)
+                done = {row[0] for row in rows} | {ended}
+                if ended >= 0:
+                    found[ended] = (str(listed[ended]), f"ENDED THE PROCESS, {how}")
+                elif len(done) == 1:
+                    raise RuntimeError(f"the worker said nothing: {how}")
+                part = [n for n in part if n not in done]
+
+    parts = [numbers[i : i + chunk] for i in range(0, len(numbers), chunk)]
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(take, parts))
+    return found
+
+
+def main() -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=["sweep", "differential"])
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--share", type=int, default=1)
+    parser.add_argument("--only", type=int, nargs="*")
+    parser.add_argument("--grep", default="", help="cases whose name has this in it")
+    parser.add_argument("--option", nargs="*", default=[], help="session options, as name=value in JSON")
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.work is not None:
+        _work(given.kind, json.load(sys.stdin), json.loads(given.work))
+        return 0
+    listed = importlib.import_module(f"tests.generated.{given.kind}").cases()
+    options = {name: json.loads(value) for name, _, value in (item.partition("=") for item in given.option)}
+    numbers = given.only or [i for i in range(0, len(listed), given.share) if given.grep in str(listed[i])]
+    found = run_cases(given.kind, numbers, jobs=given.jobs, **options)
+    for number, (name, said) in sorted(found.items(), key=lambda item: item[1]):
+        _say(f"{number} {name}\n    {said}")
+    _say(f"{len(numbers)} cases, {len(found)} findings")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

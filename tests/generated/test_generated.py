@@ -1,0 +1,71 @@
+"""A share of the sweep and of the random graphs; `make sweep` and `make differential` run the whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pyflame_rt.graph import Graph
+from pyflame_rt.ops.core.registry import all_ops
+from tests.generated.build import agree, answer, one_node, session
+from tests.generated.differential import cases as models
+from tests.generated.draw import SAMPLES, draw_sample
+from tests.generated.pool import run_cases
+from tests.generated.sweep import cases
+
+
+def test_every_operator_has_a_sample_that_suits_it():
+    assert sorted(SAMPLES) == sorted(op.full_name for op in all_ops())
+    for name in SAMPLES:
+        graph, feeds = one_node(draw_sample(name, 3))
+        found = answer(session(graph, "Reference"), feeds)
+        assert found.outputs is not None, f"{name}: {found.said}"
+
+
+def _told(found: dict[int, tuple[str, str]]) -> str:
+    return "\n".join(f"{number} {name}: {said}" for number, (name, said) in sorted(found.items()))
+
+
+def test_wrong_inputs_are_refused_alike_or_answered_alike():
+    """One case of most operators, another one each time the list of cases grows."""
+    seen, numbers = set(), []
+    for number, case in enumerate(cases()):
+        if case.op not in seen and case.change and number % 3 == 0:
+            seen.add(case.op)
+            numbers.append(number)
+    assert len(numbers) > 300
+    found = run_cases("sweep", numbers[::4])
+    assert not found, _told(found)
+
+
+def test_random_graphs_give_the_same_natively_as_by_the_reference():
+    numbers = list(range(700, len(models()), 331))
+    found = run_cases("differential", numbers)
+    assert not found, _told(found)
+
+
+@pytest.mark.parametrize("change", ["0 shorter 0", "0 empty", "1 last is 7"])
+def test_the_sweep_sees_what_differs(change):
+    """A wrong answer and a refusal of another type are findings."""
+    case = next(c for c in cases() if c.op == "Gather" and c.change == change and not c.constant)
+    sample = draw_sample(case.op, case.seed)
+    graph, feeds = one_node(sample)
+    right = answer(session(graph, "Reference"), feeds)
+    wrong = answer(lambda: _Off(), feeds)
+    assert agree(right, right) == ""
+    assert agree(right, wrong) == "outputs differ"
+    assert agree(right, answer(session(_refusing(), "Reference"), {"x": np.zeros(2, np.float32)})) == "one refused"
+
+
+class _Off:
+    def run(self, _names: object, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return [next(iter(feeds.values())) + 1]
+
+
+def _refusing() -> Graph:
+    graph = Graph("g")
+    graph.add_input("x", [None])
+    graph.add_node("n", "Gather", ["x", "i"], ["y"])
+    graph.add_initializer("i", np.array(9))
+    graph.add_output("y", [])
+    return graph

@@ -1,0 +1,207 @@
+"""Custom operators: from functions, from Python kernels, and how they are registered."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+import pyflame_rt
+from pyflame_rt import DType, Graph, InferenceSession, OperatorRegistry, custom
+from pyflame_rt.autodiff import gradient
+from pyflame_rt.custom import BackendType, CustomOpBuilder, CustomOpRegistry
+from pyflame_rt.ops import get_op, infer_types
+
+X = np.array([[-1.5, 0.25, 2.0]], np.float32)
+
+
+@pytest.fixture
+def registry():
+    found = CustomOpRegistry.instance()
+    yield found
+    found.clear()
+
+
+def one_node(op, inputs, domain="", attrs=None):
+    graph = Graph("g")
+    for name, array in inputs.items():
+        graph.add_input(name, array.shape, DType.of(array.dtype))
+    graph.add_node("n", op, list(inputs), ["y"], attrs, domain=domain)
+    graph.add_output("y", None)
+    return graph
+
+
+def soft(x, *, slope=2.0):
+    return get_op("Tanh")(x * slope) * x + 0.5
+
+
+def test_a_function_is_native_with_shapes_and_gradient(registry):
+    op = custom.register_custom_op("Soft", function=soft)
+    assert op.has_gradient()
+    assert op.supports_backend(BackendType.WSE)
+    graph = one_node("Soft", {"x": X}, "custom", {"slope": 3.0})
+    assert infer_types(graph) == []
+    assert str(graph.types["y"]) == "float32[1, 3]"
+    session = InferenceSession(graph)
+    np.testing.assert_allclose(session.run(None, {"x": X})[0], np.tanh(3 * X) * X + 0.5, rtol=1e-5)
+    assert session.explain().host_step_count == 0
+    slope = InferenceSession(gradient(graph, ["y"], ["x"])).run(["x_grad"], {"x": X})[0]
+    wide = X.astype(np.float64)
+    np.testing.assert_allclose(slope, np.tanh(3 * wide) + 3 * wide / np.cosh(3 * wide) ** 2, atol=1e-5)
+
+
+def test_a_function_in_files_pickles_and_on_the_wafer(registry, tmp_path):
+    custom.register_custom_op("Soft", function=soft)
+    graph = one_node("Soft", {"x": X}, "custom", {"slope": 3.0})
+    pyflame_rt.save_model(graph, tmp_path / "soft.pfm")
+    expected = np.tanh(3 * X) * X + 0.5
+    for session in (
+        InferenceSession(tmp_path / "soft.pfm"),
+        pickle.loads(pickle.dumps(InferenceSession(graph))),  # noqa: S301
+        InferenceSession(graph, providers=["WSEExecutionProvider"]),
+    ):
+        np.testing.assert_allclose(session.run(None, {"x": X})[0], expected, rtol=1e-5)
+
+
+def test_a_kernel_is_a_host_step_with_its_own_types(registry):
+    custom.register_custom_op("Gelu2", input_names=["X"], kernel_fn=lambda i, a: i[0].numpy() * np.sqrt(2 / np.pi))
+    for domain in ("custom", ""):
+        session = InferenceSession(one_node("Gelu2", {"x": X}, domain))
+        (y,) = session.run(None, {"x": X})
+        assert y.dtype == np.float32  # not the float64 that NumPy's scalar makes
+        np.testing.assert_allclose(y, X * np.float32(np.sqrt(2 / np.pi)), rtol=1e-6)
+        assert session.explain().host_step_count == 1
+
+
+def scaled_add():
+    return (
+        CustomOpBuilder("ScaledAdd")
+        .version(3)
+        .doc("x + scale * y")
+        .input("X")
+        .input("Y", optional=True)
+        .output("Z")
+        .attr_float("scale", required=True)
+        .kernel(lambda i, a: [i[0].numpy() + a["scale"] * (0 if i[1] is None else i[1].numpy())], BackendType.CPU)
+        .shape_inference(lambda shapes: [shapes[0]])
+        .gradient(lambda i, g, a: [g[0], g[0].numpy() * a["scale"]])
+    )
+
+
+def test_builder(registry):
+    op = scaled_add().build()
+    assert (op.name, op.domain, op.version, op.doc, op.full_name()) == (
+        *("ScaledAdd", "custom", 3, "x + scale * y", "ScaledAdd"),
+    )
+    feeds = {"a": X, "b": X + 1}
+    graph = one_node("ScaledAdd", feeds, "custom", {"scale": 0.5})
+    infer_types(graph)
+    assert str(graph.types["y"]) == "float32[1, 3]"
+    np.testing.assert_allclose(InferenceSession(graph).run(None, feeds)[0], X + 0.5 * (X + 1))
+    made = InferenceSession(gradient(graph, ["y"], ["a", "b"])).run(["a_grad", "b_grad"], feeds)
+    np.testing.assert_array_equal(made[0], np.ones_like(X))
+    np.testing.assert_array_equal(made[1], np.full_like(X, 0.5))
+    direct = op.gradient([X, X], [np.ones_like(X)], {"scale": 4.0})
+    assert [g.numpy()[0, 0] for g in direct] == [1.0, 4.0]
+
+
+def test_models_that_do_not_fit_are_refused(registry):
+    scaled_add().build()
+    with pytest.raises(pyflame_rt.InvalidModelError, match="'scale' is required"):
+        InferenceSession(one_node("ScaledAdd", {"a": X, "b": X})).run(None, {"a": X, "b": X})
+    wide = X.astype(np.float64)
+    with pytest.raises(pyflame_rt.DTypeMismatchError, match="'X' must be float32, got float64"):
+        InferenceSession(one_node("ScaledAdd", {"a": wide}, "", {"scale": 1.0})).run(None, {"a": wide})
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (lambda i, a: [i[0], i[0]], "2 results for 1 outputs"),
+        (lambda i, a: [i[0].numpy() + 1j], "gave complex64 for output 'Y'"),
+        (lambda i, a: 1 / 0, "division by zero"),
+    ],
+)
+def test_wrong_results_are_refused(registry, kernel, message):
+    op = custom.register_custom_op("Wrong", kernel_fn=kernel)
+    with pytest.raises(pyflame_rt.PyFlameRTError, match=message):
+        op.execute([X])
+
+
+def test_wrong_gradients_are_refused(registry):
+    op = custom.register_custom_op("Bent", kernel_fn=lambda i, a: i[0], gradient=lambda i, g: [g[0].numpy()[0]])
+    with pytest.raises(pyflame_rt.BackendError, match="gradient of input 0 has shape"):
+        op.gradient([X], [X])
+    plain = custom.register_custom_op("Flat", kernel_fn=lambda i, a: i[0])
+    assert not plain.has_gradient()
+    graph = one_node("Flat", {"x": X})
+    graph.add_node("m", "ReduceSum", ["y"], ["s"])
+    with pytest.raises(pyflame_rt.UnsupportedOperatorError, match="has no gradient"):
+        gradient(graph, ["s"], ["x"])
+
+
+def test_registry(registry):
+    assert registry.size() == 0
+    custom.register_custom_op("mine::Half", function=lambda x: x * 0.5)
+    custom.register_custom_op("Half", function=lambda x: x * 0.25)
+    assert registry.list() == ["Half", "mine::Half"]
+    assert registry.get("Half").domain == "custom"
+    assert registry.get("mine::Half").execute([X])[0].numpy()[0, 2] == 1.0
+    assert OperatorRegistry.instance().has("mine::Half")
+    registry.unregister("custom::Half")
+    assert registry.get("Half").domain == "mine"
+    assert not OperatorRegistry.instance().has("Half")
+    with pytest.raises(pyflame_rt.UnsupportedOperatorError, match="Registered: mine::Half"):
+        registry.get("Third")
+
+
+def test_registering_again_replaces_with_a_warning(registry):
+    scaled_add().build()
+    with pytest.warns(UserWarning, match="custom::ScaledAdd was registered before") as caught:
+        custom.register_custom_op("ScaledAdd", function=lambda x: x * 7.0)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert not OperatorRegistry.instance().has("ScaledAddGradient")
+    np.testing.assert_array_equal(InferenceSession(one_node("ScaledAdd", {"a": X})).run(None, {"a": X})[0], X * 7)
+
+
+def test_a_built_in_is_replaced_only_when_asked(registry):
+    ops = OperatorRegistry.instance()
+    built_in = ops.get("Relu")
+    with pytest.raises(pyflame_rt.InputError, match=r"Relu is built in.*override=True"):
+        ops.register_op("Relu", lambda inputs, ctx: inputs[0])
+    with pytest.raises(pyflame_rt.InputError, match="Relu is built in"):
+        custom.register_custom_op("Relu", domain="", function=lambda x: x)
+    assert registry.size() == 0
+    with pytest.raises(pyflame_rt.InputError, match="Relu is built in and cannot be unregistered"):
+        ops.unregister_op("Relu")
+    custom.register_custom_op("Relu", function=lambda x: x + 9.0)  # in a domain of its own: both are there
+    assert ops.get("Relu") is built_in
+    ops.register_op("Relu", lambda inputs, ctx: inputs[0].numpy() * 2, override=True)
+    try:
+        np.testing.assert_array_equal(InferenceSession(one_node("Relu", {"x": X})).run(None, {"x": X})[0], X * 2)
+    finally:
+        ops.unregister_op("Relu")
+    assert ops.get("Relu") is built_in
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "either a function over operators or a Python kernel"),
+        ({"function": abs, "kernel_fn": abs}, "either a function"),
+        ({"kernel_fn": 3}, "3 cannot be called"),
+        ({"function": soft, "input_names": ["x"]}, "read from the function"),
+        ({"function": soft, "gradient": abs}, "follow from the function"),
+        ({"kernel_fn": abs, "output_names": []}, "needs its outputs"),
+        ({"kernel_fn": abs, "output_dtypes": [None, None]}, "2 output_dtypes for 1 outputs"),
+    ],
+)
+def test_statements_that_make_no_operator(registry, given, message):
+    with pytest.raises(pyflame_rt.InputError, match=message):
+        custom.register_custom_op("Odd", **given)
+    assert not registry.has("Odd")
+
+
+def test_python_kernels_run_on_the_host_only():
+    with pytest.raises(pyflame_rt.InputError, match="not on WSE"):
+        CustomOpBuilder("Far").kernel(abs, BackendType.WSE)
