@@ -28,7 +28,7 @@ def convnet():
     node = helper.make_node
     nodes = [
         node("Conv", ["x", "w1", "b1"], ["c1"], "conv1", pads=[1, 1, 1, 1], strides=[2, 2]),
-        node("Relu", ["c1"], ["r1"], "relu1"),
+        node("LeakyRelu", ["c1"], ["r1"], "relu1"),
         node("Conv", ["r1", "w2"], ["c2"], "conv2", pads=[1, 1, 1, 1]),
         node("Add", ["c2", "r1"], ["a2"], "add"),
         node("MaxPool", ["a2"], ["p2"], "pool", kernel_shape=[2, 2], strides=[2, 2]),

@@ -44,7 +44,7 @@ def test_a_profile_has_one_event_for_each_native_step(tmp_path):
     runs = [e for e in document["events"] if e["name"] == "model_run"]
     assert len(runs) == 3
     assert len(nodes) % 3 == 0
-    fused = next(e for e in nodes if e["op_name"] == "Conv+Relu")
+    fused = next(e for e in nodes if e["op_name"] == "Conv+LeakyRelu")
     assert fused["nodes"] == ["conv1", "relu1"]
     assert fused["name"] == "conv1+relu1_kernel_time"
     assert fused["kernel"].startswith("onednn")

@@ -124,7 +124,7 @@ def odd_sizes(path, number):
 
     All end with the number, so that none is known from before.
     """
-    shapes = {"a": (20, 1, 3, 3), "b": (44, 20, 1, 1), "c": (40, 44, 1, 1), "d": (25, 40, 3, 3), "w": (25, 19)}
+    shapes = {"a": (20, 1, 3, 3), "b": (44, 20, 1, 1), "c": (48, 44, 1, 1), "d": (25, 48, 3, 3), "w": (25, 19)}
     shapes |= {"e": (25, 448, 3, 3), "f": (448, 25, 1, 1)}
     weights = {n: RNG.standard_normal(s).astype(np.float32) / 9 for n, s in shapes.items()}
     weights |= {"n": np.float32(number), "g": RNG.standard_normal((450, 448, 3, 3)).astype(np.float32) / 50}

@@ -51,7 +51,7 @@ def ways(model, **options):
     with pyflame_rt.InferenceSession(model, pyflame_rt.SessionOptions(**settings)) as session:
         (y,) = session.run(None, {"x": X})
         cases = session._compile(overrides=False).executable._last.lowered.cases
-        return y, {node: case.way for case in cases.values() for node in case.nodes}, session.explain().notes
+        return y, {nodes[0]: case.way for case in cases.values() for nodes in case.places}, session.explain().notes
 
 
 def stored(folder):
@@ -71,7 +71,7 @@ def test_tuning_times_every_way_and_keeps_the_fastest(model, folder, monkeypatch
     times = {"winograd4": 3.0, "winograd2": 2.0, "padded": 2.5, "library": 1.0, "product": 0.5}
 
     def pretend(plan, _feeds, _hooks):
-        return {node: times[case.way] for case in plan.lowered.cases.values() for node in case.nodes}
+        return {place: times[case.way] for case in plan.lowered.cases.values() for place in case.places}
 
     monkeypatch.setattr(tuning, "_node_times", pretend)
     plain = ways(model)[0]
@@ -80,6 +80,7 @@ def test_tuning_times_every_way_and_keeps_the_fastest(model, folder, monkeypatch
     assert sorted(stored(folder).values()) == ["library", "product"]
     np.testing.assert_allclose(y, plain, rtol=1e-4, atol=1e-5)
     assert ways(model)[1] == taken  # remembered, without the option
+    assert [case.split(" ")[0] for case in sorted(stored(folder))] == ["Conv", "Conv+Relu"]  # not the first one alone
     times.update(library=9.0)
     assert ways(model, tune=True)[1] == taken  # and not measured a second time
     assert ways(model, num_threads=2)[1]["first"] == "winograd4"  # another number of threads is another case
@@ -167,3 +168,9 @@ def stored_cases(path):
     with pyflame_rt.InferenceSession(path, pyflame_rt.SessionOptions(num_threads=1, fast_math=True)) as session:
         session.run(None, {"x": X})
         return list(session._compile(overrides=False).executable._last.lowered.cases)
+
+
+def test_a_loop_left_apart_counts_with_its_product():
+    times = {("conv", "relu"): 3.0, ("conv",): 1.0, ("relu",): 0.5, ("other",): 7.0}
+    assert tuning._seconds_at(("conv", "relu"), times) == 4.5
+    assert tuning._seconds_at(("other",), times) == 7.0

@@ -1,10 +1,11 @@
-"""What may run inside a product: the elementwise steps that alone read its result."""
+"""What may run inside a product of the library: the elementwise steps that alone read its result.
+
+Those that turn NaN into a number there (Relu, Clip, HardSigmoid), or an infinity into NaN (Gelu by erf), stay loops.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from pyflame_rt.backends.cpu.onednn.attr import Attr
 from pyflame_rt.graph import DType
@@ -52,7 +53,7 @@ def find_epilogue(concrete: Concrete, group: Group, start: str) -> Epilogue | No
         step = steps.pop(0)
         if value not in step.node.inputs or concrete.dtype(step.node.outputs[0]) is not DType.Float32:
             return None
-        found = _eltwise(concrete, step) or _binary(concrete, step, value, group.shape)
+        found = _eltwise(step) or _binary(concrete, step, value, group.shape)
         if found is None:
             return None
         post, operand = found
@@ -78,12 +79,10 @@ def _silu(steps: Sequence[SpecializedNode], value: str) -> str | None:
 _Post = tuple[tuple[str, float, float], list[str]]
 
 
-def _eltwise(concrete: Concrete, step: SpecializedNode) -> _Post | None:
+def _eltwise(step: SpecializedNode) -> _Post | None:
     a: Mapping[str, Any] = step.attributes
     match step.op.name:
-        case "Relu":
-            return ("relu", 0.0, 0.0), []
-        case "LeakyRelu":
+        case "LeakyRelu" if a["alpha"] != 0.0:
             return ("relu", a["alpha"], 0.0), []
         case "Elu":
             return ("elu", a["alpha"], 0.0), []
@@ -93,28 +92,12 @@ def _eltwise(concrete: Concrete, step: SpecializedNode) -> _Post | None:
             return ("tanh", 0.0, 0.0), []
         case "HardSwish":
             return ("hardswish", 1 / 6, 0.5), []
-        case "HardSigmoid":
-            return ("hardsigmoid", a["alpha"], a["beta"]), []
         case "Swish":
             return ("swish", a["alpha"], 0.0), []
-        case "Gelu":
-            return ("gelu_tanh" if a["approximate"] == "tanh" else "gelu_erf", 0.0, 0.0), []
-        case "Clip":
-            return _clip(concrete, step)
+        case "Gelu" if a["approximate"] == "tanh":
+            return ("gelu_tanh", 0.0, 0.0), []
         case _:
             return None
-
-
-def _clip(concrete: Concrete, step: SpecializedNode) -> _Post | None:
-    bounds = [-np.inf, np.inf]
-    for i, name in enumerate(step.node.inputs[1:]):
-        if not name:
-            continue
-        array = concrete.constants.get(name)
-        if array is None:
-            return None
-        bounds[i] = float(array.reshape(-1)[0])
-    return ("clip_v2", float(bounds[0]), float(bounds[1])), []
 
 
 def _binary(concrete: Concrete, step: SpecializedNode, value: str, shape: tuple[int, ...]) -> _Post | None:

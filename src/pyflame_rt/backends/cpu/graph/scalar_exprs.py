@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.backends.cpu.ir.kernel_program import Expr, apply, cast, const
@@ -80,13 +81,18 @@ def _pow(_: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
     assert base is not None
     assert power is not None
     if power.op == "const" and isinstance(power.value, (int, float)):
-        small = {2: lambda: apply("mul", base, base), 1: lambda: base, 0.5: lambda: apply("sqrt", base)}
+        small = {2: lambda: apply("mul", base, base), 1: lambda: base, 0.5: lambda: _root(base)}
         simple = small.get(power.value)
         if simple is not None and (power.value != 0.5 or base.dtype.startswith("float")):
             return simple()
         if power.value == 3:
             return apply("mul", apply("mul", base, base), base)
     return apply("pow", base, power if power.dtype == base.dtype else cast(power, base.dtype))
+
+
+def _root(x: Expr) -> Expr:
+    """The power of a half, which is not the root: it makes 0 of -0 and infinity of -infinity."""
+    return apply("where", apply("eq", x, -math.inf), math.inf, apply("add", apply("sqrt", x), 0.0))
 
 
 def _mod(attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:

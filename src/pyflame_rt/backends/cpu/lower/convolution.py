@@ -16,7 +16,7 @@ from pyflame_rt.backends.cpu.kernels.tiles.winograd import WinogradKernel
 from pyflame_rt.backends.cpu.kernels.tiles.winograd_filters import FilterKernel
 from pyflame_rt.backends.cpu.lower.box_copies import padded
 from pyflame_rt.backends.cpu.lower.channel_scales import Scales, image_and_scales, scaled_panels
-from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative
+from pyflame_rt.backends.cpu.lower.lowering import ByLibrary, Lowering, NotNative
 from pyflame_rt.backends.cpu.lower.tiled_products import (
     GRAIN,
     MAX_DEPTH,
@@ -25,6 +25,7 @@ from pyflame_rt.backends.cpu.lower.tiled_products import (
     block_of,
     ending_of,
     label_of,
+    nodes_of,
     packed_step,
     product_step,
 )
@@ -102,10 +103,10 @@ def convolution(low: Lowering, step: SpecializedNode, group: Group | None = None
     if weights is None:
         form = f"{form} trained"
     case = f"{label} {list(source)} {list(taps)} {form}".replace(", ", ",")
-    way = low.choices.pick(case, ways, step.node.name)
-    if way == "library":
-        raise NotNative("the library was measured to be faster")
     ending = ending_of(low, step, group, rest[0] if rest else "", 1)
+    way = low.choices.pick(case, ways, *nodes_of(step, group))
+    if way == "library":
+        raise ByLibrary("the library was measured to be faster")
     scales = None
     if way == "product" and data in low.scaled:
         loop = low.scaled.pop(data)

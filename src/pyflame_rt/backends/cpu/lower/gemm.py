@@ -16,13 +16,14 @@ from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.kernels.tiles.packing import ColumnSumKernel, PackKernel, RowPackKernel
 from pyflame_rt.backends.cpu.kernels.tiles.products import ProductKernel
 from pyflame_rt.backends.cpu.kernels.tiles.register_tile import PLAIN, rows_together, tile_for
-from pyflame_rt.backends.cpu.lower.lowering import PIECES, BetterApart, KernelStep, Lowering, NotNative
+from pyflame_rt.backends.cpu.lower.lowering import PIECES, BetterApart, ByLibrary, KernelStep, Lowering, NotNative
 from pyflame_rt.backends.cpu.lower.tiled_products import (
     MAX_DEPTH,
     SHORT,
     as_rows,
     ending_of,
     label_of,
+    nodes_of,
     packed_step,
     reach_of,
     row_operand,
@@ -55,13 +56,14 @@ def moving(low: Lowering, step: SpecializedNode, group: Group | None = None) -> 
     if bias and reach_of(low, bias, shape, len(shape) - 1) != "column":
         raise NotNative("a bias that differs from row to row")
     label = label_of(step, group)
-    if low.choices.pick(f"{label} moving {rows}x{depth}x{width}", ("tiles", "library"), step.node.name) == "library":
-        raise NotNative("the library was measured to be faster")
-    if group is None and not bias and turned_alone(low, step):
-        return _turned(low, label, a, b)
     ending = ending_of(low, step, group, bias, len(shape) - 1)
     if ending.finish.operands.count("full") > MAX_FULL:
         raise BetterApart("a loop that reads so much is quicker on its own")
+    case = f"{label} moving {rows}x{depth}x{width}"
+    if low.choices.pick(case, ("tiles", "library"), *nodes_of(step, group)) == "library":
+        raise ByLibrary("the library was measured to be faster")
+    if group is None and not bias and turned_alone(low, step):
+        return _turned(low, label, a, b)
     x = _rows(low, a, rows, depth, width)
     operands = [
         row_operand(low, n, r, (rows, width)) for n, r in zip(ending.names, ending.finish.operands, strict=True)

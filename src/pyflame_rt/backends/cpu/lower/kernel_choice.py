@@ -23,12 +23,12 @@ class Case:
     Attributes:
         ways: their names, the one that is best as a rule first.
         way: the one taken.
-        nodes: names of the nodes it was met at.
+        places: where it was met, each as the names of the nodes it does there: the product's, then those after it.
     """
 
     ways: tuple[str, ...]
     way: str
-    nodes: list[str] = field(default_factory=list)
+    places: list[tuple[str, ...]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -56,14 +56,14 @@ class Choices:
     fast: bool = False
     cases: dict[str, Case] = field(default_factory=dict)
 
-    def pick(self, key: str, ways: Sequence[str], node: str) -> str:
-        """The way a case is done; ``key`` is equal for cases of equal shapes."""
+    def pick(self, key: str, ways: Sequence[str], *nodes: str) -> str:
+        """The way a case is done; ``key`` is equal for cases of equal shapes, ``nodes`` are what is done here."""
         usable = self.usable(ways)
         if len(usable) == len(ways) and any(map(_mixes, ways)):
             key = f"{key} fast"  # measured among other ways
         wanted = self.prefer or self.measured.get(key, "")
         case = self.cases.setdefault(key, Case(usable, wanted if wanted in usable else usable[0]))
-        case.nodes.append(node)
+        case.places.append(nodes)
         return case.way
 
     def usable(self, ways: Sequence[str]) -> tuple[str, ...]:

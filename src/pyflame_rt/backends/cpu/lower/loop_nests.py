@@ -67,6 +67,8 @@ def _loop(low: Lowering, group: Group) -> None:
     names = external_names(low, group)
     views = [low.view(n) for n in names]
     blocked = _common_layout(views, group.shape)
+    if blocked is not None and any(low.concrete.dtype(t) is not blocked.dtype for t in targets):
+        blocked = None  # the layout is that of another type
     if blocked is None:
         found = [low.strided(n) for n in names]
         # Results that are handed out lie row by row; others as what they are made from.

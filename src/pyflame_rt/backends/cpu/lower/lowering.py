@@ -56,6 +56,10 @@ class NotNative(Exception):
 FAULTS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError, NotNative)
 
 
+class ByLibrary(NotNative):
+    """The library was chosen for a product, whether or not it takes the loop that follows it."""
+
+
 class BetterApart(NotNative):
     """A product and the loop that follows it are quicker one after the other."""
 
@@ -152,6 +156,7 @@ class Lowering:
     reorders: int = 0
     flags: Buffer | None = None
     refused: set[Any] = field(default_factory=set)
+    library: set[str] = field(default_factory=set)  # products the library was chosen for
     packs: dict[Any, tuple[int, View]] = field(default_factory=dict)  # rows in panels: the step that packs them, where
 
     # ------------------------------------------------------------------ values

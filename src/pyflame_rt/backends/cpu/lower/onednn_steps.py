@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.backends.cpu.graph.epilogue import Epilogue, find_epilogue
-from pyflame_rt.backends.cpu.lower.convolution import convolution
+from pyflame_rt.backends.cpu.graph.op_support import LOOP_TYPES
+from pyflame_rt.backends.cpu.lower.convolution import channels_last, convolution
 from pyflame_rt.backends.cpu.lower.gemv import row_product, takes_row_product
-from pyflame_rt.backends.cpu.lower.lowering import BetterApart, Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.lower.lowering import BetterApart, ByLibrary, Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.lower.pooling import greatest
 from pyflame_rt.backends.cpu.lower.products import general_convolution, general_matmul
 from pyflame_rt.backends.cpu.lower.tiled_products import dense
 from pyflame_rt.backends.cpu.memory.buffer_views import View
@@ -99,15 +101,19 @@ def _fuse_tiled(low: Lowering, group: Group, name: str) -> bool:
     except BetterApart:
         low.back_to(kept)
         raise
-    except (NotNative, OneDnnError, ValueError):
+    except (NotNative, OneDnnError, ValueError) as error:
         low.back_to(kept)
+        if isinstance(error, ByLibrary):
+            low.library.add(name)
         return False
     low.places[group.steps[-1].node.outputs[0]] = out
     return True
 
 
 def _alone(low: Lowering, step: SpecializedNode) -> bool:
-    """A product on its own by a generated kernel, where there is one."""
+    """A product on its own by a generated kernel, where there is one and the library was not chosen."""
+    if step.node.outputs[0] in low.library:
+        return False
     kept = low.mark()
     try:
         low.places[step.node.outputs[0]] = (convolution if step.op.name == "Conv" else dense)(low, step)
@@ -385,10 +391,13 @@ def _packed_matrix(low: Lowering, view: View, primitive: Primitive) -> View:
 
 @lowers("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
 def pool(low: Lowering, step: SpecializedNode) -> None:
-    """Pooling in the layout its input has."""
+    """Pooling in the layout its input has; maxima by a loop, since the library's pass over NaN."""
     if len([o for o in step.node.outputs if o]) > 1:
         raise NotNative("the indices of the maxima are asked for")
     src = low.view(step.node.inputs[0])
+    if "Max" in step.op.name:
+        low.places[step.node.outputs[0]] = _max_pool(low, step, src)
+        return
     if src.dtype is not DType.Float32 or not 3 <= len(src.shape) <= 5:
         raise NotNative(f"pooling of {src.dtype.label}{list(src.shape)}")
     if not src.is_blocked and not src.is_dense:
@@ -424,6 +433,14 @@ def pool(low: Lowering, step: SpecializedNode) -> None:
     low.places[step.node.outputs[0]] = out
 
 
+def _max_pool(low: Lowering, step: SpecializedNode, src: View) -> View:
+    if src.dtype not in LOOP_TYPES or src.dtype is DType.Bool:
+        raise NotNative(f"pooling of {src.dtype.label}")
+    name = step.node.inputs[0]
+    x = channels_last(low, name) if src.is_blocked and len(src.shape) == 4 else low.strided(name)
+    return greatest(low, x, _pool_windows(step, x.shape[2:]))
+
+
 def _pool_windows(step: SpecializedNode, sizes: Sequence[int]) -> Windows:
     if step.op.name.startswith("Global"):
         return windows(sizes, sizes)
@@ -431,6 +448,4 @@ def _pool_windows(step: SpecializedNode, sizes: Sequence[int]) -> Windows:
 
 
 def _pool_kind(step: SpecializedNode) -> str:
-    if "Max" in step.op.name:
-        return "max"
     return "avg_include_padding" if step.attributes.get("count_include_pad") else "avg_exclude_padding"

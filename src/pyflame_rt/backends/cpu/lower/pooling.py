@@ -27,6 +27,7 @@ from pyflame_rt.backends.cpu.lower.box_copies import padded, part
 from pyflame_rt.backends.cpu.lower.dot_products import dot_products, takes_dots
 from pyflame_rt.backends.cpu.lower.loop_nests import fold_axes, row_step, rows_of
 from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.lower.max_windows import max_windows
 from pyflame_rt.backends.cpu.lower.row_loops import nest_of
 from pyflame_rt.backends.cpu.memory.buffer_views import View, contiguous_strides
 from pyflame_rt.graph import DType
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
 
-__all__ = ["add_bias", "boxes", "convolve"]
+__all__ = ["add_bias", "boxes", "convolve", "greatest"]
 
 
 def boxes(low: Lowering, x: View, at: Windows, value: Any) -> View:
@@ -97,9 +98,18 @@ def max_pool_values(low: Lowering, step: SpecializedNode) -> None:
     x = low.strided(step.node.inputs[0])
     if x.dtype not in LOOP_TYPES or x.dtype is DType.Bool:
         raise NotNative(f"pooling of {x.dtype.label}")
-    at = _pool_windows(step, x)
+    low.places[step.node.outputs[0]] = greatest(low, x, _pool_windows(step, x))
+
+
+def greatest(low: Lowering, x: View, at: Windows) -> View:
+    """Maxima of windows over the last axes."""
+    kept = low.mark()
+    try:
+        return max_windows(low, x, at)
+    except NotNative:
+        low.back_to(kept)
     view = boxes(low, x, at, _least(x.dtype))
-    low.places[step.node.outputs[0]] = fold_axes(low, "MaxPool", "max", view, _taps(view, at))
+    return fold_axes(low, "MaxPool", "max", view, _taps(view, at))
 
 
 @lowers("pyflame::MaxPoolIndices")

@@ -24,7 +24,7 @@ from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.kernels.tiles.products import ProductKernel
 from pyflame_rt.backends.cpu.kernels.tiles.register_tile import Finish, Reach, Tile, multiplies_pairs, tile_for
 from pyflame_rt.backends.cpu.lower.loop_nests import external_names, group_values
-from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative
+from pyflame_rt.backends.cpu.lower.lowering import ByLibrary, Lowering, NotNative
 from pyflame_rt.backends.cpu.lower.row_loops import nest_of
 from pyflame_rt.backends.cpu.memory.buffer_views import View
 from pyflame_rt.backends.cpu.memory.packed_weights import pair_panels, panels
@@ -48,6 +48,7 @@ __all__ = [
     "dense",
     "ending_of",
     "label_of",
+    "nodes_of",
     "packed_step",
     "product_step",
     "reach_of",
@@ -76,6 +77,11 @@ def label_of(step: SpecializedNode, group: Group | None) -> str:
     """Names of the operators a step does."""
     names = [step.op.name, *(s.op.name for s in (group.steps if group is not None else ()))]
     return "+".join(names)
+
+
+def nodes_of(step: SpecializedNode, group: Group | None) -> list[str]:
+    """Names of the nodes a step does."""
+    return [step.node.name, *(s.node.name for s in (group.steps if group is not None else ()))]
 
 
 def ending_of(
@@ -162,9 +168,9 @@ def dense(low: Lowering, step: SpecializedNode, group: Group | None = None) -> V
         raise NotNative("a bias that differs from row to row")
     label = label_of(step, group)
     case = f"{label} {rows}x{depth}x{width}"
-    if low.choices.pick(case, ("tiles", "library"), step.node.name) == "library":
-        raise NotNative("the library was measured to be faster")
     ending = ending_of(low, step, group, bias, len(shape) - 1, single=True)
+    if low.choices.pick(case, ("tiles", "library"), *nodes_of(step, group)) == "library":
+        raise ByLibrary("the library was measured to be faster")
     x = as_rows(low, low.strided(source), rows, depth)
     operands = [
         row_operand(low, n, r, (rows, width)) for n, r in zip(ending.names, ending.finish.operands, strict=True)

@@ -21,6 +21,7 @@ __all__ = ["Tuned", "tune"]
 
 ROUNDS = 9
 SECONDS = 2.0  # of runs for each way, after the first three
+_Times = dict[tuple[str, ...], float]
 CLEARLY = 0.97  # the rule of thumb stays unless another way takes less than so much of its time
 
 
@@ -66,7 +67,7 @@ def tune(
                 ways = sorted({way for case in fresh.values() for way in case.ways})
             times = _node_times(plan, feeds, quiet) if fresh else {}
             for key, case in fresh.items():
-                took = sum(times.get(node, 0.0) for node in case.nodes) / len(case.nodes)
+                took = sum(_seconds_at(place, times) for place in case.places) / len(case.places)
                 seconds[key][case.way] = min(took, seconds[key].get(case.way, took))
         finally:
             plan.retire()
@@ -80,8 +81,13 @@ def _best(seconds: Mapping[str, float], rule: str) -> str:
     return best if rule not in seconds or seconds[best] < CLEARLY * seconds[rule] else rule
 
 
-def _node_times(plan: Plan, feeds: Mapping[str, Any], hooks: RunHooks) -> dict[str, float]:
-    """Least seconds of the steps of each product or convolution, under the name of its node, reorders included."""
+def _seconds_at(place: tuple[str, ...], times: _Times) -> float:
+    """Of all steps for some of the nodes of a place: one, or one after the other."""
+    return sum(took for nodes, took in times.items() if not set(place).isdisjoint(nodes))
+
+
+def _node_times(plan: Plan, feeds: Mapping[str, Any], hooks: RunHooks) -> _Times:
+    """Least seconds of the steps for each set of nodes, reorders included."""
     plan.run(feeds, hooks)
     least: list[int] = []
     end = time.perf_counter() + SECONDS
@@ -90,8 +96,7 @@ def _node_times(plan: Plan, feeds: Mapping[str, Any], hooks: RunHooks) -> dict[s
             break
         times = plan.step_times(feeds, hooks)
         least = times if not least else [min(a, b) for a, b in zip(least, times, strict=True)]
-    result: dict[str, float] = defaultdict(float)
+    result: _Times = defaultdict(float)
     for step, took in zip(plan.lowered.steps, least, strict=True):
-        for node in step.nodes:
-            result[node] += took / 1e9
+        result[step.nodes] += took / 1e9
     return result
