@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import time
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph.errors import (
-    BackendError,
     InputError,
     InvalidModelError,
     UnsupportedOperatorError,
@@ -152,12 +150,6 @@ def _refuse_unsupported(graph: Graph) -> None:
     )
 
 
-def _optional_module(name: str) -> Any:
-    if importlib.util.find_spec(f"pyflame_rt.{name}") is None:
-        return None
-    return importlib.import_module(f"pyflame_rt.{name}")
-
-
 def _optimise(graph: Graph, options: SessionOptions, log: SessionLog) -> Prepared | None:
     """The optimised graph; None where nothing is to be optimised."""
     if OptLevel.of(options.optimization_level) is OptLevel.NONE:
@@ -188,10 +180,5 @@ def quantize(graph: Graph, options: SessionOptions) -> tuple[Graph, Any]:
     """The graph quantized as the options ask, and the report; the graph itself when they do not."""
     if options.quantization is None:
         return graph, None
-    apply = getattr(_optional_module("quantization"), "quantize_for_session", None)
-    if apply is None:
-        raise BackendError(
-            "SessionOptions.quantization is set, but pyflame_rt.quantization is not part of this "
-            "version. Load the model without it"
-        )
-    return apply(graph, options)
+    # Calibration runs sessions, which stand above this layer.
+    return importlib.import_module("pyflame_rt.quantization").quantize_for_session(graph, options)

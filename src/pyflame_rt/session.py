@@ -444,7 +444,7 @@ class InferenceSession:
     def is_quantized(self) -> bool:
         """True when the session quantized the model, or the model was quantized before."""
         self._open()
-        if self._quantization is not None:
+        if self._quantization is not None and self._quantization.nodes_quantized:
             return True
         return any(
             n.op_type in _QUANTIZED_OPS or n.op_type.startswith(("QLinear", "Quantized")) for n in self._graph.nodes

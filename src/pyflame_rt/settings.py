@@ -64,10 +64,18 @@ def unused_settings(options: SessionOptions, provider: Provider) -> list[str]:
         reasons["inter_op_num_threads"] = 'execution_mode is not "parallel"'
     if not provider.optimizes or OptLevel.of(options.optimization_level) is OptLevel.NONE:
         reasons |= {name: "no optimisation passes run" for name in _OF_PASSES if name in given}
-    if options.quantization is None:
-        reasons |= {name: "quantization is not set" for name in _CALIBRATION if name in given}
+    if (why := _uncalibrated(options.quantization)) is not None:
+        reasons |= {name: why for name in _CALIBRATION if name in given}
     told = [f"{name}={getattr(options, name)!r} has no effect: {why}" for name, why in sorted(reasons.items())]
     return told + _unused_entries(options._config)
+
+
+def _uncalibrated(quantization: Any) -> str | None:
+    """Why calibration has no part in a session; None where it has."""
+    if quantization is None:
+        return "quantization is not set"
+    mode = getattr(getattr(quantization, "mode", None), "name", "StaticInt8")
+    return None if mode == "StaticInt8" else f"quantization is {mode}, which needs no calibration"
 
 
 def unused_run_settings(options: RunOptions) -> list[str]:

@@ -26,8 +26,8 @@ __all__ = ["ConstantFoldingPass", "fold_constants"]
 _EXPENSIVE = frozenset(
     {
         "Conv", "ConvInteger", "ConvTranspose", "DequantizeLinear", "Einsum", "GRU", "Gemm", "LSTM", "MatMul",
-        "MatMulInteger", "QLinearConv", "QLinearMatMul", "RNN", "pyflame::FusedConvBN", "pyflame::FusedConvBNRelu",
-        "pyflame::FusedConvRelu",
+        "MatMulInteger", "QLinearConv", "QLinearMatMul", "RNN", "pyflame::CastFromBF16", "pyflame::CastFromFP16",
+        "pyflame::Dequantize", "pyflame::FusedConvBN", "pyflame::FusedConvBNRelu", "pyflame::FusedConvRelu",
     }
 )  # fmt: skip
 # Failing to compute is no fault of the pass: the node fails when it runs, as it would have anyway.

@@ -148,7 +148,7 @@ def DynamicQuantizeLinear(x: Value, /) -> tuple[Value, Value, Value]:
     return QuantizeLinear(x, scale, zero), scale, zero
 
 
-def _requantize(sums: Value, scale: Value, zero_point: Value) -> Value:
+def requantize(sums: Value, scale: Value, zero_point: Value) -> Value:
     """int32 sums (or float ones) as quantized numbers of the output."""
     wide = Cast(sums, to=DType.Float32) * Cast(scale, to=DType.Float32)
     if zero_point.dtype.is_integer:
@@ -180,7 +180,7 @@ def QLinearMatMul(
     else:
         left = Cast(a, to=DType.Float32) - Cast(_per_row(a_zero_point, a), to=DType.Float32)
         sums = MatMul(left, Cast(b, to=DType.Float32) - Cast(b_zero_point, to=DType.Float32))
-    return _requantize(sums, _per_row(a_scale, a) * b_scale / y_scale, y_zero_point)
+    return requantize(sums, _per_row(a_scale, a) * b_scale / y_scale, y_zero_point)
 
 
 @operator(since=10)
@@ -212,4 +212,4 @@ def QLinearConv(
     if B is not None:
         sums = sums + Reshape(B, per_channel)
     scale = x_scale * w_scale / y_scale
-    return _requantize(sums, Reshape(scale, per_channel) if scale.rank == 1 else scale, y_zero_point)
+    return requantize(sums, Reshape(scale, per_channel) if scale.rank == 1 else scale, y_zero_point)
