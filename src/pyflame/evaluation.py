@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame import watching
-from pyflame.device import chosen
+from pyflame.device import Backend, chosen
+from pyflame.doubles import HostFirst, split_off
 from pyflame.lazy import Expr, Val, ancestors, modes
 from pyflame.watching import labels_of, node_name
 from pyflame_rt.backends.base import RunHooks
@@ -226,8 +227,13 @@ def make_plan(graph: Graph, *, native: bool) -> EvaluationPlan:
     provider = chosen.provider or ("CPUExecutionProvider" if native else "ReferenceExecutionProvider")
     # Graphs of tensors are small, made anew all the time, and replayed by the names of their inputs and outputs.
     options = SessionOptions(device=chosen.target or "cpu", optimization_level=OptLevel.NONE)
-    compiled = rt_compile(graph, provider, options)
-    return EvaluationPlan(compiled.executable, graph, native)
+
+    def compiled(part: Graph, by_host: bool) -> Executable:
+        return rt_compile(part, "ReferenceExecutionProvider" if by_host else provider, options).executable
+
+    parts = split_off(graph) if chosen.backend is Backend.SIMULATOR else None
+    executable = compiled(graph, False) if parts is None else HostFirst(*parts, compiled)
+    return EvaluationPlan(executable, graph, native)
 
 
 def evaluate(roots: Sequence[Val]) -> None:

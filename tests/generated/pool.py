@@ -25,6 +25,8 @@ Findings = dict[int, tuple[str, str]]
 ROOT = Path(__file__).parents[2]
 # A case that is silent for so long is ended.
 PATIENCE = 120
+# Seconds of CPU time that no case needs.
+SLOW = 20
 # Address space of a process: what takes more is refused by the system.
 MEMORY = 8 << 30
 
@@ -76,9 +78,11 @@ def run_cases(kind: str, numbers: list[int], *, jobs: int = 1, chunk: int = 100,
         with tempfile.TemporaryDirectory() as cache:
             while part:
                 rows, ended, how = _run(kind, part, options, cache)
-                for number, _, said, _ in rows:
+                for number, _, answered, took in rows:
+                    said = answered or (f"took {took:.0f} s" if took > SLOW else "")
                     if said:
                         found[number] = (str(listed[number]), said)
+                        sys.stderr.write(f"{number} {listed[number]}\n    {said}\n")  # at once: a long run may be cut
                 done = {row[0] for row in rows} | {ended}
                 if ended >= 0:
                     found[ended] = (str(listed[ended]), f"ENDED THE PROCESS, {how}")
@@ -98,6 +102,7 @@ def main() -> int:
     parser.add_argument("kind", choices=["sweep", "differential"])
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--share", type=int, default=1)
+    parser.add_argument("--chunk", type=int, default=100, help="cases of one process")
     parser.add_argument("--only", type=int, nargs="*")
     parser.add_argument("--grep", default="", help="cases whose name has this in it")
     parser.add_argument("--option", nargs="*", default=[], help="session options, as name=value in JSON")
@@ -109,7 +114,7 @@ def main() -> int:
     listed = importlib.import_module(f"tests.generated.{given.kind}").cases()
     options = {name: json.loads(value) for name, _, value in (item.partition("=") for item in given.option)}
     numbers = given.only or [i for i in range(0, len(listed), given.share) if given.grep in str(listed[i])]
-    found = run_cases(given.kind, numbers, jobs=given.jobs, **options)
+    found = run_cases(given.kind, numbers, jobs=given.jobs, chunk=given.chunk, **options)
     for number, (name, said) in sorted(found.items(), key=lambda item: item[1]):
         _say(f"{number} {name}\n    {said}")
     _say(f"{len(numbers)} cases, {len(found)} findings")

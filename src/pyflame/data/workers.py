@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import numpy as np
 
 from pyflame.data.collate import to_arrays
+from pyflame.interrupts import Uninterrupted
 from pyflame.random import manual_seed
 
 
@@ -182,7 +183,8 @@ class WorkerPool:
     def submit(self, worker: int, task: Callable[..., Any], *args: Any) -> "Future[Any]":
         """Hand a task to one worker."""
         try:
-            return self.executors[worker % len(self.executors)].submit(_told, task, *args)
+            with Uninterrupted():  # the first task starts the process, which must be known to be ended
+                return self.executors[worker % len(self.executors)].submit(_told, task, *args)
         except BrokenExecutor as error:
             raise self._died(worker) from error
 
@@ -199,6 +201,10 @@ class WorkerPool:
 
     def close(self) -> None:
         """End the processes without waiting for work that nobody will use."""
+        with Uninterrupted():
+            self._close()
+
+    def _close(self) -> None:
         for executor in self.executors:
             # Each has its own pipes, so one that is stuck in a sample can be ended without harm to the others.
             processes = list((getattr(executor, "_processes", None) or {}).values())

@@ -7,6 +7,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pyflame.interrupts import Handler
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -39,11 +41,8 @@ class Interrupts:
             return
         self.broken = self._waiting = False
         self._depth = 0
-        signal.signal(signal.SIGINT, self._received)
-        try:
+        with Handler(self._received):
             yield
-        finally:
-            signal.signal(signal.SIGINT, before)
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -92,3 +92,50 @@ def test_a_registered_backend_is_a_device():
         pf.set_device(pf.Backend.CPU)
         pyflame_rt.unregister_backend("ROCMExecutionProvider")
     pf.synchronize()
+
+
+def _trained(optimizer, *, by_trainer):
+    """Losses of five steps, and the weights after them."""
+    pf.manual_seed(0)
+    model = pf.nn.Sequential(pf.nn.Linear(4, 6), pf.nn.ReLU(), pf.nn.Linear(6, 2))
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(10, 4)).astype(np.float32), rng.normal(size=(10, 2)).astype(np.float32)
+    made, loss_fn = optimizer(model.parameters()), pf.nn.MSELoss()
+    if by_trainer:
+        config = pf.training.TrainerConfig(max_epochs=5, progress=False)
+        data = pf.data.DataLoader(pf.data.TensorDataset(x, y), batch_size=10)
+        losses = pf.training.Trainer(model, made, loss_fn, config).fit(data).steps
+    else:
+        losses = []
+        for _ in range(5):
+            made.zero_grad()
+            loss = loss_fn(model(pf.tensor(x)), pf.tensor(y))
+            loss.backward()
+            made.step()
+            losses.append(loss.item())
+    return [np.array(losses), *(p.numpy() for p in model.parameters())]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "by_trainer", "device"),
+    [
+        (lambda p: pf.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1), False, "cerebras:simulator"),
+        (lambda p: pf.optim.Adam(p, lr=0.05), False, "wse2"),
+        (lambda p: pf.optim.AdamW(p, lr=0.05), True, "cerebras:simulator"),
+    ],
+)
+def test_training_on_the_simulated_wafer(optimizer, by_trainer, device):
+    """Rates and counters are doubles, which the wafer has not: the host computes what is made of them alone."""
+    want = _trained(optimizer, by_trainer=by_trainer)
+    pf.set_device(device)
+    found = _trained(optimizer, by_trainer=by_trainer)
+    assert want[0][-1] < want[0][0]
+    for ours, theirs in zip(found, want, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_doubles_that_come_from_the_wafer_are_refused_by_name():
+    pf.set_device("cerebras:simulator")
+    x = pf.tensor(np.ones(4, np.float32))
+    with pytest.raises(pyflame_rt.PyFlameRTError, match="float64"):
+        (pf.relu(x).to(pf.float64) * 2.0).numpy()
