@@ -110,7 +110,7 @@ $(BIN)/python:
 	"$(PYTHON)" -m venv $(VENV)
 
 $(VENV)/.core: EXTRAS :=
-$(VENV)/.dev: EXTRAS := [dev,torch,mlx,image]
+$(VENV)/.dev: EXTRAS := [dev,torch,mlx,image,serve]
 $(VENV)/.docs: EXTRAS := [docs]
 $(VENV)/.core $(VENV)/.dev $(VENV)/.docs: pyproject.toml | $(BIN)/python
 	$(PIP_INSTALL) --editable '.$(EXTRAS)'

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import ssl
+import threading
 import time
+import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from pyflame.serving.errors import BY_STATUS, ServerUnavailableError, ServingError, ServingTimeoutError
+from pyflame_rt.graph.errors import MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +80,8 @@ class ModelClient:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"url must begin with http:// or https:// and name a host. Received: {url!r}")
         self.url, self.config = url.rstrip("/"), config or ClientConfig()
-        self._parts = parts
+        self._http: Any = None
+        self._lock = threading.Lock()
 
     def predict(self, inputs: Any, *, batch_size: int | None = None, dtype: str | None = None) -> Any:
         """The model's outputs for a batch: an array, or a list or dict of arrays where the model gives such.
@@ -124,7 +127,11 @@ class ModelClient:
         return list(await asyncio.gather(*(self.predict_async(batch, **options) for batch in batches)))
 
     def close(self) -> None:
-        """End; a connection is only held while it is used, so that nothing is left open."""
+        """Close the connections; the next request opens others."""
+        with self._lock:
+            client, self._http = self._http, None
+        if client is not None:
+            client.close()
 
     def __enter__(self) -> ModelClient:
         return self
@@ -153,21 +160,28 @@ class ModelClient:
         raise AssertionError("unreachable")
 
     def _once(self, method: str, path: str, body: Any) -> dict[str, Any]:
-        connection = self._connection()
+        client = self._client()
+        import httpx  # there, where the client is
+
         data = None if body is None else json.dumps(body).encode()
         try:
-            connection.request(method, self._parts.path.rstrip("/") + path, data, self._headers(data is not None))
-            response = connection.getresponse()
-            text = response.read(self.config.max_answer_bytes + 1)
-        except TimeoutError as error:
+            with client.stream(method, path, content=data) as response:
+                text = self._text(response)
+        except httpx.TimeoutException as error:
             raise ServingTimeoutError(f"{self.url} gave no answer within {self.config.timeout} s") from error
-        except ssl.SSLCertVerificationError as error:
-            raise ServingError(f"the certificate of {self.url} is not trusted: {error}") from error
-        except (OSError, http.client.HTTPException) as error:
+        except httpx.TransportError as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise ServingError(f"the certificate of {self.url} is not trusted: {error}") from error
             raise ServerUnavailableError(f"{self.url} does not answer: {error or type(error).__name__}") from error
-        finally:
-            connection.close()
-        return self._read(response.status, text)
+        return self._read(response.status_code, text)
+
+    def _text(self, response: Any) -> bytes:
+        text = bytearray()
+        for piece in response.iter_bytes():
+            text += piece
+            if len(text) > self.config.max_answer_bytes:
+                break
+        return bytes(text)
 
     def _read(self, status: int, text: bytes) -> dict[str, Any]:
         if len(text) > self.config.max_answer_bytes:
@@ -182,20 +196,31 @@ class ModelClient:
             raise BY_STATUS.get(status, ServingError)(f"{self.url}: {answer.get('error', 'no reason given')}", status)
         return answer
 
-    def _connection(self) -> http.client.HTTPConnection:
-        host, port, timeout = self._parts.hostname or "", self._parts.port, self.config.timeout
-        if self._parts.scheme == "http":
-            return http.client.HTTPConnection(host, port, timeout=timeout)
-        context = ssl.create_default_context(cafile=self.config.ca_file)
-        if not self.config.verify_ssl:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+    def _client(self) -> Any:
+        """The connections that are kept."""
+        with self._lock:
+            if self._http is None:
+                self._http = self._connect()
+                weakref.finalize(self, self._http.close)
+            return self._http
 
-    def _headers(self, has_body: bool) -> dict[str, str]:
-        headers = {"Accept": "application/json", "Connection": "close", **self.config.headers}
-        if has_body:
-            headers["Content-Type"] = "application/json"
+    def _connect(self) -> Any:
+        try:
+            import httpx
+        except ModuleNotFoundError as error:
+            raise MissingExtra("asking a server needs httpx: pip install 'pyflame[serve]'") from error
+        verify: Any = True
+        if self.url.startswith("https:"):
+            verify = ssl.create_default_context(cafile=self.config.ca_file)
+            if not self.config.verify_ssl:
+                verify.check_hostname = False
+                verify.verify_mode = ssl.CERT_NONE
+        return httpx.Client(
+            base_url=self.url, timeout=self.config.timeout, verify=verify, headers=self._headers(), trust_env=False
+        )
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Accept": "application/json", "Content-Type": "application/json", **self.config.headers}
         if self.config.api_key is not None:
             headers["X-API-Key"] = self.config.api_key
         return headers

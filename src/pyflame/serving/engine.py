@@ -20,6 +20,7 @@ from pyflame.dtypes import DType
 from pyflame.nn import Module
 from pyflame.ops.shaping import cat
 from pyflame.training.precision import in_precision, lowered
+from pyflame_rt.session import InferenceSession
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -111,7 +112,9 @@ class InferenceEngine:
         if not callable(model):
             raise TypeError(f"An engine needs a model that can be called. Received: {type(model).__name__}")
         self.model, self.config = model, config or InferenceConfig()
-        self._compiled = compile_function(self._forward)
+        # A model that holds a session of the runtime is compiled already, and computes with arrays.
+        held = isinstance(getattr(model, "session", None), InferenceSession)
+        self._compiled = self._forward if held else compile_function(self._forward)
         self._stats, self._lock = InferenceStats(), threading.Lock()
         self._cache: OrderedDict[bytes, Any] = OrderedDict()
 

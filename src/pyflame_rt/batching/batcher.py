@@ -52,6 +52,7 @@ class DynamicBatcher:
     Args:
         session: the model; its inputs need a batch axis, which is a size called batch, b or n, else the first.
         config: sizes, times and limits.
+        on_run: called after each run with its rows, by the thread that made it.
 
     Raises:
         InputError: The settings are not valid, or rows of the model cannot be put together (then ``max_batch_size=1``
@@ -67,8 +68,15 @@ class DynamicBatcher:
         ((3, 2), array([[-1., -1.]], dtype=float32))
     """
 
-    def __init__(self, session: InferenceSession, config: BatchConfig | None = None) -> None:
+    def __init__(
+        self,
+        session: InferenceSession,
+        config: BatchConfig | None = None,
+        *,
+        on_run: Callable[[int], None] | None = None,
+    ) -> None:
         self.session = session
+        self._on_run = on_run
         self.config = (BatchConfig() if config is None else config).checked()
         graph = session.graph()
         self.layout = Layout(graph, self.config)
@@ -431,6 +439,8 @@ class DynamicBatcher:
         with self._lock:
             self._tally.ran(batch.rows, batch.size)
             self._costs.saw(batch.size, batch.bucket, seconds)
+        if self._on_run is not None:
+            self._on_run(batch.rows)
         self._give(batch, parts)
 
     def _feed(self, batch: Batch) -> dict[str, Any]:

@@ -184,6 +184,8 @@ class MemoryPool:
         """
         sizes = (shape,) if isinstance(shape, int) else tuple(shape)
         kind = np.dtype(dtype)
+        if kind.hasobject:  # references to Python objects are Python's: borrowed bytes would be followed as such
+            return np.empty(sizes, kind)
         return np.ndarray(sizes, kind, self.lend(math.prod(sizes) * kind.itemsize, account))
 
     def lend(self, size: int, account: Account | None = None, *, exact: bool = False) -> Bytes:

@@ -483,3 +483,14 @@ def test_every_request_is_answered_exactly_once():
     assert min(stats.completed_requests, stats.failed_requests, stats.cancelled_requests) > 0
     assert stats.queue_depth == 0
     assert not batcher._tickets
+
+
+def test_strings_are_batched():
+    graph = pyflame_rt.Graph("words")
+    graph.add_input("x", ["N"], pyflame_rt.DType.String)
+    graph.add_node("same", "Identity", ["x"], ["y"])
+    graph.add_output("y", ["N"], pyflame_rt.DType.String)
+    with DynamicBatcher(pyflame_rt.InferenceSession(graph), BatchConfig(max_latency_us=50_000)) as batcher:
+        words = [[f"word {i}", str(i)][: 1 + i % 2] for i in range(20)]
+        futures = [batcher.submit({"x": part}) for part in words]
+        assert [list(future.result(WAIT)["y"]) for future in futures] == words

@@ -1,0 +1,259 @@
+"""What every request passes before an application sees it: ids, logs, keys, rates, sizes, origins (ASGI middleware)."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from pyflame_rt.serving.errors import RequestError, as_request_error
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from pyflame_rt.serving.config import RateLimitConfig
+
+    Scope = dict[str, Any]
+    Receive = Callable[[], Awaitable[dict[str, Any]]]
+    Send = Callable[[dict[str, Any]], Awaitable[None]]
+    App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+__all__ = ["Guard", "RateLimiter", "error_body"]
+
+log = logging.getLogger("pyflame_rt.serving")
+access = logging.getLogger("pyflame_rt.serving.access")
+MAX_BUCKETS = 4096
+_TOKENS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/+=")
+
+
+class RateLimiter:
+    """Token buckets by client.
+
+    Args:
+        config: rate and burst.
+
+    Example:
+        >>> from pyflame_rt.serving import RateLimitConfig
+        >>> limiter = RateLimiter(RateLimitConfig(enabled=True, requests_per_second=1, burst_size=2))
+        >>> [limiter.wait("a", now=0.0) for _ in range(3)], limiter.wait("a", now=1.0)
+        ([0.0, 0.0, 1.0], 0.0)
+    """
+
+    def __init__(self, config: RateLimitConfig) -> None:
+        self._rate, self._burst = config.requests_per_second, float(config.burst_size)
+        self._buckets: dict[str, tuple[float, float]] = {}
+
+    def wait(self, client: str, now: float | None = None) -> float:
+        """Take a token: 0.0, or the seconds until there is one."""
+        now = time.monotonic() if now is None else now
+        tokens, last = self._buckets.pop(client, (self._burst, now))
+        tokens = min(self._burst, tokens + (now - last) * self._rate)
+        allowed = tokens >= 1.0
+        self._buckets[client] = (tokens - 1.0 if allowed else tokens, now)
+        if len(self._buckets) > MAX_BUCKETS:
+            del self._buckets[next(iter(self._buckets))]
+        return 0.0 if allowed else (1.0 - tokens) / self._rate
+
+
+def error_body(error: RequestError, request_id: str = "") -> bytes:
+    """The documented form of an error."""
+    text = str(error)
+    body: dict[str, Any] = {"success": False, "error_code": error.code, "error_message": text, "error": text}
+    if request_id:
+        body["request_id"] = request_id
+    return orjson.dumps(body)
+
+
+class Guard:
+    """Checks every request at its header, before a byte of the body is read.
+
+    Args:
+        app: what answers.
+        api_keys: keys, one of which must be sent; empty for none.
+        open_paths: what is answered without a key, for probes.
+        rate_limit: how many requests a client may make; None for any number.
+        max_body: bytes of a body.
+        size_name: what that limit is called where it is set.
+        max_pending: bytes of all bodies under way.
+        origins: pages of these may ask; None for none.
+        draining: asked whether connections should end.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        api_keys: Sequence[str] = (),
+        open_paths: frozenset[str] = frozenset(),
+        rate_limit: RateLimitConfig | None = None,
+        max_body: int = 100 << 20,
+        size_name: str = "max_request_size",
+        max_pending: int = 0,
+        origins: Sequence[str] | None = None,
+        draining: Callable[[], bool] = bool,
+    ) -> None:
+        self._app = app
+        self._keys = [key.encode() for key in api_keys]
+        self._open = open_paths
+        self._limiter = None if rate_limit is None or not rate_limit.enabled else RateLimiter(rate_limit)
+        self._max_body, self._size_name = max_body, size_name
+        self._max_pending = max_pending or 4 * max_body
+        self._pending = 0
+        self._origins = None if origins is None else frozenset(origins)
+        self._draining = draining
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1000})
+            return
+        headers = _Headers(scope["headers"])
+        number = _request_id(headers.first(b"x-request-id"))
+        scope["request_id"] = number
+        extra = [(b"x-request-id", number.encode()), *self._allowed(headers.first(b"origin"))]
+        if self._draining():
+            extra.append((b"connection", b"close"))
+        reply = _Reply(send, extra)
+        begun = time.perf_counter()
+        try:
+            await self._admit(scope, headers, receive, reply)
+        except RequestError as error:
+            await reply.refuse(error, number)
+        except Exception as error:
+            log.exception("request %s failed", number)
+            await reply.refuse(as_request_error(error), number)
+        finally:
+            if access.isEnabledFor(logging.INFO):
+                _note(scope, number, reply.status, time.perf_counter() - begun)
+
+    async def _admit(self, scope: Scope, headers: _Headers, receive: Receive, reply: _Reply) -> None:
+        if scope["method"] == "OPTIONS" and self._origins is not None and headers.first(b"origin"):
+            await reply.finish(204, b"")
+            return
+        if scope["path"] not in self._open:
+            self._check_key(scope, headers)
+            self._check_rate(scope)
+        length = self._length(headers)
+        if not length and headers.first(b"transfer-encoding"):
+            length = min(self._max_body, 1 << 20)  # what comes in pieces is counted as it comes
+        if self._pending + length > self._max_pending and self._pending:
+            raise RequestError(
+                503, "QueueFull", "too many bodies are being read; try again later", {"retry-after": "1"}
+            )
+        self._pending += length
+        try:
+            await self._app(scope, receive, reply.send)
+        finally:
+            self._pending -= length
+
+    def _check_key(self, scope: Scope, headers: _Headers) -> None:
+        if not self._keys:
+            return
+        given = headers.first(b"x-api-key") or headers.first(b"authorization").removeprefix(b"Bearer ")
+        found = False
+        for key in self._keys:  # all of them, so that time tells nothing
+            found |= hmac.compare_digest(given, key)
+        if not found:
+            raise RequestError(401, "Unauthorized", "the API key is missing or wrong", {"www-authenticate": "Bearer"})
+        scope["api_key"] = given.decode("latin-1")
+
+    def _check_rate(self, scope: Scope) -> None:
+        if self._limiter is None:
+            return
+        client = scope.get("client")
+        wait = self._limiter.wait(scope.get("api_key") or (client[0] if client else ""))
+        if wait:
+            raise RequestError(
+                429, "RateLimited", "too many requests; try again later", {"retry-after": str(max(1, round(wait)))}
+            )
+
+    def _length(self, headers: _Headers) -> int:
+        text = headers.first(b"content-length")
+        if not text:
+            return 0
+        if not text.isdigit():
+            raise RequestError(400, "InvalidRequest", "Content-Length is no number")
+        length = int(text) if len(text) < 20 else 1 << 63
+        if length > self._max_body:
+            raise RequestError(
+                413, "RequestTooLarge", f"the body has {length} bytes, {self._size_name} allows {self._max_body}"
+            )
+        return length
+
+    def _allowed(self, origin: bytes) -> list[tuple[bytes, bytes]]:
+        if self._origins is None or not origin:
+            return []
+        anyone = "*" in self._origins
+        if not anyone and origin.decode("latin-1") not in self._origins:
+            return []
+        return [
+            (b"access-control-allow-origin", b"*" if anyone else origin),
+            (b"access-control-allow-methods", b"GET, POST, OPTIONS"),
+            (b"access-control-allow-headers", b"Content-Type, X-API-Key, Authorization, X-Request-Id"),
+            (b"vary", b"Origin"),
+        ]
+
+
+class _Headers:
+    """Headers of a request; names are in lower case already."""
+
+    __slots__ = ("_pairs",)
+
+    def __init__(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        self._pairs = pairs
+
+    def first(self, name: bytes) -> bytes:
+        for key, value in self._pairs:
+            if key == name:
+                return value
+        return b""
+
+
+class _Reply:
+    """The way back: adds headers, notes the status, and knows whether an answer was begun."""
+
+    def __init__(self, send: Send, extra: list[tuple[bytes, bytes]]) -> None:
+        self._send, self._extra = send, extra
+        self.status = 0
+
+    async def send(self, message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = [*message.get("headers", ()), *self._extra]
+        await self._send(message)
+
+    async def finish(self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        length = [(b"content-length", str(len(body)).encode())] if status != 204 else []
+        await self.send({"type": "http.response.start", "status": status, "headers": [*headers, *length]})
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def refuse(self, error: RequestError, number: str) -> None:
+        if self.status:  # an answer was begun: it can only be cut off
+            return
+        more = [(name.encode(), value.encode()) for name, value in error.headers.items()]
+        await self.finish(error.status, error_body(error, number), [(b"content-type", b"application/json"), *more])
+
+
+def _request_id(given: bytes) -> str:
+    text = given.decode("latin-1")
+    if text and len(text) <= 128 and _TOKENS.issuperset(text):
+        return text
+    return os.urandom(8).hex()
+
+
+def _note(scope: Scope, number: str, status: int, seconds: float) -> None:
+    client = scope.get("client")
+    fields = {
+        "request_id": number,
+        "method": scope["method"],
+        "path": scope["path"],
+        "status": status,
+        "ms": round(seconds * 1e3, 3),
+        "client": client[0] if client else "",
+    }
+    access.info("%s %s %s", scope["method"], scope["path"], status, extra={"fields": fields})

@@ -1,0 +1,157 @@
+"""HTTP connections with limits: time for headers, their size, a number of connections, and a civil end for the refused.
+
+uvicorn parses with llhttp (httptools) and has no such limits of its own. A connection that has not sent its request may
+be ended for another one, so that clients who only hold connections shut nobody out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["LimitedProtocol", "limited"]
+
+MAX_HEADER = 64 << 10
+LINGER_BYTES = 16 << 20  # what a client that was answered early may still send,
+LINGER_SECONDS = 5.0  # and for how long
+GRACE_SECONDS = 1.0  # for a request on a connection that was made when the server was ending
+
+_IDLE, _HEADER, _BODY = "idle", "header", "body"
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """One connection."""
+
+    header_seconds = 10.0
+    max_connections = 1024
+    waiting: dict[LimitedProtocol, None]  # connections without a whole request, the oldest first
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._header_bytes = 0
+        self._stage = _IDLE
+        self._timer: asyncio.TimerHandle | None = None
+        self._ending = False
+        self._left: int | None = None  # bytes that may still be thrown away
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Take the connection, and end the oldest idle one where there are too many."""
+        super().connection_made(transport)
+        self.waiting[self] = None
+        self._timer = self.loop.call_later(self.header_seconds, self._too_late)
+        if len(self.connections) > self.max_connections:
+            oldest = next(iter(self.waiting))
+            oldest._leave()
+            oldest.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        self._leave()
+        super().connection_lost(exc)
+
+    def _leave(self) -> None:
+        self.waiting.pop(self, None)
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, or throw away."""
+        if self._left is not None:
+            self._left -= len(data)
+            if self._left < 0:
+                self.transport.abort()
+            return
+        before = self._stage
+        super().data_received(data)
+        if self._stage is not _HEADER or before is _BODY or self.transport.is_closing():
+            return
+        self._header_bytes += len(data)
+        if self._header_bytes > MAX_HEADER:
+            self._refuse(431)
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self.header_seconds, self._too_late)
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._stage = _HEADER
+        self._header_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, or a trailer after the body: these are limited, too."""
+        if self._stage is _BODY:
+            self._header_bytes += len(name) + len(value)
+            if self._header_bytes > MAX_HEADER:
+                self.transport.abort()
+            return
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The application begins."""
+        self._stage = _BODY
+        self._header_bytes = 0
+        self._stop_timer()
+        super().on_headers_complete()
+        if self._ending:
+            self.cycle.keep_alive = False
+
+    def on_message_complete(self) -> None:
+        """The request is whole: the connection is the application's."""
+        self.waiting.pop(self, None)
+        super().on_message_complete()
+        self._stage = _IDLE
+
+    def on_response_complete(self) -> None:
+        """The connection is idle; whoever is still sending what was refused is heard out."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            return
+        self.waiting[self] = None
+        if self.cycle.response_complete and self.cycle.more_body:
+            self._linger()
+
+    def shutdown(self) -> None:
+        """The server ends: an idle connection goes at once, without waiting for a client to say goodbye (TLS)."""
+        self._ending = True
+        idle = self.cycle is None or self.cycle.response_complete
+        if self._stage is _HEADER or self.cycle is None:  # a request is coming
+            self._stop_timer()
+            self._timer = self.loop.call_later(GRACE_SECONDS, self._too_late)
+        elif idle and self.scheme == "https" and not self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            super().shutdown()
+
+    def _linger(self) -> None:
+        """Closing now would take the answer from a client that is still sending."""
+        self._left = LINGER_BYTES
+        self._unset_keepalive_if_required()
+        self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
+    def _too_late(self) -> None:
+        self._timer = None
+        if self._stage is _HEADER:
+            self._refuse(408)
+        else:
+            self.transport.close()
+
+    def _refuse(self, status: int) -> None:
+        head = STATUS_LINE[status] + b"content-length: 0\r\nconnection: close\r\n\r\n"
+        self.transport.write(head)
+        self.transport.close()
+
+
+def limited(header_seconds: float, max_connections: int) -> type[LimitedProtocol]:
+    """The class of a server's connections."""
+    members = {"header_seconds": header_seconds, "max_connections": max_connections, "waiting": {}}
+    return type("ServerProtocol", (LimitedProtocol,), {**members, "__doc__": "One connection of one server."})

@@ -1,0 +1,199 @@
+"""What clients send and get, and how both look on the wire."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from pyflame_rt.arrays import host_array
+from pyflame_rt.graph import DType, Tensor
+from pyflame_rt.graph.records import dataclass
+from pyflame_rt.serving.errors import RequestError, ServerError
+from pyflame_rt.serving.tensors import decode_base64, decode_list, encode_base64, kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["InferenceRequest", "InferenceResponse", "ModelInfo", "ModelMetadata", "TensorMetadata"]
+
+
+@dataclass(slots=True)
+class InferenceRequest:
+    """What to ask a model.
+
+    Attributes:
+        model: its name.
+        inputs: arrays by name.
+        outputs: names to answer with; None for all.
+        version: of the model; "" for the one the server chooses.
+        request_id: comes back with the answer.
+
+    Example:
+        >>> InferenceRequest("m", {"x": [1.0]}).version
+        ''
+    """
+
+    model: str
+    inputs: Mapping[str, Any]
+    outputs: Sequence[str] | None = None
+    version: str = ""
+    request_id: str = ""
+
+
+@dataclass(slots=True)
+class InferenceResponse:
+    """What a model answered.
+
+    Attributes:
+        success: whether there are outputs.
+        outputs: arrays by name.
+        model_name: who answered.
+        model_version: in which version.
+        request_id: of the question.
+        latency_us: of the server, in microseconds.
+        queue_time_us: of these, waiting for a run.
+        error_code: why there are no outputs.
+        error_message: the same, in words.
+    """
+
+    success: bool = True
+    outputs: dict[str, Any] = field(default_factory=dict)
+    model_name: str = ""
+    model_version: str = ""
+    request_id: str = ""
+    latency_us: float = 0.0
+    queue_time_us: float = 0.0
+    error_code: str = "OK"
+    error_message: str = ""
+
+    @property
+    def latency_ms(self) -> float:
+        """Of the server, in milliseconds."""
+        return self.latency_us / 1e3
+
+
+@dataclass(slots=True)
+class TensorMetadata:
+    """An input or output of a model; sizes that vary are -1."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+
+
+@dataclass(slots=True)
+class ModelInfo:
+    """A model in the list of a server."""
+
+    name: str
+    ready: bool
+    versions: list[str]
+
+
+@dataclass(slots=True)
+class ModelMetadata:
+    """What a model takes and gives."""
+
+    name: str
+    version: str
+    versions: list[str]
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+    ready: bool = True
+
+
+def encode_request(request: InferenceRequest) -> tuple[str, bytes]:
+    """The path and the body of a request."""
+    inputs = {name: _tensor(value) for name, value in request.inputs.items()}
+    body: dict[str, Any] = {"inputs": inputs}
+    if request.request_id:
+        body["request_id"] = request.request_id
+    if request.outputs is not None:
+        body["outputs"] = list(request.outputs)
+    middle = f"/versions/{request.version}" if request.version else ""
+    return f"/v1/models/{request.model}{middle}/infer", orjson.dumps(body)
+
+
+def _tensor(value: Any) -> dict[str, Any]:
+    array = value.raw() if isinstance(value, Tensor) else host_array(value)
+    array = np.asarray(value if array is None else array)
+    if array.dtype.kind in "US":
+        array = array.astype(object)
+    if array.dtype.kind == "O":
+        return {"shape": list(array.shape), "dtype": "string", "data": array.reshape(-1).tolist()}
+    return {"shape": list(array.shape), "dtype": DType.of(array.dtype).label, "data": encode_base64(array)}
+
+
+def decode_response(status: int, body: bytes) -> InferenceResponse:
+    """The answer of a model, also that it has none.
+
+    Raises:
+        ServerError: The server gave no answer of a model.
+    """
+    found = parse(status, body)
+    if status != 200:
+        code = str(found.get("error_code", ""))
+        if code not in ("InvalidRequest", "InferenceError", "Timeout"):
+            raise ServerError(status, str(found.get("error_message") or found.get("error") or "no reason given"))
+        message = str(found.get("error_message", ""))
+        return InferenceResponse(
+            False, error_code=code, error_message=message, request_id=str(found.get("request_id", ""))
+        )
+    try:
+        outputs = {name: _array(value, name) for name, value in found["outputs"].items()}
+    except (KeyError, TypeError, AttributeError, RequestError) as error:
+        raise ServerError(status, f"the answer is not understood: {error}") from error
+    return InferenceResponse(
+        True,
+        outputs,
+        str(found.get("model_name", "")),
+        str(found.get("model_version", "")),
+        str(found.get("request_id", "")),
+        float(found.get("latency_us", 0)),
+        float(found.get("queue_time_us", 0)),
+    )
+
+
+def _array(value: dict[str, Any], name: str) -> Any:
+    kind, shape, data = kind_of(value["dtype"], name), tuple(value["shape"]), value["data"]
+    if isinstance(data, str):
+        return decode_base64(data, kind, shape, name)
+    return decode_list(data, kind, shape, name)
+
+
+def parse(status: int, body: bytes) -> dict[str, Any]:
+    """The JSON object of an answer."""
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict):
+        raise ServerError(status, "the answer is no JSON object: is it a model server?")
+    return found
+
+
+def checked(status: int, body: bytes) -> dict[str, Any]:
+    """The JSON object of an answer that must be there."""
+    found = parse(status, body)
+    if status != 200:
+        raise ServerError(status, str(found.get("error_message") or found.get("error") or "no reason given"))
+    return found
+
+
+def model_infos(found: dict[str, Any]) -> list[ModelInfo]:
+    """The list of models."""
+    return [ModelInfo(m["name"], bool(m["ready"]), list(m["versions"])) for m in found["models"]]
+
+
+def model_metadata(found: dict[str, Any]) -> ModelMetadata:
+    """One model."""
+
+    def tensors(key: str) -> list[TensorMetadata]:
+        return [TensorMetadata(t["name"], t["dtype"], list(t["shape"])) for t in found[key]]
+
+    return ModelMetadata(
+        found["name"], found["version"], list(found["versions"]), tensors("inputs"), tensors("outputs"), found["ready"]
+    )

@@ -1,0 +1,176 @@
+"""Clients against servers, also servers that misbehave."""
+
+import asyncio
+import copy
+import http.server
+import shutil
+import ssl
+import subprocess
+import threading
+
+import numpy as np
+import pytest
+
+import pyflame as pf
+import pyflame_rt
+from pyflame_rt.graph import DType
+from pyflame_rt.serving import AsyncModelClient, InferenceRequest, ModelClient, ServerError, TLSConfig
+from tests.unit.serving.scene import Gate, identity, scaled, serving
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def test_the_documented_calls():
+    with serving({"m": scaled(), "n": scaled(3.0)}) as server, ModelClient(server.url, timeout=120.0) as client:
+        assert client.wait_for_ready(timeout=60.0)
+        assert client.is_alive()
+        assert [(m.name, m.ready, m.versions) for m in client.list_models()] == [("m", True, ["1"]), ("n", True, ["1"])]
+        meta = client.get_model_metadata("m")
+        assert [i.name for i in meta.inputs] + [o.name for o in meta.outputs] == ["x", "y"]
+        response = client.infer(model="m", inputs={"x": X})
+        np.testing.assert_array_equal(response.outputs["y"], 2 * X)
+        assert response.latency_ms > 0
+        request = InferenceRequest("n", {"x": pyflame_rt.from_numpy(X)}, ["y"], "1", "mine")
+        answer = client.infer(request)
+        assert answer.request_id == "mine"
+        np.testing.assert_array_equal(answer.outputs["y"], 3 * X)
+        np.testing.assert_array_equal(client.infer("m", {"x": pf.from_numpy(X)}).outputs["y"], 2 * X)
+        batch = [{"x": X + i} for i in range(10)]
+        for feed, found in zip(batch, client.infer_batch("m", batch, max_workers=4), strict=True):
+            np.testing.assert_array_equal(found.outputs["y"], 2 * feed["x"])
+        assert client.get_model_stats("m")["completed_requests"] == 12
+
+
+def test_errors_have_the_documented_channel():
+    with serving() as server:
+        client = ModelClient(server.url, max_retries=0)
+        wrong = client.infer("m", {"x": np.ones((1, 4), np.float32)})
+        assert (wrong.success, wrong.error_code) == (False, "InvalidRequest")
+        assert "expected 3" in wrong.error_message
+        with pytest.raises(ServerError, match="there is no model 'none'") as caught:
+            client.infer("none", {"x": X})
+        assert caught.value.status_code == 404
+        assert copy.copy(caught.value).status_code == 404
+        with pytest.raises(ServerError, match="no version"):
+            client.infer("m", {"x": X}, version="9")
+        with pytest.raises(pyflame_rt.InputError):
+            client.infer("m")
+        gate = Gate(server)
+        with pytest.raises(TimeoutError):
+            ModelClient(server.url, timeout=0.2, max_retries=0).infer("m", {"x": X})
+        gate.open()
+    assert not client.is_ready()
+    assert not client.wait_for_ready(timeout=0.1)
+    with pytest.raises(ConnectionError):
+        client.infer("m", {"x": X})
+    with pytest.raises(pyflame_rt.InputError, match="http"):
+        ModelClient("ftp://x")
+
+
+def test_coroutines():
+    async def main(url):
+        async with AsyncModelClient(url, timeout=120) as client:
+            assert await client.is_ready()
+            assert await client.is_alive()
+            assert await client.wait_for_ready(10.0)
+            assert [m.name for m in await client.list_models()] == ["m"]
+            assert (await client.get_model_metadata("m")).outputs[0].shape == [-1, 3]
+            one = await client.infer(model="m", inputs={"x": X})
+            many = await client.infer_batch("m", [{"x": X + i} for i in range(30)], max_concurrent=10)
+            stats = await client.get_model_stats("m")
+            with pytest.raises(ServerError):
+                await client.infer("none", {"x": X})
+        return one, many, stats
+
+    with serving() as server:
+        one, many, stats = asyncio.run(main(server.url))
+    np.testing.assert_array_equal(one.outputs["y"], 2 * X)
+    for i, found in enumerate(many):
+        np.testing.assert_array_equal(found.outputs["y"], 2 * (X + i))
+    assert stats["completed_requests"] == 31
+
+
+def test_strings_and_small_floats():
+    models = {"words": identity(DType.String), "small": identity(DType.BFloat16)}
+    with serving(models) as server, ModelClient(server.url) as client:
+        assert client.infer("words", {"x": np.array(["a", "bc"])}).outputs["y"].tolist() == ["a", "bc"]
+        values = np.array([0.5, -2.0]).astype(DType.BFloat16.numpy)
+        found = client.infer("small", {"x": values}).outputs["y"]
+        assert found.dtype == values.dtype
+        np.testing.assert_array_equal(found, values)
+
+
+class Scripted(http.server.BaseHTTPRequestHandler):
+    """Answers with what its class holds, one after the other."""
+
+    script: list
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        status, body = self.script.pop(0)
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome"),
+    [
+        ([(503, b"{}"), (429, b"{}"), (200, b'{"outputs": {}}')], None),
+        ([(503, b'{"error_message": "full"}')] * 3, "full"),
+        ([(200, b"<html>")], "is it a model server"),
+        ([(200, b"[]")], "is it a model server"),
+        ([(200, b"{}")], "not understood"),
+        ([(200, b'{"outputs": {"y": {"dtype": "float32", "shape": [2], "data": "AAAA"}}}')], "not understood"),
+    ],
+)
+def test_servers_that_misbehave(script, outcome):
+    kind = type("Kind", (Scripted,), {"script": list(script)})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind) as other:
+        threading.Thread(target=other.serve_forever, args=(0.01,), daemon=True).start()
+        client = ModelClient(f"http://127.0.0.1:{other.server_address[1]}", max_retries=2, retry_delay=0.001)
+        if outcome is None:
+            assert client.infer("m", {"x": X}).success
+        else:
+            with pytest.raises(ServerError, match=outcome):
+                client.infer("m", {"x": X})
+        client.close()
+        other.shutdown()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make certificates")
+def test_certificates_of_both_sides(tmp_path):
+    def certificate(name):
+        files = tmp_path / f"{name}.pem", tmp_path / f"{name}.key"
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        more = ["-days", "1", "-out", files[0], "-keyout", files[1], "-subj", f"/CN={name}"]
+        subprocess.run(
+            [*command, *more, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True, timeout=250
+        )
+        return [str(file) for file in files]
+
+    mine, theirs = certificate("server"), certificate("client")
+    trusting = ssl.create_default_context(cafile=mine[0])
+    tls = TLSConfig(enabled=True, cert_path=mine[0], key_path=mine[1])
+    with serving(tls=tls) as server:
+        assert server.url.startswith("https://")
+        with ModelClient(server.url, verify=trusting) as client:
+            assert client.infer("m", {"x": X}).success
+        with pytest.raises(ServerError, match="not trusted"), ModelClient(server.url, max_retries=0) as client:
+            client.infer("m", {"x": X})
+    tls.ca_path = theirs[0]
+    with serving(tls=tls) as server:
+        with pytest.raises(ConnectionError), ModelClient(server.url, verify=trusting, max_retries=0) as client:
+            client.infer("m", {"x": X})
+        trusting.load_cert_chain(*theirs)
+        with ModelClient(server.url, verify=trusting) as client:
+            assert client.infer("m", {"x": X}).success
+    broken = TLSConfig(enabled=True, cert_path=mine[1], key_path=mine[0])
+    with pytest.raises(pyflame_rt.InputError, match="certificate"), serving(tls=broken):
+        pass
+    with pytest.raises(pyflame_rt.InputError, match="no file"), serving(tls=TLSConfig(True, "none.pem", mine[1])):
+        pass

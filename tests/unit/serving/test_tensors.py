@@ -1,0 +1,86 @@
+"""Arrays over the wire and back."""
+
+import base64
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from pyflame_rt.graph import DType
+from pyflame_rt.serving.errors import RequestError
+from pyflame_rt.serving.tensors import (
+    decode_base64,
+    decode_list,
+    decode_raw,
+    encode_base64,
+    encode_list,
+    encode_raw,
+)
+
+KINDS = [k for k in DType if k is not DType.String and k.bits >= 8]
+SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
+
+
+@given(st.sampled_from(KINDS), SHAPES, st.randoms(use_true_random=False), st.booleans())
+def test_bytes_come_back(kind, shape, random, turned):
+    size = int(np.prod(shape)) * kind.itemsize
+    data = bytes(random.randrange(2) if kind is DType.Bool else random.randrange(256) for _ in range(size))
+    array = np.frombuffer(data, kind.numpy).reshape(shape)
+    given_ = array.T if turned else array
+    raw = bytes(encode_raw(given_))
+    assert raw == given_.tobytes()
+    back = decode_raw(raw, kind, given_.shape, "x")
+    assert back.dtype == kind.numpy
+    assert back.tobytes() == given_.tobytes()
+    text = encode_base64(given_)
+    assert text == base64.b64encode(given_.tobytes()).decode()
+    assert decode_base64(text, kind, given_.shape, "x").tobytes() == given_.tobytes()
+
+
+@given(
+    arrays.arrays(st.sampled_from([np.float32, np.float64, np.int8, np.int64, np.uint64, np.bool_]), SHAPES),
+    st.booleans(),
+)
+def test_lists_come_back(array, flat):
+    data, lost = encode_list(array, flat=flat)
+    assert lost == (0 if array.dtype.kind != "f" else int((~np.isfinite(array)).sum()))
+    if lost or array.ndim == 0:
+        return
+    back = decode_list(data, DType.of(array.dtype), array.shape, "x")
+    assert back.dtype == array.dtype
+    np.testing.assert_array_equal(back, array)
+
+
+@given(st.lists(st.text(max_size=4), max_size=6))
+def test_words_come_back(words):
+    array = np.array([*words, None], dtype=object)[:-1]
+    raw = encode_raw(array)
+    assert decode_raw(raw, DType.String, array.shape, "x").tolist() == words
+    for cut in range(len(raw)):
+        with pytest.raises(RequestError):
+            decode_raw(raw[:cut], DType.String, array.shape, "x")
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [([1.5], DType.Int32), ([300], DType.Int8), ([-1], DType.UInt8), ([2**64], DType.UInt64), ([1], DType.Bool),
+     ([True], DType.Float32), ([1e39], DType.Float32), ([70000], DType.Float16), ([None], DType.Float32),
+     (["1"], DType.Int32), ([[1], 2], DType.Int32), ([1], DType.String), ([["a"], "b"], DType.String)],
+)  # fmt: skip
+def test_no_value_is_changed_in_silence(data, kind):
+    with pytest.raises(RequestError):
+        decode_list(data, kind, None, "x")
+
+
+def test_true_and_false_are_one_byte():
+    with pytest.raises(RequestError, match="0 or 1"):
+        decode_raw(b"\x02", DType.Bool, (1,), "x")
+
+
+def test_bytes_at_odd_places_are_read():
+    data = memoryview(b"?" + np.arange(3, dtype=np.float64).tobytes())[1:]
+    found = decode_raw(data, DType.Float64, (3,), "x")
+    assert found.flags.aligned
+    np.testing.assert_array_equal(found, [0, 1, 2])
