@@ -375,3 +375,12 @@ def test_sum():
     primitive = make.sum_([MemDesc.of(a), MemDesc.of(b)], MemDesc.of(a), scales=[2.0, -1.0])
     np.testing.assert_allclose(run(primitive, src_0=a, src_1=b), 2 * a - b, **SAME)
     np.testing.assert_allclose(run(make.sum_([MemDesc.of(a), MemDesc.of(b)]), src_0=a, src_1=b), a + b, **SAME)
+
+
+def test_axes_of_one_element_do_not_tell_primitives_apart():
+    """The library's cache takes such descriptors for equal: they must choose the same implementation."""
+    weights, out = MemDesc((3, 12), "f32"), MemDesc((1, 12), "f32")
+    dense, wide = (make.matmul(MemDesc((1, 3), "f32", strides=s), weights, out) for s in ((3, 1), (12, 1)))
+    assert dense.impl == wide.impl
+    assert dense.scratchpad_size == wide.scratchpad_size
+    assert MemDesc((1, 3), "f32", strides=(12, 1)).strides == (3, 1)

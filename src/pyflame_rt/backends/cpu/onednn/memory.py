@@ -67,6 +67,19 @@ def _is_plain_tag(tag: str, ndims: int) -> bool:
     return sorted(tag) == list(string.ascii_lowercase[:ndims])
 
 
+def _usual_strides(dims: tuple[int, ...], strides: Sequence[int]) -> tuple[int, ...]:
+    """The strides, with those of axes of one element as a dense tensor has them.
+
+    The library takes descriptors that differ there alone for equal, but chooses another implementation by them: its
+    cache then gives the code of one to the other, which has no scratch memory for it.
+    """
+    usual = list(strides)
+    for axis in reversed(range(len(dims))):
+        if dims[axis] == 1:
+            usual[axis] = usual[axis + 1] * max(dims[axis + 1], 1) if axis + 1 < len(dims) else 1
+    return tuple(usual)
+
+
 class MemDesc(Handle):
     """What lies in memory: dims, element type, and a layout.
 
@@ -105,7 +118,7 @@ class MemDesc(Handle):
         elif layout is not None and _is_plain_tag(layout, len(dims)):
             strides = tag_strides(dims, layout)
         if strides is not None:
-            given = api.dims_array(dims), number, api.dims_array(tuple(strides))
+            given = api.dims_array(dims), number, api.dims_array(_usual_strides(dims, strides))
             api.lib().dnnl_memory_desc_create_with_strides(ctypes.byref(out), len(dims), *given)
         else:
             given = api.dims_array(dims), number, _tag_number(str(layout))
