@@ -94,8 +94,8 @@ def _add(drawn: Drawn, r: Draw, pool: list[str], k: int, samples: list[Sample]) 
     names = [_input(drawn, r, pool, f"n{k}_x{i}", first, [s.inputs[i] for s in samples]) for i in range(count)]
     outputs = [f"n{k}_y{i}" for i in range(first.outputs)]
     drawn.graph.add_node(f"n{k}_{first.name}", first.name, names, outputs, first.attributes, domain=first.domain)
-    if first.name not in JUMPY:
-        pool += outputs
+    if first.name not in JUMPY and not any(mark in first.name for mark in STEPPED):
+        pool += outputs  # a step more or less would be a large difference further on
 
 
 def _input(drawn: Drawn, r: Draw, pool: list[str], name: str, sample: Sample, values: list[Any]) -> str:

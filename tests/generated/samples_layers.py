@@ -336,6 +336,12 @@ def gru_steps(r: Draw) -> Sample:
     return S(r.f(t, n, 3 * h), r.f(1, 3 * h, h), r.f(1, h), r.f(1, n, h), outs=2)
 
 
+@sample("GRUResetSteps", domain="pyflame")
+def gru_reset_steps(r: Draw) -> Sample:
+    t, n, h = _steps(r)
+    return S(r.f(t, n, 3 * h), r.f(1, 3 * h, h), r.f(1, n, h), outs=2)
+
+
 @sample("GRUStepsGrad", domain="pyflame")
 def gru_steps_grad(r: Draw) -> Sample:
     t, n, h = _steps(r)
