@@ -319,13 +319,6 @@ def relu(x: ArrayLike) -> Tensor:
 
 
 @native
-def gelu(x: ArrayLike, approximate: bool = False) -> Tensor:
-    """`x` times the normal distribution function."""
-    x = as_float(x)
-    return functional.gelu(widened(x), approximate="tanh" if approximate else "none").to(x.dtype)
-
-
-@native
 def softmax(x: ArrayLike, axis: Axis = -1) -> Tensor:
     """Exponentials divided by their sum."""
     return _over_axes(torch.softmax, x, axis)
