@@ -25,7 +25,7 @@ from pyflame_rt.ops.onnx.math import Tanh
 from pyflame_rt.ops.onnx.matmul import MatMul
 from pyflame_rt.ops.onnx.shape import Expand, Reshape, Transpose, Unsqueeze
 from pyflame_rt.ops.onnx.slicing import Concat, Split
-from pyflame_rt.ops.pyflame.recurrence import GRUSteps, LSTMSteps, RNNSteps, backwards_of
+from pyflame_rt.ops.pyflame.recurrence import GRUResetSteps, GRUSteps, LSTMSteps, RNNSteps, backwards_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -426,8 +426,11 @@ def GRU(
     """A gated recurrent layer; gates in the order update, reset, hidden."""
     names = _defaulted(activations, ["Sigmoid", "Tanh"], direction)
     functions = _activations(names, activation_alpha, activation_beta, clip)
-    if linear_before_reset and not activations and not clip and is_plain(X, sequence_lens):
+    if not activations and not clip and is_plain(X, sequence_lens):
         form = RecurrentForm((X, W, R, B), direction, layout)
+        if not linear_before_reset:
+            starts = form.states(initial_h)
+            return form.outputs(*GRUResetSteps(form.gates(form.whole_bias()), R, *starts, direction=direction))
         bias, hidden = form.split_bias()
         made = GRUSteps(form.gates(bias), R, hidden, *form.states(initial_h), direction=direction)
         return form.outputs(*made[:2])

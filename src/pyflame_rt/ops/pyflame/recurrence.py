@@ -368,6 +368,39 @@ def GRUSteps(gates: Value, R: Value, B: Value, initial_h: Value, /, *, direction
     return y, _joined(ends, 0), saved
 
 
+def _gru_reset_type(gates: Value, R: Value, *_: Value, direction: str) -> tuple[TensorType, ...]:
+    count = len(backwards_of(direction))
+    return _sequence_type(gates, _hidden(R), count), _state_type(gates, R, count)
+
+
+@operator(
+    since=1,
+    domain="pyflame",
+    infer=_gru_reset_type,
+    partial=True,
+    requires=steps_needs("gates", "gates", "R", "initial_h", gates=3),
+)
+def GRUResetSteps(gates: Value, R: Value, initial_h: Value, /, *, direction: str = "forward") -> tuple[Value, ...]:
+    """Hidden states [T, N, D * H] and last states [D, N, H] of a GRU whose reset scales the state before the product.
+
+    Gates are in the order update, reset, hidden; those given are what inputs and biases add to them.
+    """
+    backwards = backwards_of(direction)
+    columns, ends = [], []
+    for k, back in enumerate(backwards):
+        given, turned = _Sequence(gates, k, len(backwards)), Transpose(_pick(R, k), perm=[1, 0])
+        wz, wr, wn = _parts(turned, 3)
+        h, rows = _pick(initial_h, k), {}
+        for t in _order(_count(gates), back):
+            xz, xr, xn = _parts(given.at(t), 3)
+            z, r = Sigmoid(xz + MatMul(h, wz)), Sigmoid(xr + MatMul(h, wr))
+            n = Tanh(xn + MatMul(r * h, wn))
+            rows[t] = h = n + z * (h - n)
+        columns.append(_stacked([rows[t] for t in sorted(rows)]))
+        ends.append(Unsqueeze(h, [0]))
+    return _joined(columns, -1), _joined(ends, 0)
+
+
 def _gru_grad_type(R: Value, initial_h: Value, y: Value, *_: Value | None, direction: str) -> tuple[TensorType, ...]:
     count = len(backwards_of(direction))
     wide = _sequence_type(y, _times(3, _hidden(R)), count)

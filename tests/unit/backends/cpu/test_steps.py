@@ -95,6 +95,18 @@ def test_no_address_outside_the_operands(op):
     both(g, feeds, checked=True)
 
 
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("checked", [False, True])
+def test_steps_whose_reset_comes_first(direction, dtype, checked):
+    directions, kind = 2 if direction == "bidirectional" else 1, DType.of(np.dtype(dtype))
+    for sizes in SIZES:
+        gates, recurrent, _, first = arrays_of("GRU", sizes, directions, dtype)
+        g, feeds = graph_of("GRUResetSteps", [gates, recurrent, first], 2, kind, direction=direction)
+        for mine, theirs in zip(*both(g, feeds, checked=checked), strict=True):
+            np.testing.assert_allclose(mine, theirs, **tolerance(dtype))
+
+
 def test_threads_do_not_change_a_bit():
     given = arrays_of("LSTM", (6, 21, 24), 2, np.float32)
     g, feeds = graph_of("LSTMSteps", given, 5, DType.Float32, direction="bidirectional")

@@ -58,8 +58,9 @@ WHOLE = frozenset(
 OURS = frozenset(
     {
         "pyflame::BatchNormSums", "pyflame::BatchStatistics", "pyflame::ClassScore", "pyflame::ClassScoreGrad",
-        "pyflame::ConvWeightGrad", "pyflame::GRUSteps", "pyflame::GRUStepsGrad", "pyflame::HeadsAttention",
-        "pyflame::HeadsAttentionGrad", "pyflame::LayerNormGrad", "pyflame::LSTMSteps", "pyflame::LSTMStepsGrad",
+        "pyflame::ConvWeightGrad", "pyflame::GRUResetSteps", "pyflame::GRUSteps", "pyflame::GRUStepsGrad",
+        "pyflame::HeadsAttention", "pyflame::HeadsAttentionGrad", "pyflame::LayerNormGrad", "pyflame::LSTMSteps",
+        "pyflame::LSTMStepsGrad",
         "pyflame::RNNSteps", "pyflame::RNNStepsGrad", "pyflame::RoundedLSTMSteps",
     }
 )  # fmt: skip

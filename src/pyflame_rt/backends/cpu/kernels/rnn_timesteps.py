@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Body: TypeAlias = Callable[[str, V | None, list[str]], None]
 
-__all__ = ["BackwardSteps", "ForwardSteps", "PanelKernel", "panel_width"]
+__all__ = ["BackwardSteps", "ForwardSteps", "PanelKernel", "StepsEmitter", "panel_width"]
 
 Element: TypeAlias = Literal["float", "double"]
 Cell: TypeAlias = Literal["lstm", "gru", "tanh", "relu"]
@@ -157,7 +157,7 @@ class BackwardSteps:
         return _Backward(self.cell, self.elem, name, host or this_host(), self.given).emit()
 
 
-class _Steps:
+class StepsEmitter:
     """What both directions of time share: rows, places, and the product."""
 
     buffers: int
@@ -173,6 +173,7 @@ class _Steps:
         self.width = self.tile.vectors * self.at.lanes
 
     def emit(self) -> str:
+        """The module, as text."""
         b = self.b
         for with_init in (False, True):
             self._product_function(with_init)
@@ -287,15 +288,18 @@ class _Steps:
         self._each(move, source, target)
 
     def sigmoid(self, x: V) -> V:
+        """1 / (1 + exp(-x)), without overflow."""
         if self.elem == "float":
             return FAST["sigmoid"](x)
         e = libm("exp", -abs(x))
         return x.cmp("oge", 0.0).where(1.0, e) / (e + 1.0)
 
     def tanh(self, x: V) -> V:
+        """The hyperbolic tangent."""
         return FAST["tanh"](x) if self.elem == "float" else tanh64(x)
 
     def one_minus(self, x: V) -> V:
+        """1 - x."""
         return self.at.const(self.elem, 1.0) - x
 
     # ------------------------------------------------------------------ the product
@@ -414,7 +418,7 @@ class _Steps:
         return loop(b, whole, "%depth", 1, sums, lambda k, now: turns(k, 1, now))
 
 
-class _Forward(_Steps):
+class _Forward(StepsEmitter):
     buffers = 11
 
     def _walk(self) -> None:
@@ -475,7 +479,7 @@ class _Forward(_Steps):
         self._store(self.tanh(x) if self.cell == "tanh" else x.above(0.0), lines[0], i, mask)
 
 
-class _Backward(_Steps):
+class _Backward(StepsEmitter):
     buffers = 11
 
     def __init__(self, cell: Cell, elem: Element, name: str, host: Host, given: bool) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.backends.cpu.kernels.gru_reset_steps import GruResetSteps
 from pyflame_rt.backends.cpu.kernels.quantized_lstm import RoundedSteps
 from pyflame_rt.backends.cpu.kernels.rnn_timesteps import GATES, BackwardSteps, ForwardSteps, PanelKernel, panel_width
 from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative, lowers
@@ -45,16 +46,15 @@ def _sequence(low: Lowering, name: str) -> View:
     return view if view.strides[-1] == 1 or view.shape[-1] == 1 else low.copied(view)
 
 
-def _packed(low: Lowering, name: str, elem: Element, *, turned: bool) -> View:
+def _packed(low: Lowering, weights: View, elem: Element, *, turned: bool) -> View:
     """Weights [directions, rows, hidden] in panels, as they are or each matrix turned."""
-    weights = low.dense(name)
     directions, rows, hidden = weights.shape
     depth, columns = (hidden, rows) if turned else (rows, hidden)
     width = panel_width(elem)
     panels = -(-columns // width)
     out = low.new((directions, panels, depth, width), weights.dtype)
     strides = (1, hidden) if turned else (hidden, 1)
-    params = [depth, columns, *strides, rows * hidden, panels]
+    params = [depth, columns, *strides, weights.strides[0], panels]
     low.kernel(
         "pack", PanelKernel(elem), [weights, out], params, directions * panels, max(1, 16_384 // (depth * width))
     )
@@ -90,7 +90,7 @@ def forward_steps(low: Lowering, step: SpecializedNode) -> None:
     names, cell = step.node.inputs, _cell(step)
     elem, sizes = _element(low, names[0]), _check(low, step, names[0])
     steps, hidden, batch, directions = sizes
-    gates, panels = _sequence(low, names[0]), _packed(low, names[1], elem, turned=True)
+    gates, panels = _sequence(low, names[0]), _packed(low, low.dense(names[1]), elem, turned=True)
     dtype = gates.dtype
     addend = low.dense(names[2]) if cell == "gru" else panels
     first = low.dense(names[3 if cell == "gru" else 2])
@@ -107,6 +107,25 @@ def forward_steps(low: Lowering, step: SpecializedNode) -> None:
     _hand_out(low, step, made)
 
 
+@lowers("pyflame::GRUResetSteps")
+def reset_steps(low: Lowering, step: SpecializedNode) -> None:
+    """One kernel over all steps, with the weights of the new state in panels of their own."""
+    names = step.node.inputs
+    elem, sizes = _element(low, names[0]), _check(low, step, names[0])
+    steps, hidden, batch, directions = sizes
+    gates, weights = _sequence(low, names[0]), low.dense(names[1])
+    parts = [replace(weights, shape=(directions, 2 * hidden, hidden))]
+    parts += [replace(weights, shape=(directions, hidden, hidden), offset=weights.offset + 2 * hidden * hidden)]
+    panels = [_packed(low, part, elem, turned=True) for part in parts]
+    y = low.new((steps, batch, directions * hidden), gates.dtype)
+    last = low.new((directions, batch, hidden), gates.dtype)
+    room = low.new((directions, batch, 3 * hidden), gates.dtype)
+    views = [gates, *panels, low.dense(names[2]), y, last, room]
+    params = [*sizes, _backwards(step), *gates.strides[:2]]
+    low.kernel(step.op.name, GruResetSteps(elem), views, params, directions * batch, 1)
+    _hand_out(low, step, [y, last])
+
+
 @lowers("pyflame::LSTMStepsGrad", "pyflame::GRUStepsGrad", "pyflame::RNNStepsGrad")
 def backward_steps(low: Lowering, step: SpecializedNode) -> None:
     """One kernel over all steps, last to first."""
@@ -117,7 +136,7 @@ def backward_steps(low: Lowering, step: SpecializedNode) -> None:
     steps, hidden, batch, directions = sizes
     if any(_optional(step, i) for i in range(given_at + (3 if cell == "lstm" else 2), len(names))):
         raise NotNative("a gradient of what is saved: only the body has that")
-    panels = _packed(low, names[0], elem, turned=False)
+    panels = _packed(low, low.dense(names[0]), elem, turned=False)
     first = low.dense(names[start]) if cell in ("lstm", "gru") else panels
     saved, states = low.dense(names[saved_at]), low.dense(names[states_at])
     dtype, state = states.dtype, (directions, batch, hidden)

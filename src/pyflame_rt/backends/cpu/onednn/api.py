@@ -105,16 +105,8 @@ ARGS = {
     "src": 1,
     "src_0": 1,
     "src_1": 2,
-    "src_layer": 1,
-    "src_iter": 2,
-    "src_iter_c": 3,
     "dst": 17,
-    "dst_layer": 17,
-    "dst_iter": 18,
-    "dst_iter_c": 19,
     "weights": 33,
-    "weights_layer": 33,
-    "weights_iter": 34,
     "bias": 41,
     "mean": 49,
     "variance": 50,
@@ -203,13 +195,6 @@ _STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "dnnl_matmul_primitive_desc_create": (_PP, _P, _P, _P, _P, _P, _P),
     "dnnl_resampling_forward_primitive_desc_create": (_PP, _P, c_int, c_int, _F, _P, _P, _P),
     "dnnl_reduction_primitive_desc_create": (_PP, _P, c_int, _P, _P, c_float, c_float, _P),
-    "dnnl_vanilla_rnn_forward_primitive_desc_create": (
-        *(_PP, _P, c_int, c_int, c_int, *[_P] * 7),
-        *(c_uint, c_float, c_float, _P),
-    ),
-    "dnnl_lstm_forward_primitive_desc_create": (_PP, _P, c_int, c_int, *[_P] * 11, c_uint, _P),
-    "dnnl_gru_forward_primitive_desc_create": (_PP, _P, c_int, c_int, *[_P] * 7, c_uint, _P),
-    "dnnl_lbr_gru_forward_primitive_desc_create": (_PP, _P, c_int, c_int, *[_P] * 7, c_uint, _P),
 }
 
 # Functions that return a value: name -> (result type, argument types).

@@ -19,7 +19,7 @@ _makers: dict[str, Callable[..., Primitive]] = {}
 
 
 class Recipe(NamedTuple):
-    """A function of :mod:`.primitives` or :mod:`.recurrent`, what it was given, and for how many threads."""
+    """A function of :mod:`.primitives`, what it was given, and for how many threads."""
 
     maker: str
     args: tuple[Any, ...]
