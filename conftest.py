@@ -18,6 +18,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
+# A fault of the engine is an error here, not a plan that is slower.
+os.environ.setdefault("PYFLAME_RAISE_FAULTS", "1")
+
 # Each run of the tests compiles anew, and leaves nothing in the user's folders.
 if "PYFLAME_CACHE_DIR" not in os.environ:
     os.environ["PYFLAME_CACHE_DIR"] = tempfile.mkdtemp(prefix="pyflame-tests-")

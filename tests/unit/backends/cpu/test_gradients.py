@@ -50,6 +50,16 @@ def case(n, inputs, outputs, size, taps, stride, pad, dilation, seed=0):
     return graph, {"x": x, "w": w, "y_seed": g}, wanted
 
 
+def plain_sum_error(feeds, wanted):
+    """Of products that are added one after the other: what float32 loses on any machine."""
+    x, w = np.pad(feeds["x"], ((0, 0), (0, 0), (1, 1), (1, 1))), feeds["w"]
+    height, width = feeds["x"].shape[2:]
+    total = np.zeros(wanted.shape, np.float32)
+    for channel, i, j in np.ndindex(w.shape[1:]):
+        total += x[:, channel, None, i : i + height, j : j + width] * w[:, channel, i, j, None, None]
+    return np.linalg.norm(total - wanted) / np.linalg.norm(wanted)
+
+
 def assert_close(got, wanted):
     for a, b in zip(got, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=5e-6 * np.abs(b).max())
@@ -95,12 +105,15 @@ def test_every_way_gives_the_same(way):
 )
 @pytest.mark.parametrize("fast", ["0", "1"])
 def test_trained_convolutions_lose_few_bits(form, fast, monkeypatch):
-    """Result and both gradients, by the root of the mean square; one long sum at Winograd's points errs by 2e-6."""
+    """Result and both gradients, by the root of the mean square, against one long sum in float32.
+
+    The transform has a bound of its own: one long sum at Winograd's points errs by 2e-6.
+    """
     monkeypatch.setenv("PYFLAME_FAST_MATH", fast)
     graph, feeds, wanted = case(*form)
     got, _ = run(graph, feeds)
     errors = [np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in zip(got, wanted, strict=True)]
-    assert max(errors) < 1.4e-6, errors  # the library's own sums err by 1.1e-6 on some machines
+    assert max(errors) < (1e-6 if fast == "1" else 1.25 * plain_sum_error(feeds, wanted[0])), errors
 
 
 def test_thread_counts_give_the_same_bits():

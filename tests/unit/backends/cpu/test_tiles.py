@@ -477,3 +477,20 @@ def test_operands_as_large_as_the_result_are_asked_for_before_they_are_read():
     ]
     lines = -(-tile.vectors * host().lanes(4) // 16)
     assert asked[0] - asked[1] == (tile.rows + tile.small) * lines
+
+
+@pytest.mark.parametrize("group", [2, 4])
+@pytest.mark.parametrize("kind", ["FLOAT16", "DOUBLE", "INT8", "UINT8", "INT16", "INT32", "INT64", "BOOL"])
+def test_results_of_another_type_than_the_convolution(kind, group):
+    rng = np.random.default_rng(5)
+    weights = {"w": rng.standard_normal((16, 16 // group, 3, 3)) * 0.1, "b": np.linspace(1, 40, 16)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["z"], pads=[1, 1, 1, 1], group=group),
+        helper.make_node("Cast", ["z"], ["c"], to=getattr(TensorProto, kind)),
+        helper.make_node("Cast", ["c"], ["y"], to=TensorProto.FLOAT),
+    ]
+    x = rng.standard_normal((2, 16, 9, 9)).astype(np.float32)
+    data = network(nodes, weights, x.shape)
+    y, report = native(data, x)
+    assert report.host_step_count == 0
+    assert (np.abs(y - oracle(data, x)) < 1e-3).mean() > 0.99

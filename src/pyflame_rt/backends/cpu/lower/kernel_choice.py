@@ -40,6 +40,7 @@ class Choices:
         prefer: the way to take wherever it is possible, for measurements.
         strict: leave out ways that compute something else than the sum as it is written.
         fast: ways whose outputs depend on more than they read may be taken, unless ``strict``.
+        checked: faults of the engine are raised (:mod:`pyflame_rt.backends.cpu.faults`).
         cases: what was met.
 
     Example:
@@ -54,6 +55,7 @@ class Choices:
     prefer: str = ""
     strict: bool = False
     fast: bool = False
+    checked: bool = False
     cases: dict[str, Case] = field(default_factory=dict)
 
     def pick(self, key: str, ways: Sequence[str], *nodes: str) -> str:
@@ -82,6 +84,7 @@ class _Settings(NamedTuple):
     fast: bool = False
     prefer: str = ""
     use_measured: bool = True
+    checked: bool = False
 
 
 _USUAL = _Settings()
@@ -89,9 +92,9 @@ _settings: ContextVar[_Settings] = ContextVar("choices", default=_USUAL)
 
 
 @contextmanager
-def choosing(*, strict: bool = False, fast: bool = False, prefer: str = "") -> Generator[None]:
+def choosing(*, strict: bool = False, fast: bool = False, prefer: str = "", checked: bool = False) -> Generator[None]:
     """Graphs lowered inside choose so: see :class:`Choices`."""
-    token = _settings.set(_Settings(strict, fast, prefer))
+    token = _settings.set(_Settings(strict, fast, prefer, checked=checked))
     try:
         yield
     finally:
@@ -110,13 +113,13 @@ def measuring(prefer: str) -> Generator[None]:
 
 def current_choices(threads: int) -> Choices:
     """The choices for a graph that is lowered now, for so many threads."""
-    strict, fast, prefer, use_measured = _settings.get()
-    return Choices(measured_ways(threads) if use_measured else {}, prefer, strict, fast)
+    now = _settings.get()
+    return Choices(measured_ways(threads) if now.use_measured else {}, now.prefer, now.strict, now.fast, now.checked)
 
 
 def choices_key(threads: int) -> str | None:
     """A text equal where graphs are lowered with equal choices; None while ways are measured."""
-    strict, fast, prefer, use_measured = _settings.get()
-    if prefer or not use_measured:
+    now = _settings.get()
+    if now.prefer or not now.use_measured:
         return None
-    return f"{strict} {fast} {sorted(measured_ways(threads).items())}"
+    return f"{now.strict} {now.fast} {sorted(measured_ways(threads).items())}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.backends.cpu.faults import FAULTS
 from pyflame_rt.backends.cpu.graph.op_support import LOOP_TYPES
 from pyflame_rt.backends.cpu.graph.scalar_exprs import constant_expr, expression
 from pyflame_rt.backends.cpu.graph.traced_sizes import most
@@ -30,7 +31,7 @@ from pyflame_rt.backends.cpu.ir.kernel_program import (
 )
 from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.kernels.tiles.packing import ColumnSumKernel
-from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.lower.lowering import REFUSALS, Lowering, NotNative, lowers
 from pyflame_rt.backends.cpu.lower.row_loops import nest_of
 from pyflame_rt.backends.cpu.memory.buffer_views import View, contiguous_strides
 from pyflame_rt.graph import DType
@@ -57,18 +58,17 @@ def lower_loop(low: Lowering, group: Group) -> None:
         return
     try:
         _loop(low, group)
-    except (NotNative, ValueError) as error:
+    except (*REFUSALS, *FAULTS) as error:
+        reason = low.refusal(error)
         for step in group.steps:
-            low.host(step, str(error))
+            low.host(step, reason)
 
 
 def _loop(low: Lowering, group: Group) -> None:
     targets = [*group.extra, group.steps[-1].node.outputs[0]]
     names = external_names(low, group)
     views = [low.view(n) for n in names]
-    blocked = _common_layout(views, group.shape)
-    if blocked is not None and any(low.concrete.dtype(t) is not blocked.dtype for t in targets):
-        blocked = None  # the layout is that of another type
+    blocked = _common_layout(views, group.shape, [low.concrete.dtype(t) for t in targets])
     if blocked is None:
         found = [low.strided(n) for n in names]
         # Results that are handed out lie row by row; others as what they are made from.
@@ -129,14 +129,18 @@ def group_values(low: Lowering, group: Group, loads: dict[str, Expr]) -> dict[st
     return values
 
 
-def _common_layout(views: Sequence[View], shape: tuple[int, ...]) -> View | None:
-    """A blocked layout that every operand shares, without padding: the loop may run over it as it lies."""
+def _common_layout(views: Sequence[View], shape: tuple[int, ...], made: Sequence[DType]) -> View | None:
+    """A blocked layout that every operand shares, without padding: the loop may run over it as it lies.
+
+    A layout is one of elements of a type: results of another type lie row by row.
+    """
     blocked = [v for v in views if v.is_blocked]
     if not blocked or len(blocked) != len(views):
         return None
     first = blocked[0]
     whole = first.desc.padded_dims == first.desc.dims and first.shape == shape
-    return first if whole and all(v.desc == first.desc and v.dtype is first.dtype for v in blocked) else None
+    alike = all(v.desc == first.desc and v.dtype is first.dtype for v in blocked)
+    return first if whole and alike and all(dtype is first.dtype for dtype in made) else None
 
 
 def _flat(view: View) -> View:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from pyflame_rt.backends.cpu.faults import FAULTS, note_fault
 from pyflame_rt.backends.cpu.graph.groups import Group, group_steps, single
 from pyflame_rt.backends.cpu.graph.specialize import Concrete, SpecializedNode
 from pyflame_rt.backends.cpu.graph.traced_sizes import MARK, most
@@ -31,7 +32,17 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.onednn.primitive import Primitive
     from pyflame_rt.backends.cpu.run.parallel_branches import Window
 
-__all__ = ["FAULTS", "BetterApart", "DnnStep", "HostStep", "KernelStep", "Lowered", "Lowering", "NotNative", "lowers"]
+__all__ = [
+    "REFUSALS",
+    "BetterApart",
+    "DnnStep",
+    "HostStep",
+    "KernelStep",
+    "Lowered",
+    "Lowering",
+    "NotNative",
+    "lowers",
+]
 
 # Rows are given to threads in pieces of at least this many elements.
 ROW_GRAIN = 32_768
@@ -44,16 +55,12 @@ LEAST_TURN = 8
 PIECES = 4
 
 
-# What kernels raise, besides their own, about forms that are not theirs.
-_REFUSALS = (ShapeMismatchError, DTypeMismatchError, InputError)
-
-
 class NotNative(Exception):
     """This form of an operator has no native kernel; the reference runs it as a host step."""
 
 
-# What planning raises where the engine, not the model, is at fault.
-FAULTS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError, NotNative)
+# How a kernel, the library, or an operator's own rule says that a form is not for it: another way is taken.
+REFUSALS = (NotNative, OneDnnError, ShapeMismatchError, DTypeMismatchError, InputError)
 
 
 class ByLibrary(NotNative):
@@ -396,7 +403,8 @@ class Lowering:
         kept = self.mark()
         try:
             lower_attention(self, found)
-        except (NotNative, OneDnnError, ValueError, OverflowError):
+        except (*REFUSALS, *FAULTS) as error:
+            self.refusal(error)
             self.back_to(kept)
             for step in group.steps:
                 self.nodes = (step.node.name,)
@@ -427,13 +435,19 @@ class Lowering:
             try:
                 lowering(self, step)
                 self._as_inferred(step)
-            except (*_REFUSALS, NotNative, OneDnnError, ValueError, TypeError, LookupError, OverflowError) as error:
+            except (*REFUSALS, *FAULTS) as error:
                 # What a kernel cannot express, the reference runs, and says so if it cannot either.
                 self.back_to(kept)
-                reason = str(error)
+                reason = self.refusal(error)
             else:
                 return
         self.host(step, reason)
+
+    def refusal(self, error: Exception) -> str:
+        """Why the nodes at hand take another way; faults of the engine are raised or logged."""
+        if isinstance(error, REFUSALS):
+            return str(error)
+        return note_fault(f"node {self.nodes[0]!r}" if self.nodes else "a step", error, checked=self.choices.checked)
 
     def _as_inferred(self, step: SpecializedNode) -> None:
         """A kernel whose result has another shape than its operator's rule says is not used."""

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.backends.cpu.faults import FAULTS
 from pyflame_rt.backends.cpu.graph.epilogue import Epilogue, find_epilogue
 from pyflame_rt.backends.cpu.graph.op_support import LOOP_TYPES
 from pyflame_rt.backends.cpu.lower.convolution import channels_last, convolution
 from pyflame_rt.backends.cpu.lower.gemv import row_product, takes_row_product
-from pyflame_rt.backends.cpu.lower.lowering import BetterApart, ByLibrary, Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.lower.lowering import REFUSALS, BetterApart, ByLibrary, Lowering, NotNative, lowers
 from pyflame_rt.backends.cpu.lower.pooling import greatest
 from pyflame_rt.backends.cpu.lower.products import general_convolution, general_matmul
 from pyflame_rt.backends.cpu.lower.tiled_products import dense
@@ -85,7 +86,8 @@ def _fuse_row(low: Lowering, group: Group, name: str) -> bool:
     low.nodes = (step.node.name, *low.nodes)
     try:
         out = row_product(low, step, group)
-    except (NotNative, ValueError):
+    except (*REFUSALS, *FAULTS) as error:
+        low.refusal(error)
         low.back_to(kept)
         return False
     low.places[group.steps[-1].node.outputs[0]] = out
@@ -101,7 +103,8 @@ def _fuse_tiled(low: Lowering, group: Group, name: str) -> bool:
     except BetterApart:
         low.back_to(kept)
         raise
-    except (NotNative, OneDnnError, ValueError) as error:
+    except (*REFUSALS, *FAULTS) as error:
+        low.refusal(error)
         low.back_to(kept)
         if isinstance(error, ByLibrary):
             low.library.add(name)

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from pyflame_rt.backends.cpu.faults import FAULTS, note_fault
 from pyflame_rt.backends.cpu.graph.cost_model import StepFacts
 from pyflame_rt.backends.cpu.graph.specialize import Before, Blocker, Concrete
-from pyflame_rt.backends.cpu.lower.lowering import FAULTS
+from pyflame_rt.backends.cpu.lower.lowering import NotNative
 from pyflame_rt.backends.cpu.memory.limits import limit_plan
 from pyflame_rt.backends.cpu.run.control_flow import ControlContext, bind_constants
 from pyflame_rt.backends.cpu.run.plan import Plan, Retired, specialise
@@ -200,8 +201,10 @@ class Stages:
         try:
             with use_threads(self.threads):  # primitives divide their work when they are made
                 concrete, plan = specialise(graph, types, self.threads, names, here)
+        except NotNative as error:
+            raise Unplannable(str(error)) from error
         except FAULTS as error:
-            raise Unplannable(f"planning failed: {type(error).__name__}: {error}") from error
+            raise Unplannable(note_fault(f"graph {self.graph.name!r}", error, checked=self.checked)) from error
         except (ShapeMismatchError, DTypeMismatchError, InputError) as error:
             # A fault of the model or its inputs: the interpreter meets it too, and names the node.
             raise Unplannable(str(error)) from error

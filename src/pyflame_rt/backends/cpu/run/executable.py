@@ -16,11 +16,12 @@ import numpy as np
 from pyflame_rt.backends.base import Executable, FastPath, Placement, RunHooks
 from pyflame_rt.backends.cpu.driver.entry import prepare_entry
 from pyflame_rt.backends.cpu.driver.native_driver import prepare_driver
+from pyflame_rt.backends.cpu.faults import FAULTS, note_fault
 from pyflame_rt.backends.cpu.graph.placement import place_nodes
 from pyflame_rt.backends.cpu.graph.specialize import ShapesUnknown
 from pyflame_rt.backends.cpu.jit.compiler import compiling
 from pyflame_rt.backends.cpu.lower.kernel_choice import choosing
-from pyflame_rt.backends.cpu.lower.lowering import FAULTS
+from pyflame_rt.backends.cpu.lower.lowering import NotNative
 from pyflame_rt.backends.cpu.memory.arena import OutOfRange
 from pyflame_rt.backends.cpu.memory.constants import sharing
 from pyflame_rt.backends.cpu.memory.donation import donation_of
@@ -205,7 +206,7 @@ class CpuExecutable(Executable):
     def _run_stored(self, feeds: Mapping[str, Any], names: tuple[str, ...], hooks: RunHooks) -> list[Any] | None:
         with (
             use_store(self.cache),
-            choosing(strict=self.strict, fast=self.fast),
+            choosing(strict=self.strict, fast=self.fast, checked=self.checked),
             compiling(quick=self.quick, ahead=not self.checked),
             drawing(self.ledger),
         ):
@@ -288,9 +289,10 @@ class CpuExecutable(Executable):
                 plan = make()
         except ShapesUnknown as error:
             plan, self._why = None, str(error)
+        except NotNative as error:
+            plan, self._why = None, str(error)
         except FAULTS as error:
-            # A fault of the engine, not of the model: it is not planned whole, which staging will find out again.
-            plan, self._why = None, f"planning failed: {type(error).__name__}: {error}"
+            plan, self._why = None, note_fault(f"graph {self.graph.name!r}", error, checked=self.checked)
         with self._lock:
             self._plans[key] = plan
             self._last = plan or self._last

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from pyflame_rt.backends.cpu.faults import FAULTS, note_fault
 from pyflame_rt.backends.cpu.graph.cost_model import views_of
 from pyflame_rt.backends.cpu.graph.specialize import ShapesUnknown
 from pyflame_rt.backends.cpu.graph.traced_sizes import MARK, BoundError, Numbers, Trace, is_traced
 from pyflame_rt.backends.cpu.lower.lowering import DnnStep, HostStep, KernelStep, Lowered, NotNative
 from pyflame_rt.backends.cpu.memory.buffer_views import Buffer, Place, View
-from pyflame_rt.backends.cpu.onednn.api import OneDnnError
 from pyflame_rt.backends.cpu.run.plan import Plan, lower_graph, plan_of
 from pyflame_rt.graph.errors import PyFlameRTError
 from pyflame_rt.ops.core.evaluate import Context, run_op
@@ -42,8 +42,6 @@ MAX_TEMPLATES = 6
 MAX_FAILURES = 2
 LEAST = 2  # sizes of 0 and 1 are planned in ways of their own
 
-_FAULTS = (LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, NotNative)
-_FAULTS += (PyFlameRTError, ShapesUnknown, OneDnnError, BoundError)
 log = logging.getLogger("pyflame_rt")
 
 
@@ -199,8 +197,11 @@ def trace_plan(
     feeds = {name: (dtype, tuple(shapes[name])) for name, (dtype, _) in types.items()}
     try:
         concrete, lowered = lower_graph(graph, feeds, threads, wanted, None, folded, set())
-    except _FAULTS as error:
+    except (NotNative, PyFlameRTError, ShapesUnknown, BoundError) as error:
         log.debug("graph %r is planned for each length: %s", graph.name, error)
+        return None
+    except FAULTS as error:
+        note_fault(f"graph {graph.name!r}, planned for all lengths", error)
         return None
     finally:
         trace.closed = True
