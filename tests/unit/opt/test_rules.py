@@ -251,3 +251,16 @@ def test_a_normalisation_over_another_axis_is_none():
     graph = Case(nodes, [], (4, 4)).graph()
     opt.fuse_operators(graph)
     assert "LayerNormalization" not in [node.op_type for node in graph.nodes]
+
+
+@pytest.mark.parametrize(("sizes", "left"), [([None, None], 2), (["N", 4], 1), ([None, 4], 2)])
+def test_a_reshape_that_may_refuse_its_input_stays(sizes, left):
+    graph = Graph("g")
+    graph.add_input("x", sizes, DType.Float32)
+    graph.add_initializer("a", np.array([-1, 2, 2] if sizes[0] == "N" else [3, -1]))
+    graph.add_initializer("b", np.array([-1]))
+    graph.add_node("first", "Reshape", ["x", "a"], ["t"])
+    graph.add_node("last", "Reshape", ["t", "b"], ["y"])
+    graph.add_output("y", [None], DType.Float32)
+    opt.optimize(graph, opt.OptLevel.EXTENDED)
+    assert [node.op_type for node in graph.nodes] == ["Reshape"] * left

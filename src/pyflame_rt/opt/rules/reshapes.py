@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +28,8 @@ def reshape_pair(m: Match, x: str, b: str) -> str | NoMatch:
         return NoMatch("the shape is not a constant")
     if 0 in sizes and not m.attr("last", "allowzero", 0):
         return NoMatch("a size is copied from the shape in between")
+    if not _fits(m, x):
+        return NoMatch("whether the first one fits is only known when running")
     return m.emit("Reshape", [x, b], {"allowzero": m.attr("last", "allowzero")})
 
 
@@ -83,6 +87,20 @@ def _written(wanted: Sequence[Any], before: Sequence[Any]) -> list[int] | None:
     # Beside a size that may be zero, one cannot be worked out.
     several = -1 in sizes and sum(isinstance(size, Dim) for size in wanted) > 1
     return None if literal_zero or several else sizes
+
+
+def _fits(m: Match, x: str) -> bool:
+    """Whether a first reshape can never be refused: it must not go, then, where it would refuse a wrong input."""
+    if m.node("first").op_type == "Unsqueeze":
+        return True
+    before, between = m.shape(x), m.shape(m.node("first").outputs[0])
+    if before is None or between is None or None in before or None in between:
+        return False
+    return not _anonymous(between) and _count(before) == _count(between)
+
+
+def _count(shape: Sequence[Any]) -> Any:
+    return functools.reduce(operator.mul, shape, 1)
 
 
 def _anonymous(shape: Sequence[Any]) -> bool:
