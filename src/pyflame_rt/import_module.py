@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         is_opset_supported,
     )
     from pyflame_rt.importers.torch_importer import PyTorchImporter
+    from pyflame_rt.importers.torchscript.importer import TorchScriptImporter
 
 __all__ = [
     "MAX_OPSET_VERSION",
@@ -39,6 +40,7 @@ __all__ = [
     "Importer",
     "ONNXImporter",
     "PyTorchImporter",
+    "TorchScriptImporter",
     "get_importer",
     "get_opset_version",
     "import_model",
@@ -53,6 +55,7 @@ _LAZY = {
     "MIN_OPSET_VERSION": _ONNX,
     "ONNXImporter": _ONNX,
     "PyTorchImporter": "pyflame_rt.importers.torch_importer",
+    "TorchScriptImporter": "pyflame_rt.importers.torchscript.importer",
     "get_opset_version": _ONNX,
     "is_opset_supported": _ONNX,
 }

@@ -82,7 +82,10 @@ class TensorInfo:
     @property
     def shape(self) -> Shape | None:
         """Dimensions: int, a symbolic Dim, or None; None as a whole when the rank is unknown."""
-        return None if isinstance(self._type, AnyType) else self.tensor_type.shape
+        try:
+            return self.tensor_type.shape
+        except UndeterminedError:  # nothing is known of it, or of what it may hold
+            return None
 
     @shape.setter
     def shape(self, value: Iterable[object] | None) -> None:

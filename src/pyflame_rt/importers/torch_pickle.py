@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["MAX_PICKLE", "read_archive"]
+__all__ = ["MAX_PICKLE", "PickleMachine", "PickledName", "Refused", "TensorArchive", "read_archive"]
 
 MAX_PICKLE = 64 << 20  # bytes of structure; weights are not part of it
 MAX_RANK = 64  # NumPy's
@@ -42,11 +42,11 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 _DTYPES |= {"float": _DTYPES["float32"], "double": _DTYPES["float64"], "half": _DTYPES["float16"]}
 
 
-class _Refused(ValueError):
+class Refused(ValueError):
     """The pickle asks for what is not on the list."""
 
 
-class _Name(NamedTuple):
+class PickledName(NamedTuple):
     """A name of the allow-list; what it means is decided where it is used."""
 
     module: str
@@ -72,9 +72,9 @@ def read_archive(path: Path, max_bytes: int) -> Any:
     """
     try:
         with zipfile.ZipFile(path) as file:
-            archive = _Archive(path, file, max_bytes)
-            return _Machine(archive).run(archive.member("data.pkl", MAX_PICKLE))
-    except _Refused as error:
+            archive = TensorArchive(path, file, max_bytes)
+            return PickleMachine(archive).run(archive.member("data.pkl", MAX_PICKLE))
+    except Refused as error:
         raise InvalidModelError(
             f"{path}: {error}; only tensors and plain data are read, and no code of a file is run: "
             "save model.state_dict() in torch"
@@ -88,8 +88,15 @@ def read_archive(path: Path, max_bytes: int) -> Any:
         raise InvalidModelError(f"{path}: not a checkpoint of torch, or damaged: {error}") from error
 
 
-class _Archive:
-    """The members of a zip file, each read at most once, and the tensors in them."""
+class TensorArchive:
+    """The members of a zip file, each read at most once, and the tensors in them.
+
+    Attributes:
+        packed: folder whose members may be compressed, "" for none; they are counted against `MAX_PICKLE`.
+        tensors: folder of the storages.
+    """
+
+    packed = ""
 
     def __init__(self, path: Path, file: zipfile.ZipFile, max_bytes: int) -> None:
         self.path, self.file, self.max_bytes = path, file, max_bytes
@@ -97,15 +104,26 @@ class _Archive:
         self.root = next((n.removesuffix("data.pkl") for n in self.members if n.count("/") == 1
                           and n.endswith("/data.pkl")), "")  # fmt: skip
         self.storages: dict[str, np.ndarray[Any, np.dtype[np.uint8]]] = {}
+        self.tensors = "data/"
         self.taken = 0
-        packed = [name for name, info in self.members.items() if info.compress_type != zipfile.ZIP_STORED]
-        if packed:
-            raise ValueError(f"member {packed[0]!r} is compressed, which torch never does")
-        held, size = sum(info.file_size for info in self.members.values()), path.stat().st_size
-        if held > size:
-            raise ValueError(f"members of {held} bytes are declared in a file of {size}")
+        self._check_sizes()
         if self.root + "byteorder" in self.members and self.member("byteorder", 16) != b"little":
             raise UnsupportedFormatError(f"{path}: was written big-endian; save it again on a little-endian machine")
+
+    def _check_sizes(self) -> None:
+        """Refuse archives that would take more memory than their size on disk lets expect."""
+        folder = self.root + self.packed
+        small = {n for n in self.members if self.packed and n.startswith(folder)}
+        packed = [n for n, i in self.members.items() if i.compress_type != zipfile.ZIP_STORED and n not in small]
+        if packed:
+            raise ValueError(f"member {packed[0]!r} is compressed, which torch never does")
+        held = sum(info.file_size for name, info in self.members.items() if name not in small)
+        size = self.path.stat().st_size
+        if held > size:
+            raise ValueError(f"members of {held} bytes are declared in a file of {size}")
+        text = sum(self.members[name].file_size for name in small)
+        if text > MAX_PICKLE:
+            raise ValueError(f"code of {text} bytes is declared; at most {MAX_PICKLE} are read")
 
     def member(self, name: str, limit: int) -> bytes:
         """The bytes of a member, if they are no more than ``limit``."""
@@ -121,23 +139,24 @@ class _Archive:
     def storage(self, pid: Any) -> _Storage:
         """The storage a persistent id stands for."""
         if not isinstance(pid, tuple) or len(pid) != 5 or pid[0] != "storage":
-            raise _Refused("a persistent id is not that of a storage")
+            raise Refused("a persistent id is not that of a storage")
         _, kind, key, _, count = pid
         dtype = _storage_dtype(kind)
         if type(key) is not str or type(count) is not int or count < 0:
             raise ValueError("a storage has no name, or no number of elements")
         nbytes = count * (1 if dtype == _BYTES else _DTYPES[dtype].itemsize)
-        if key not in self.storages:
-            data = self.member(f"data/{key}", self.max_bytes)
-            self.storages[key] = np.frombuffer(bytearray(data), np.uint8)
-        if nbytes > self.storages[key].nbytes:
-            raise ValueError(f"storage {key!r} declares {nbytes} bytes and has {self.storages[key].nbytes}")
-        return _Storage(self.storages[key][:nbytes], dtype)
+        name = self.tensors + key
+        if name not in self.storages:
+            data = self.member(f"{self.tensors}{key}", self.max_bytes)
+            self.storages[name] = np.frombuffer(bytearray(data), np.uint8)
+        if nbytes > self.storages[name].nbytes:
+            raise ValueError(f"storage {key!r} declares {nbytes} bytes and has {self.storages[name].nbytes}")
+        return _Storage(self.storages[name][:nbytes], dtype)
 
     def tensor(self, storage: Any, offset: Any, size: Any, stride: Any, dtype: str | None = None) -> Any:
         """A contiguous array of some elements of a storage."""
         if not isinstance(storage, _Storage):
-            raise _Refused("a tensor without a storage")
+            raise Refused("a tensor without a storage")
         kind = storage.dtype if dtype is None else dtype
         if kind not in _DTYPES:
             raise ValueError("a tensor without an element type")
@@ -160,15 +179,15 @@ class _Archive:
 
 
 def _storage_dtype(kind: Any) -> str:
-    if isinstance(kind, _Name):
+    if isinstance(kind, PickledName):
         if kind.name in _STORAGES:
             return _STORAGES[kind.name]
         if kind.name == "UntypedStorage":
             return _BYTES
-    raise _Refused("a storage is of no known kind")
+    raise Refused("a storage is of no known kind")
 
 
-def _allowed(module: str, name: str) -> _Name:
+def _allowed(module: str, name: str) -> PickledName:
     known = {
         "collections": ("OrderedDict",),
         "torch": (*_STORAGES, *_DTYPES, "Size", "device"),
@@ -176,14 +195,14 @@ def _allowed(module: str, name: str) -> _Name:
         "torch._utils": ("_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_parameter"),
     }
     if name not in known.get(module, ()):
-        raise _Refused(f"it asks for {module}.{name}")
-    return _Name(module, name)
+        raise Refused(f"it asks for {module}.{name}")
+    return PickledName(module, name)
 
 
-class _Machine:
+class PickleMachine:
     """A stack, a memo and the opcodes torch writes (pickle protocol 2)."""
 
-    def __init__(self, archive: _Archive) -> None:
+    def __init__(self, archive: TensorArchive) -> None:
         self.archive = archive
         self.stack: list[Any] = []
         self.marks: list[int] = []
@@ -205,10 +224,11 @@ class _Machine:
             elif name in steps:
                 steps[name](argument)
             else:
-                raise _Refused(f"it uses the pickle opcode {name}")
+                raise Refused(f"it uses the pickle opcode {name}")
         raise ValueError("the pickle has no end")
 
-    def _top(self, count: int) -> list[Any]:
+    def take(self, count: int) -> list[Any]:
+        """The last values, which leave the stack."""
         if len(self.stack) - (self.marks[-1] if self.marks else 0) < count:
             raise ValueError("the pickle takes more than it made")
         taken = self.stack[len(self.stack) - count :]
@@ -248,16 +268,16 @@ class _Machine:
         self.stack.append(tuple(self._to_mark()))
 
     def op_tuple1(self, _: Any) -> None:
-        self.stack.append(tuple(self._top(1)))
+        self.stack.append(tuple(self.take(1)))
 
     def op_tuple2(self, _: Any) -> None:
-        self.stack.append(tuple(self._top(2)))
+        self.stack.append(tuple(self.take(2)))
 
     def op_tuple3(self, _: Any) -> None:
-        self.stack.append(tuple(self._top(3)))
+        self.stack.append(tuple(self.take(3)))
 
     def op_append(self, _: Any) -> None:
-        self._extend(self._top(1))
+        self._extend(self.take(1))
 
     def op_appends(self, _: Any) -> None:
         self._extend(self._to_mark())
@@ -268,7 +288,7 @@ class _Machine:
         self.stack[-1].extend(items)
 
     def op_setitem(self, _: Any) -> None:
-        self._update(self._top(2))
+        self._update(self.take(2))
 
     def op_setitems(self, _: Any) -> None:
         self._update(self._to_mark())
@@ -282,24 +302,29 @@ class _Machine:
         self.stack[-1].update(zip(keys, items[1::2], strict=True))
 
     def op_build(self, _: Any) -> None:
-        self._top(1)  # the attributes of a state dict: versions of modules, which nothing here reads
+        self.take(1)  # the attributes of a state dict: versions of modules, which nothing here reads
         if type(self.stack[-1]) is not dict:
-            raise _Refused("it sets the attributes of an object")
+            raise Refused("it sets the attributes of an object")
 
     def op_global(self, argument: str) -> None:
         module, _, name = argument.partition(" ")
-        self.stack.append(_allowed(module, name))
+        self.stack.append(self.allowed(module, name))
+
+    def allowed(self, module: str, name: str) -> Any:
+        """What a name of the pickle stands for; raises for all but those on the list."""
+        return _allowed(module, name)
 
     def op_binpersid(self, _: Any) -> None:
-        self.stack.append(self.archive.storage(*self._top(1)))
+        self.stack.append(self.archive.storage(*self.take(1)))
 
     def op_reduce(self, _: Any) -> None:
-        function, arguments = self._top(2)
-        if not isinstance(function, _Name) or type(arguments) is not tuple:
-            raise _Refused("it calls what is no function")
-        self.stack.append(self._called(function.name, arguments))
+        function, arguments = self.take(2)
+        if not isinstance(function, PickledName) or type(arguments) is not tuple:
+            raise Refused("it calls what is no function")
+        self.stack.append(self.called(function.name, arguments))
 
-    def _called(self, name: str, arguments: tuple[Any, ...]) -> Any:
+    def called(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """What a function of the list makes of its arguments."""
         match name, arguments:
             case "OrderedDict", ():
                 return {}
@@ -309,11 +334,11 @@ class _Machine:
                 return kind
             case "_rebuild_tensor_v2", (storage, offset, tuple(size), tuple(stride), *_):
                 return self.archive.tensor(storage, offset, size, stride)
-            case "_rebuild_tensor_v3", (storage, offset, tuple(size), tuple(stride), _, _, _Name("torch", dtype), *_):
+            case "_rebuild_tensor_v3", (storage, offset, tuple(size), tuple(stride), _, _, PickledName("torch", dtype), *_):
                 return self.archive.tensor(storage, offset, size, stride, dtype)
             case "_rebuild_parameter", (np.ndarray() as data, *_):
                 return data
-        raise _Refused(f"it calls {name} with {len(arguments)} arguments of other kinds than torch writes")
+        raise Refused(f"it calls {name} with {len(arguments)} arguments of other kinds than torch writes")
 
 
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}

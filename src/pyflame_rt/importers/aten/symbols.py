@@ -1,0 +1,67 @@
+"""Symbolic sizes in a graph: a tracer that computes a size from the shape of the input it belongs to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyflame_rt.graph import Dim, DType, TensorType, ValueType
+from pyflame_rt.graph.errors import UndeterminedError
+from pyflame_rt.ops import get_op
+from pyflame_rt.ops.core.trace import Tracer
+from pyflame_rt.ops.core.value import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["SymbolicTracer"]
+
+
+class SymbolicTracer(Tracer):
+    """Records operator calls; lists of symbolic sizes become nodes that read them off the inputs.
+
+    Attributes:
+        symbols: where the value of a symbol is found: a tensor and one of its axes.
+    """
+
+    __slots__ = ("symbols",)
+
+    def __init__(self, name: str, symbols: Mapping[str, tuple[Value, int]]) -> None:
+        super().__init__(name)
+        self.symbols = dict(symbols)
+
+    def symbolic_input(self, name: str, kind: ValueType) -> Value:
+        """Declare an input; symbols that stand alone in its shape are read off it from now on."""
+        value = self.input(name, kind)
+        if isinstance(kind, TensorType):
+            for axis, dim in enumerate(kind.shape or ()):
+                if isinstance(dim, Dim) and str(dim) not in self.symbols and dim.symbols() == {str(dim)}:
+                    self.symbols[str(dim)] = (value, axis)
+        return value
+
+    def constant(self, array: np.ndarray[Any, Any]) -> Value:
+        """A constant; sizes that are only known when running are computed."""
+        if array.dtype != object or not any(isinstance(v, Dim) for v in array.ravel()):
+            return super().constant(array)
+        parts = [self._size(v) if isinstance(v, Dim) else self._number([int(v)]) for v in array.ravel()]
+        made = parts[0] if len(parts) == 1 else get_op("Concat")(*parts, axis=0)
+        made.known = array
+        return made
+
+    def _number(self, items: list[int]) -> Value:
+        return super().constant(np.asarray(items, DType.Int64.numpy))
+
+    def _size(self, dim: Dim) -> Value:
+        """A polynomial over symbols, as a tensor of one element."""
+        total: Value | None = None
+        for monomial, coefficient in dim.terms:
+            product: Value | None = None if monomial and coefficient == 1 else self._number([coefficient])
+            for name in monomial:
+                if name not in self.symbols:
+                    raise UndeterminedError(f"the size {dim} is only known when running")
+                source, axis = self.symbols[name]
+                factor = get_op("Shape")(source, start=axis, end=axis + 1)
+                product = factor if product is None else product * factor
+            total = product if total is None or product is None else total + product
+        return self._number([0]) if total is None else total
