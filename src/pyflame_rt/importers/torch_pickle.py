@@ -334,7 +334,16 @@ class PickleMachine:
                 return kind
             case "_rebuild_tensor_v2", (storage, offset, tuple(size), tuple(stride), *_):
                 return self.archive.tensor(storage, offset, size, stride)
-            case "_rebuild_tensor_v3", (storage, offset, tuple(size), tuple(stride), _, _, PickledName("torch", dtype), *_):
+            case "_rebuild_tensor_v3", (
+                storage,
+                offset,
+                tuple(size),
+                tuple(stride),
+                _,
+                _,
+                PickledName("torch", dtype),
+                *_,
+            ):
                 return self.archive.tensor(storage, offset, size, stride, dtype)
             case "_rebuild_parameter", (np.ndarray() as data, *_):
                 return data

@@ -1,1 +1,1 @@
-"""Lowering of torch's aten operators to operators of the runtime: a table of small functions, a file for each family."""
+"""Lowering of torch's aten operators to operators of the runtime: small functions in one table, a file a family."""

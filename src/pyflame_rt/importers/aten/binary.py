@@ -8,7 +8,8 @@ from pyflame_rt.graph import DType
 from pyflame_rt.importers.aten.table import aten
 from pyflame_rt.importers.aten.values import cast, floated, is_static, number, promoted, refuse, result_type
 from pyflame_rt.ops.core.value import Value, constant
-from pyflame_rt.ops.onnx import activation, arithmetic, logic, math as maths
+from pyflame_rt.ops.onnx import activation, arithmetic, logic
+from pyflame_rt.ops.onnx import math as maths
 
 if TYPE_CHECKING:
     from collections.abc import Callable

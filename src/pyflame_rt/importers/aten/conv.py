@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph.errors import ShapeMismatchError
 from pyflame_rt.importers.aten.table import aten
 from pyflame_rt.importers.aten.values import refuse
-from pyflame_rt.ops.core.value import Value
 from pyflame_rt.ops.onnx.conv import Conv, ConvTranspose
 from pyflame_rt.ops.onnx.shape import Squeeze, Unsqueeze
+
+if TYPE_CHECKING:
+    from pyflame_rt.ops.core.value import Value
 
 __all__ = ["spread"]
 
@@ -31,7 +33,11 @@ def _convolution(
         raise ShapeMismatchError(f"a convolution of {count} axes takes rank {count + 1} or {count + 2}, got {x.rank}")
     value = x if batched else Unsqueeze(x, [0])
     pads = spread(padding, count)
-    more: dict[str, Any] = {"strides": spread(stride, count), "dilations": spread(dilation, count), "group": int(groups)}
+    more: dict[str, Any] = {
+        "strides": spread(stride, count),
+        "dilations": spread(dilation, count),
+        "group": int(groups),
+    }
     if transposed:
         made = ConvTranspose(
             value, weight, bias, pads=[*pads, *pads], output_padding=spread(output_padding, count), **more

@@ -183,5 +183,3 @@ def _item(x: Value) -> Any:
 @aten("sym_size")
 def _sym_size(x: Value, dim: int) -> Any:
     return sizes(x)[dim]
-
-

@@ -21,7 +21,8 @@ from pyflame_rt.importers.aten.values import (
     wrap,
 )
 from pyflame_rt.ops.core.value import Value, constant
-from pyflame_rt.ops.onnx import index as indexed, logic
+from pyflame_rt.ops.onnx import index as indexed
+from pyflame_rt.ops.onnx import logic
 from pyflame_rt.ops.onnx.arithmetic import Add
 from pyflame_rt.ops.onnx.reduce import ReduceMax, ReduceSum
 from pyflame_rt.ops.onnx.shape import Expand, Reshape, Shape, Transpose, Unsqueeze
@@ -49,7 +50,7 @@ def _gather(x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> V
 
 
 def _cut(x: Value, index: Value, along: int) -> tuple[Value, Value]:
-    """torch lets an index be smaller than the data along the other axes."""
+    """Torch lets an index be smaller than the data along the other axes."""
     from pyflame_rt.ops.onnx.slicing import Slice
 
     others = [i for i in range(x.rank) if i != along and x.shape[i] != index.shape[i]]
@@ -204,7 +205,11 @@ def put(x: Value, indices: list[Any], values: Value, accumulate: bool = False, u
     only = [i for i in indices if i is not None]
     first = only[0]
     if len(only) == 1 and first.dtype is DType.Bool and indices[0] is first and not accumulate and _is_one(values):
-        mask = first if first.rank == x.rank else Reshape(first, shape_value([*sizes(first), *[1] * (x.rank - first.rank)]))
+        mask = (
+            first
+            if first.rank == x.rank
+            else Reshape(first, shape_value([*sizes(first), *[1] * (x.rank - first.rank)]))
+        )
         return logic.Where(mask, Reshape(cast(values, x.dtype), constant([], DType.Int64)), x)
     moved, used, chosen, rest = _grouped(x, indices)
     places = _stacked(chosen, moved)

@@ -14,8 +14,8 @@ from pyflame_rt.ops.core.value import Value, constant
 from pyflame_rt.ops.onnx.activation import Softmax
 from pyflame_rt.ops.onnx.creation import Trilu
 from pyflame_rt.ops.onnx.logic import Not, Where
-from pyflame_rt.ops.onnx.matmul import Einsum, Gemm, MatMul
 from pyflame_rt.ops.onnx.math import IsNaN
+from pyflame_rt.ops.onnx.matmul import Einsum, Gemm, MatMul
 from pyflame_rt.ops.onnx.reduce import ReduceMax, ReduceMean, ReduceSum
 from pyflame_rt.ops.onnx.shape import Expand, Reshape, Transpose, Unsqueeze
 
@@ -163,7 +163,7 @@ def _sdpa(
     if dropout_p:
         raise refuse("attention with dropout; call eval() before saving")
     if enable_gqa:
-        times = sizes(query)[-3] // sizes(key)[-3]  # type: ignore[operator]
+        times = sizes(query)[-3] // sizes(key)[-3]
         key, value = _repeated(key, int(times)), _repeated(value, int(times))
     return attended(query, key, value, attn_mask, is_causal, scale)[0]
 
@@ -188,14 +188,14 @@ def _native_mha(
     from pyflame_rt.importers.aten.shaping import sliced
 
     del embed_dim
-    width = int(sizes(query)[-1])  # type: ignore[arg-type]
+    width = int(sizes(query)[-1])
     heads = []
     for i, x in enumerate((query, key, value)):
         rows = [sliced(w, 0, i * width, (i + 1) * width) for w in (qkv_weight, qkv_bias)]
         apart = reshaped(linear(x, *rows), [*sizes(x)[:-1], num_head, width // num_head])
         heads.append(Transpose(apart, perm=[0, 2, 1, 3]))
     seen = None if mask is None else _encoder_mask(mask, mask_type)
-    made, weights = attended(*heads, seen, False, None)
+    made, weights = attended(heads[0], heads[1], heads[2], seen, False, None)
     merged = Reshape(Transpose(made, perm=[0, 2, 1, 3]), constant([0, 0, width], DType.Int64))
     out = linear(merged, proj_weight, proj_bias)
     if not need_weights:

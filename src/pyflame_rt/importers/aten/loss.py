@@ -158,5 +158,3 @@ def _poisson(x: Value, target: Value, log_input: bool, full: bool, eps: float, r
         raise refuse("poisson_nll_loss with full=True")
     each = Exp(x) - target * x if log_input else x - target * Log(x + float(eps))
     return _reduce(each, reduction)
-
-

@@ -66,7 +66,9 @@ def _batch_norm(
 
 
 @aten("_native_batch_norm_legit_no_training")
-def _batch_norm_no_training(x: Value, weight: Any, bias: Any, mean: Value, var: Value, momentum: float, eps: float) -> Any:
+def _batch_norm_no_training(
+    x: Value, weight: Any, bias: Any, mean: Value, var: Value, momentum: float, eps: float
+) -> Any:
     made = _batch_norm(x, weight, bias, mean, var, False, momentum, eps)
     empty = constant([], x.dtype)
     return made, empty, empty
@@ -175,5 +177,3 @@ def _pairwise_distance(x1: Value, x2: Value, p: float = 2, eps: float = 1e-6, ke
     from pyflame_rt.importers.aten.reduce import _norm
 
     return _norm(x1 - x2 + float(eps), p, [-1], keepdim)
-
-

@@ -9,7 +9,8 @@ from pyflame_rt.graph import DType
 from pyflame_rt.importers.aten.table import aten
 from pyflame_rt.importers.aten.values import Num, cast, floated, number, promoted, refuse, result_type
 from pyflame_rt.ops.core.value import Value, constant
-from pyflame_rt.ops.onnx import activation, arithmetic, logic, math as maths
+from pyflame_rt.ops.onnx import activation, arithmetic, logic
+from pyflame_rt.ops.onnx import math as maths
 from pyflame_rt.ops.onnx.loss import Dropout
 
 if TYPE_CHECKING:
@@ -205,7 +206,9 @@ def _prelu(x: Value, weight: Value) -> Value:
 
 
 @aten("rrelu")
-def _rrelu(x: Value, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, generator: Any = None) -> Value:
+def _rrelu(
+    x: Value, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, generator: Any = None
+) -> Value:
     del generator
     if training:
         raise refuse("rrelu in training")

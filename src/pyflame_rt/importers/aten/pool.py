@@ -282,5 +282,3 @@ def _nms(boxes: Value, scores: Value, iou_threshold: float) -> Value:
         Unsqueeze(boxes, [0]), Unsqueeze(scores, [0, 1]), most, constant(float(iou_threshold), DType.Float32)
     )
     return Gather(kept, constant(2, DType.Int64), axis=1)
-
-

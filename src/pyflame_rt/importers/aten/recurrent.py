@@ -90,7 +90,9 @@ def _lstm(x: Value, hx: Any, params: Any, has_biases: Any, num_layers: Any, drop
           bidirectional: Any, batch_first: Any = None) -> Any:  # fmt: skip
     if batch_first is None or isinstance(hx, Value):
         raise refuse("lstm over a packed sequence")
-    return _network("LSTM", x, list(hx), list(params), has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    return _network(
+        "LSTM", x, list(hx), list(params), has_biases, num_layers, dropout, train, bidirectional, batch_first
+    )
 
 
 @aten("gru")
@@ -146,5 +148,3 @@ def _rnn_tanh_cell(x: Value, hx: Value, w_ih: Value, w_hh: Value, b_ih: Any = No
 @aten("rnn_relu_cell")
 def _rnn_relu_cell(x: Value, hx: Value, w_ih: Value, w_hh: Value, b_ih: Any = None, b_hh: Any = None) -> Value:
     return Relu(_both(x, hx, w_ih, w_hh, b_ih, b_hh))
-
-

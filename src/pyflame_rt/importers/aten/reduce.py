@@ -10,7 +10,9 @@ from pyflame_rt.graph.errors import UndeterminedError
 from pyflame_rt.importers.aten.table import aten
 from pyflame_rt.importers.aten.values import axis, cast, floated, number, promoted, static, torch_dtype
 from pyflame_rt.ops.core.value import Value, constant
-from pyflame_rt.ops.onnx import logic, math as maths, reduce as reductions
+from pyflame_rt.ops.onnx import logic
+from pyflame_rt.ops.onnx import math as maths
+from pyflame_rt.ops.onnx import reduce as reductions
 from pyflame_rt.ops.onnx.arithmetic import Abs, Max, Min, Pow
 from pyflame_rt.ops.onnx.index import TopK
 from pyflame_rt.ops.onnx.shape import Reshape, Shape, Size, Squeeze

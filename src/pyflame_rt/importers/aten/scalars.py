@@ -10,12 +10,13 @@ from pyflame_rt.graph import Dim, DType
 from pyflame_rt.graph.errors import InputError, UndeterminedError
 from pyflame_rt.importers.aten.table import find_lowering
 from pyflame_rt.importers.aten.values import Num, is_static, number, number_kind
-from pyflame_rt.ops.core.value import Value
 from pyflame_rt.ops.onnx import arithmetic, logic
 from pyflame_rt.ops.onnx.math import Ceil, Floor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pyflame_rt.ops.core.value import Value
 
 __all__ = ["SCALARS", "convert", "is_number"]
 
@@ -114,7 +115,7 @@ def _not(a: Any) -> Any:
 
 
 def _chosen(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
-    """min and max, of two numbers or of a list."""
+    """Min and max, of two numbers or of a list."""
 
     def choose(a: Any, b: Any = None) -> Any:
         items = list(a) if b is None else [a, b]

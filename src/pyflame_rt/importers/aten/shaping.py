@@ -341,10 +341,10 @@ def _pixel_unshuffle(x: Value, downscale_factor: int) -> Value:
     *lead, channels, high, wide = sizes(x)
     if any(isinstance(d, Num) for d in (channels, high, wide)):
         raise UndeterminedError("pixel_unshuffle needs the sizes of the image")
-    apart = reshaped(x, [*lead, channels, high // r, r, wide // r, r])  # type: ignore[operator]
+    apart = reshaped(x, [*lead, channels, high // r, r, wide // r, r])
     n = len(lead)
     order = [*range(n), n, n + 2, n + 4, n + 1, n + 3]
-    final = [*lead, channels * r * r, high // r, wide // r]  # type: ignore[operator]
+    final = [*lead, channels * r * r, high // r, wide // r]
     return reshaped(Transpose(apart, perm=order), final)
 
 
@@ -434,7 +434,7 @@ def _unfold(x: Value, dimension: int, size: int, step: int) -> Value:
 
 
 def _pads(x: Value, pad: Any) -> tuple[Value, list[int]]:
-    """torch counts pads from the last axis, two at a time."""
+    """Torch counts pads from the last axis, two at a time."""
     count = len(pad) // 2
     along = [x.rank - 1 - i for i in range(count)]
     return shape_value([*[pad[2 * i] for i in range(count)], *[pad[2 * i + 1] for i in range(count)]]), along
@@ -548,5 +548,3 @@ def _rot90(x: Value, k: int = 1, dims: Any = (0, 1)) -> Value:
         case 3:
             return _flip(swapped(x, first, second), [second])
     return x
-
-

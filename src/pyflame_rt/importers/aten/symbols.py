@@ -10,10 +10,11 @@ from pyflame_rt.graph import Dim, DType, TensorType, ValueType
 from pyflame_rt.graph.errors import UndeterminedError
 from pyflame_rt.ops import get_op
 from pyflame_rt.ops.core.trace import Tracer
-from pyflame_rt.ops.core.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pyflame_rt.ops.core.value import Value
 
 __all__ = ["SymbolicTracer"]
 

@@ -80,7 +80,7 @@ def torch_dtype(number: Any) -> DType:
 
 
 def dtype_of(value: Value) -> int:
-    """torch's number for the element type of a tensor."""
+    """Torch's number for the element type of a tensor."""
     return _NUMBERS[value.dtype]
 
 
@@ -150,11 +150,10 @@ def cast(value: Value, dtype: DType) -> Value:
     return value if value.dtype is dtype else Cast(value, to=dtype)
 
 
-def sizes(x: Value) -> list[Size]:
+def sizes(x: Value) -> list[Any]:
     """The dimensions of a tensor: numbers, symbols, or values where neither is known."""
     return [
-        d if _is_readable(d) else Num(Gather(Shape(x), constant(i, DType.Int64)), int)  # type: ignore[misc]
-        for i, d in enumerate(x.shape)
+        d if _is_readable(d) else Num(Gather(Shape(x), constant(i, DType.Int64)), int) for i, d in enumerate(x.shape)
     ]
 
 
@@ -216,7 +215,7 @@ def _rank_of(value: Value) -> int:
 
 
 def result_type(*operands: Any) -> DType:
-    """The element type of an operation on tensors and numbers: tensors with axes count first, then others, numbers last."""
+    """The element type of an operation: tensors with axes count first, then those without, numbers last."""
     tensors = [x for x in operands if isinstance(x, Value)]
     groups = [
         _widest(v.dtype for v in tensors if _rank_of(v)),

@@ -1,4 +1,4 @@
-"""Reading of TorchScript archives: code as syntax trees, the module tree and constants through the restricted unpickler."""
+"""TorchScript archives: code as syntax trees, the module tree and constants by the restricted unpickler."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import warnings
 import zipfile
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
-
 
 from pyflame_rt.graph.dtype import DType
 from pyflame_rt.graph.errors import InvalidModelError, UnsupportedFormatError
@@ -178,5 +177,3 @@ def _examples(path: Path, file: zipfile.ZipFile, archive: TensorArchive) -> list
     found = _ScriptMachine(shapes).run(shapes.member("traced_inputs.pkl", MAX_PICKLE))
     listed = found.get("forward") if isinstance(found, dict) else None
     return listed if isinstance(listed, list) else None
-
-

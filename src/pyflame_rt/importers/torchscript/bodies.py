@@ -68,10 +68,8 @@ class Body(SymbolicTracer):
 
     def finish(self, outputs: Sequence[Value]) -> list[Value]:
         """Declare the outputs; what is handed through gets a name of its own."""
-        made: list[Value] = []
         with scope(self):
-            for value in outputs:
-                made.append(Identity(value))
+            made = [Identity(value) for value in outputs]
         for value in made:
             self.graph.add_output(TensorInfo(value.ref, type=value.type or AnyType()))
         return made

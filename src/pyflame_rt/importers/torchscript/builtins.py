@@ -188,8 +188,7 @@ def _append(machine: Machine, owner: ScriptList, item: Any) -> ScriptList:
         value = number(item) if is_number(item) else machine.plain(item)
         owner.sequence = get_op("SequenceInsert")(owner.sequence, value)
         return owner
-    if len(owner.items) >= MAX_ITEMS:
-        raise InvalidModelError(f"a list grows to more than {MAX_ITEMS} items")
+    _bounded(len(owner.items) + 1)
     owner.items.append(item)
     return owner
 
@@ -276,8 +275,18 @@ def _contains(machine: Machine, owner: Any, item: Any) -> Any:
 @_builtin("add", "add_")
 def _joined(machine: Machine, a: Any, b: Any = None, **_: Any) -> Any:
     if isinstance(a, ScriptList) and isinstance(b, ScriptList):
-        return machine.listed([*machine.items(a), *machine.items(b)], a.kind or b.kind)
-    return a + b if isinstance(a, str) and isinstance(b, str) else NotImplemented
+        left, right = machine.items(a), machine.items(b)
+        _bounded(len(left) + len(right))
+        return machine.listed([*left, *right], a.kind or b.kind)
+    if isinstance(a, str) and isinstance(b, str):
+        _bounded(len(a) + len(b))
+        return a + b
+    return NotImplemented
+
+
+def _bounded(length: int) -> None:
+    if length > MAX_ITEMS:
+        raise InvalidModelError(f"a list or a text grows to {length} items; {MAX_ITEMS} are allowed")
 
 
 @_builtin("mul")
@@ -285,8 +294,7 @@ def _repeated(machine: Machine, a: Any, b: Any = None) -> Any:
     if not isinstance(a, ScriptList):
         return NotImplemented
     times = static(b, "how often a list is repeated")
-    if times * len(a.items) > MAX_ITEMS:
-        raise InvalidModelError(f"a list of more than {MAX_ITEMS} items")
+    _bounded(times * len(a.items))
     return machine.listed(machine.items(a) * times, a.kind)
 
 

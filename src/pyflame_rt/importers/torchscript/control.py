@@ -291,7 +291,7 @@ def _looped(
     shapes: list[Any] | None = None
     for _ in range(_MAX_ROUNDS):
         start = carried.values(env, None) if shapes is None else shapes
-        leaves, build = flattened(machine, start)
+        leaves, build = flattened(start)
         kinds = [leaf.type for leaf in leaves] if kinds is None or len(kinds) != len(leaves) else kinds
         body = Body(machine_name(machine))
         inputs = _inputs(body, kinds)
@@ -307,7 +307,7 @@ def _looped(
             shapes, kinds = widened, None
             continue
         with scope(body):
-            results, _ = flattened(machine, after)
+            results, _ = flattened(after)
         joint = [joined_type(kind, value.type) for kind, value in zip(kinds, results, strict=True)]
         if joint == kinds:
             _emit(machine, body, path, leaves, results, build, carried, env, count, test)
@@ -375,5 +375,3 @@ def _emit(
     for owner, state in zip(carried.owners.values(), parts[len(carried.names) :], strict=True):
         machine.touch(owner)
         Changes.put(owner, Changes.state_of(owner, state))
-
-

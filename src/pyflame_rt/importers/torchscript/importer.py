@@ -81,8 +81,6 @@ class TorchScriptImporter(Importer):
         """
         chosen = ImportOptions() if options is None else options
         after = dataclasses.replace(chosen, input_shapes={})  # reading has used them
-        return self._reported(
-            source, after, ImportStats(), lambda: self.read(source, chosen, input_types, max_bytes)
-        )
+        return self._reported(source, after, ImportStats(), lambda: self.read(source, chosen, input_types, max_bytes))
 
     import_file = import_model

@@ -1,4 +1,4 @@
-"""The inputs and outputs of a TorchScript program: its forward arguments as inputs of a graph, its results as outputs."""
+"""Inputs and outputs of a TorchScript program: the arguments and results of forward, as those of a graph."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class _Planner:
         if text.startswith("Tuple[") and set(parts := text[6:-1].split(", ")) <= {"Tensor", *_NUMBERS}:
             return ["tuple", [self.declared(f"{name}_{i}", part, False) for i, part in enumerate(parts)]]
         raise UnsupportedOperatorError(
-            f"argument {name!r} of forward is {text}; inputs are tensors, numbers, tuples of them and lists of tensors. "
+            f"argument {name!r} of forward is {text}; inputs are tensors, numbers, tuples of them, lists of tensors. "
             "Trace the model, or wrap it in a module that takes tensors"
         )
 

@@ -33,7 +33,9 @@ __all__ = ["deferred_graph", "lowered_graph", "run_program"]
 # ---------------------------------------------------------------------- running forward on values
 
 
-def run_program(program: Program, layout: Sequence[Any], inputs: Sequence[Value | None], weights: Sequence[Value]) -> Any:
+def run_program(
+    program: Program, layout: Sequence[Any], inputs: Sequence[Value | None], weights: Sequence[Value]
+) -> Any:
     """The results of forward: a structure of values, and the names that dictionaries and tuples give them."""
     machine = Machine(program, weights)
     given: list[Any] = [program.root]
@@ -120,9 +122,7 @@ class _Root(SymbolicTracer):
         return name
 
 
-def lowered_graph(
-    name: str, program: Program, weights: Mapping[str, np.ndarray[Any, Any]], plan: InputPlan
-) -> Graph:
+def lowered_graph(name: str, program: Program, weights: Mapping[str, np.ndarray[Any, Any]], plan: InputPlan) -> Graph:
     """The graph of a program for inputs of known rank and element type.
 
     Raises:
@@ -171,9 +171,7 @@ def _give_out(tracer: SymbolicTracer, value: Value, name: str) -> None:
     tracer.graph.add_output(TensorInfo(name, type=kind))
 
 
-def deferred_graph(
-    name: str, program: Program, weights: Mapping[str, np.ndarray[Any, Any]], plan: InputPlan
-) -> Graph:
+def deferred_graph(name: str, program: Program, weights: Mapping[str, np.ndarray[Any, Any]], plan: InputPlan) -> Graph:
     """A graph of one node, which is opened for the types of every call."""
     outputs = output_names(program)
     if outputs is None:

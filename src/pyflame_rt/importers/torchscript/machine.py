@@ -75,10 +75,10 @@ class Machine:
         self._statements: dict[type, Callable[[Any, dict[str, Any]], None]] = {
             ast.Assign: self._assign, ast.AnnAssign: self._annotated, ast.Expr: self._expression, ast.If: self._if,
             ast.While: self._while, ast.For: self._for, ast.Return: self._returned, ast.With: self._with,
-            ast.Pass: lambda node, env: None,
+            ast.Pass: lambda *_: None,
         }  # fmt: skip
         self._expressions: dict[type, Callable[[Any, dict[str, Any]], Any]] = {
-            ast.Name: self._name, ast.Constant: lambda node, env: node.value, ast.Call: self._call,
+            ast.Name: self._name, ast.Constant: lambda node, _: node.value, ast.Call: self._call,
             ast.Attribute: self._attribute, ast.Tuple: self._tuple, ast.List: self._list, ast.Dict: self._dict,
             ast.Subscript: self._subscript, ast.UnaryOp: self._sign,
         }  # fmt: skip
@@ -233,7 +233,7 @@ class Machine:
     def loaded(self, value: Any) -> Any:
         """What a value of the module tree is in here."""
         if isinstance(value, Weight):
-            cell = self.weights[value.index]
+            cell = self.weights[value.place]
             cell.name = value.name
             return cell
         if isinstance(value, np.ndarray):

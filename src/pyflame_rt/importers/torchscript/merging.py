@@ -105,7 +105,7 @@ def _list_kind(listed: ScriptList) -> Any:
 # ---------------------------------------------------------------------- one structure, taken apart
 
 
-def flattened(machine: Machine, parts: Sequence[Any]) -> tuple[list[Value], Any]:
+def flattened(parts: Sequence[Any]) -> tuple[list[Value], Any]:
     """The tensors of some structures, and how to put them together; numbers become tensors, too."""
     leaves: list[Value] = []
 
@@ -211,7 +211,10 @@ class Merge:
         known = b if a is UNSET else a
         if isinstance(known, Cell):
             kind = known.get().dtype
-            blank: Callable[[], Value] = lambda: constant(0, kind)  # noqa: E731 - as short as it can be said
+
+            def blank() -> Value:
+                return constant(0, kind)
+
             at = self._output(*((blank, known.get) if a is UNSET else (known.get, blank)))
             return lambda made: self.machine.tensor(made[at])
         return lambda _: known if is_static(known) else UNSET

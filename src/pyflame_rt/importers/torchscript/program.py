@@ -26,7 +26,7 @@ MAX_LITERAL = 64  # whole numbers of a buffer that stay in the program, because 
 class Weight(NamedTuple):
     """A tensor of the module tree: its place among the weights."""
 
-    index: int
+    place: int
     name: str
 
 
@@ -137,7 +137,7 @@ def to_text(program: Program) -> str:
 
 def _packed(value: Any, numbers: dict[int, int]) -> Any:
     if isinstance(value, Weight):
-        return {"w": [value.index, value.name]}
+        return {"w": [value.place, value.name]}
     if isinstance(value, ScriptedObject):
         if id(value) in numbers:
             return {"r": numbers[id(value)]}

@@ -101,7 +101,7 @@ def _narrow_back(base: Value, new: Value, dim: int, start: Any, length: Any) -> 
     return _slice_back(base, new, dim, start, start + length)
 
 
-def _never(base: Value, new: Value, *_: Any, **__: Any) -> Value:
+def _never(*_: Any, **__: Any) -> Value:
     raise refuse("writing in place to an expanded tensor")
 
 

@@ -31,9 +31,7 @@ class Block(nn.Module):
 class ResNet18(nn.Module):
     def __init__(self, width=8):
         super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, width, 7, 2, 3), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
-        )
+        self.stem = nn.Sequential(nn.Conv2d(3, width, 7, 2, 3), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
         sizes = [width, width, 2 * width, 4 * width, 8 * width]
         blocks = []
         for i in range(4):
@@ -109,7 +107,10 @@ class GptLike(nn.Module):
         self.wte, self.wpe = nn.Embedding(40, width), nn.Embedding(32, width)
         self.attention = nn.ModuleList([Attention(width, heads) for _ in range(layers)])
         self.mlp = nn.ModuleList(
-            [nn.Sequential(nn.Linear(width, 4 * width), nn.GELU("tanh"), nn.Linear(4 * width, width)) for _ in range(layers)]
+            [
+                nn.Sequential(nn.Linear(width, 4 * width), nn.GELU("tanh"), nn.Linear(4 * width, width))
+                for _ in range(layers)
+            ]
         )
         self.norm1 = nn.ModuleList([nn.LayerNorm(width) for _ in range(layers)])
         self.norm2 = nn.ModuleList([nn.LayerNorm(width) for _ in range(layers)])

@@ -57,7 +57,9 @@ def test_sizes_stay_open_in_a_trace(tmp_path):
     session = pyflame_rt.InferenceSession(tmp_path / "model.pt")
     ids, mask = torch.randint(0, 50, (3, 8)), torch.ones(3, 8, dtype=torch.long)
     want = model(ids, mask)[1].detach().numpy()
-    np.testing.assert_allclose(session.run(None, {"ids": ids.numpy(), "mask": mask.numpy()})[1], want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        session.run(None, {"ids": ids.numpy(), "mask": mask.numpy()})[1], want, rtol=1e-4, atol=1e-5
+    )
     with pytest.raises(ShapeMismatchError, match="ids"):
         session.run(None, {"ids": ids.numpy()[0], "mask": mask.numpy()})
 
