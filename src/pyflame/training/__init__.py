@@ -6,6 +6,7 @@ from pyflame.training.config import TrainerConfig
 from pyflame.training.history import History
 from pyflame.training.precision import GradScaler
 from pyflame.training.progress import ProgressBar
+from pyflame.training.pruning import PruningCallback
 from pyflame.training.tensorboard import TensorBoardLogger
 from pyflame.training.trainer import Trainer
 
@@ -18,6 +19,7 @@ __all__ = [
     "LearningRateScheduler",
     "ModelCheckpoint",
     "ProgressBar",
+    "PruningCallback",
     "TensorBoardLogger",
     "Trainer",
     "TrainerConfig",

@@ -1,0 +1,63 @@
+"""Curves as an SVG picture."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+
+__all__ = ["draw"]
+
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 360, 70, 40, 30, 20
+COLOURS = ("#1f6fb4", "#d1495b", "#2e933c", "#8e5cb5", "#c47f17", "#37808a")
+
+
+def draw(curves: dict[str, list[tuple[float, float]]], across: str = "epoch") -> str:
+    """Named curves of (x, y) points as SVG, from x = 0 on; ``across`` is what x counts.
+
+    Example:
+        >>> "polyline" in draw({"loss": [(1.0, 0.5), (2.0, 0.25)]})
+        True
+    """
+    points = [p for curve in curves.values() for p in curve if math.isfinite(p[1])]
+    if not points:
+        return f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}"/>\n'
+    x_end = max(x for x, _ in points) or 1.0
+    low, high = min(y for _, y in points), max(y for _, y in points)
+    low, high = (low, high) if high > low else (low - 0.5, high + 0.5)
+
+    def place(x: float, y: float) -> str:
+        right = LEFT + x / x_end * (WIDTH - LEFT - RIGHT)
+        up = HEIGHT - BOTTOM - (y - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
+        return f"{right:.1f},{up:.1f}"
+
+    parts = [_frame(low, high, x_end, across)]
+    for number, (name, curve) in enumerate(curves.items()):
+        faint = name == "step loss"
+        colour = "#9db7cc" if faint else COLOURS[number % len(COLOURS)]
+        line = " ".join(place(x, y) for x, y in _thinned(curve) if math.isfinite(y))
+        parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="{1 if faint else 2}" points="{line}"/>')
+        at = LEFT + 10 + 130 * number
+        parts.append(f'<text x="{at}" y="18" fill="{colour}">{escape(name)}</text>')
+    body = "\n".join(parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
+        f'font-family="sans-serif" font-size="12">\n<rect width="100%" height="100%" fill="white"/>\n{body}\n</svg>\n'
+    )
+
+
+def _thinned(curve: list[tuple[float, float]], most: int = 1000) -> list[tuple[float, float]]:
+    step = max(1, len(curve) // most)
+    return curve[::step]
+
+
+def _frame(low: float, high: float, x_end: float, across: str) -> str:
+    lines = []
+    for i in range(5):
+        value = low + (high - low) * i / 4
+        y = HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * i / 4
+        lines.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e3e3e3"/>')
+        lines.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end" fill="#555">{value:.4g}</text>')
+        x = LEFT + (WIDTH - LEFT - RIGHT) * i / 4
+        lines.append(f'<text x="{x:.1f}" y="{HEIGHT - 20}" text-anchor="middle" fill="#555">{x_end * i / 4:.4g}</text>')
+    lines.append(f'<text x="{WIDTH / 2}" y="{HEIGHT - 4}" text-anchor="middle" fill="#555">{escape(across)}</text>')
+    return "\n".join(lines)

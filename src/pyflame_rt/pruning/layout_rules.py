@@ -1,0 +1,278 @@
+"""How channels pass through operators that move elements: reshape, transpose, slice, split, concatenation."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyflame_rt.pruning.coupling import Axes, Coupling, Labels, NotFollowed
+from pyflame_rt.pruning.coupling_rules import rule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyflame_rt.graph import Node
+
+__all__ = ["regroup"]
+
+
+def _told(node: Node) -> str:
+    return f"{node.full_name} {node.name!r} needs their number"
+
+
+@rule("Transpose")
+def _transpose(c: Coupling, node: Node) -> None:
+    axes = c.of(node.inputs[0])
+    perm = node.get_attr("perm") or list(range(len(axes)))[::-1]
+    c.give(node.outputs[0], [axes[p] for p in perm])
+
+
+@rule("Squeeze")
+def _squeeze(c: Coupling, node: Node) -> None:
+    axes = c.of(node.inputs[0])
+    if any(node.inputs[1:]):
+        gone = {axis % len(axes) for axis in c.ints(node.inputs[1])}
+    else:
+        gone = {i for i in range(len(axes)) if c.size(node.inputs[0], i) == 1}
+    c.give(node.outputs[0], [a for i, a in enumerate(axes) if i not in gone])
+
+
+@rule("Unsqueeze")
+def _unsqueeze(c: Coupling, node: Node) -> None:
+    axes, named = c.of(node.inputs[0]), c.ints(node.inputs[1])
+    rank = len(axes) + len(named)
+    new = {axis % rank for axis in named}
+    rest = iter(axes)
+    c.give(node.outputs[0], [None if i in new else next(rest) for i in range(rank)])
+
+
+@rule("Concat")
+def _concat(c: Coupling, node: Node) -> None:
+    given = [c.of(name) for name in node.inputs]
+    axis = node.get_attr("axis") % len(given[0])
+    result: Axes = list(given[0])
+    for i in range(len(result)):
+        if i == axis:
+            result[i] = _joined(c, node, [axes[i] for axes in given])
+        else:
+            for other in given[1:]:
+                result[i] = c.unify(result[i], other[i], _told(node))
+    c.give(node.outputs[0], result)
+
+
+def _joined(c: Coupling, node: Node, parts: list[Labels | None]) -> Labels | None:
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        c.fix(parts, _told(node))
+        return None
+    return np.concatenate(known)
+
+
+@rule("Split")
+def _split(c: Coupling, node: Node) -> None:
+    axes = c.of(node.inputs[0])
+    axis = node.get_attr("axis", 0) % len(axes)
+    labels = axes[axis]
+    if labels is None:
+        parts: list[Labels | None] = [None] * len(node.outputs)
+    else:
+        sizes = [c.size(name, axis) for name in node.outputs]
+        if not all(isinstance(size, int) for size in sizes):
+            raise NotFollowed(f"the parts of {node.name!r} are only known when running")
+        pieces = np.split(labels, np.cumsum(sizes)[:-1])
+        parts = list(pieces)
+        c.adjust.append(lambda edit: edit.split(node, [edit.count(piece) for piece in pieces]))
+    for name, part in zip(node.outputs, parts, strict=True):
+        c.give(name, [part if i == axis else a for i, a in enumerate(axes)])
+
+
+@rule("Slice")
+def _slice(c: Coupling, node: Node) -> None:
+    axes = list(c.of(node.inputs[0]))
+    starts, ends = c.ints(node.inputs[1]), c.ints(node.inputs[2])
+    rest = [c.ints(name) if name else None for name in [*node.inputs[3:], "", ""][:2]]
+    over = [a % len(axes) for a in rest[0]] if rest[0] else list(range(len(starts)))
+    steps = rest[1] or [1] * len(starts)
+    moved: dict[int, tuple[Labels, int, int]] = {}
+    for i, (axis, start, end, step) in enumerate(zip(over, starts, ends, steps, strict=True)):
+        labels = axes[axis]
+        if labels is None:
+            continue
+        first, last, _ = slice(start, end, step).indices(len(labels))
+        if step != 1:
+            c.fix([labels], _told(node))
+            axes[axis] = None
+        else:
+            axes[axis] = labels[first:last]
+            moved[i] = (labels, first, max(first, last))
+    c.give(node.outputs[0], axes)
+    if moved:
+        c.adjust.append(lambda edit: _moved(edit, node, starts, ends, moved))
+
+
+def _moved(
+    edit: Any, node: Node, starts: list[int], ends: list[int], moved: dict[int, tuple[Labels, int, int]]
+) -> None:
+    for i, (labels, first, last) in moved.items():
+        starts[i], ends[i] = edit.count(labels[:first]), edit.count(labels[:last])
+    edit.constant(node, 1, starts)
+    edit.constant(node, 2, ends)
+
+
+@rule("Pad")
+def _pad(c: Coupling, node: Node) -> None:
+    axes = list(c.of(node.inputs[0]))
+    pads = c.ints(node.inputs[1])
+    named = next((c.ints(name) for name in node.inputs[3:4] if name), list(range(len(axes))))
+    for i, axis in enumerate(named):
+        if pads[i] or pads[i + len(named)]:
+            c.fix([axes[axis]], _told(node))
+            axes[axis] = None
+    c.give(node.outputs[0], axes)
+
+
+@rule("Resize", "Upsample")
+def _resize(c: Coupling, node: Node) -> None:
+    axes = list(c.of(node.inputs[0]))
+    if any(node.inputs[3:4]):
+        raise NotFollowed(f"{node.name!r} resizes to given sizes")
+    for i, labels in enumerate(axes):
+        if labels is not None and c.size(node.inputs[0], i) != c.size(node.outputs[0], i):
+            c.fix([labels], _told(node))
+            axes[i] = None
+    c.give(node.outputs[0], axes)
+
+
+@rule("Flatten")
+def _flatten(c: Coupling, node: Node) -> None:
+    rank = len(c.of(node.inputs[0]))
+    axis = node.get_attr("axis", 1)
+    axis += rank if axis < 0 else 0
+    groups = [(list(range(axis)), [0]), (list(range(axis, rank)), [1])]
+    c.give(node.outputs[0], _regrouped(c, node, groups, 2))
+
+
+@rule("Reshape")
+def _reshape(c: Coupling, node: Node) -> None:
+    before, after = c.editor.shape(node.inputs[0]), c.editor.shape(node.outputs[0])
+    if before is None or after is None:
+        raise NotFollowed(f"the sizes of {node.name!r} are only known when running")
+    if all(axis is None for axis in c.of(node.inputs[0])):
+        c.give(node.outputs[0], [None] * len(after))
+        return
+    made = _regrouped(c, node, regroup(before, after), len(after))
+    changing = [i for i, labels in enumerate(made) if labels is not None]
+    places = _places(c, node.inputs[1], len(after), changing)
+    c.give(node.outputs[0], made)
+
+    def adjust(edit: Any) -> None:
+        edit.target(node, places, {i: edit.count(made[i]) for i in changing})
+
+    c.adjust.append(adjust)
+
+
+def _places(c: Coupling, name: str, rank: int, changing: Sequence[int]) -> dict[int, tuple[str, int]]:
+    """Where each size of a target that changes is written: a constant, and a place in it."""
+    if c.editor.ints(name) is not None:
+        return {i: (name, i) for i in changing}
+    maker = c.editor.maker(name)
+    if maker is None or maker.op_type != "Concat":
+        raise NotFollowed(f"the shape {name!r} is only known when running")
+    found: dict[int, tuple[str, int]] = {}
+    at = 0
+    for part in maker.inputs:
+        (length,) = c.sizes(part)
+        if c.editor.ints(part) is not None:
+            found.update({at + k: (part, k) for k in range(length)})
+        at += length
+    if at != rank or any(i not in found for i in changing):
+        raise NotFollowed(f"the shape {name!r} is only known when running")
+    return {i: found[i] for i in changing}
+
+
+def regroup(before: Sequence[Any], after: Sequence[Any]) -> list[tuple[list[int], list[int]]]:
+    """Axes of a reshape that hold the same elements, group by group.
+
+    Example:
+        >>> regroup([2, 12, 5], [2, 3, 4, 5])
+        [([0], [0]), ([1], [1, 2]), ([2], [3])]
+    """
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(before) or j < len(after):
+        if i < len(before) and j < len(after) and str(before[i]) == str(after[j]) and before[i] is not None:
+            groups.append(([i], [j]))
+            i, j = i + 1, j + 1
+            continue
+        left, right, i, j = _next_group(before, after, i, j)
+        groups.append((left, right))
+    return groups
+
+
+def _next_group(before: Sequence[Any], after: Sequence[Any], i: int, j: int) -> tuple[list[int], list[int], int, int]:
+    left: list[int] = []
+    right: list[int] = []
+    a = b = 1
+    while not left or not right or a != b:
+        short = (a <= b and i < len(before)) or j >= len(after)
+        if (short and i >= len(before)) or (not short and j >= len(after)):
+            if (not left or not right) and a == b:  # sizes of 1 at the end
+                break
+            raise NotFollowed(f"a reshape from {list(before)} to {list(after)} mixes sizes that are not known")
+        size = before[i] if short else after[j]
+        if not isinstance(size, int):
+            raise NotFollowed(f"a reshape from {list(before)} to {list(after)} mixes sizes that are not known")
+        if short:
+            left, a, i = [*left, i], a * size, i + 1
+        else:
+            right, b, j = [*right, j], b * size, j + 1
+    return left, right, i, j
+
+
+def _regrouped(c: Coupling, node: Node, groups: list[tuple[list[int], list[int]]], rank: int) -> Axes:
+    axes, result = c.of(node.inputs[0]), [None] * rank
+    made: Axes = list(result)
+    for left, right in groups:
+        merged = _merged(c, node, left, [axes[i] for i in left])
+        if merged is None:
+            continue
+        wide = [j for j in right if c.size(node.outputs[0], j) != 1]
+        if len(wide) == 1:
+            made[wide[0]] = merged
+        elif wide:
+            sizes = [int(c.size(node.outputs[0], j)) for j in wide]
+            made[wide[-2]] = _heads(c, node, merged, sizes)
+    return made
+
+
+def _merged(c: Coupling, node: Node, places: list[int], parts: list[Labels | None]) -> Labels | None:
+    """The labels of several axes as one; of two that have some, the first may go on."""
+    carrying = [k for k, labels in enumerate(parts) if labels is not None]
+    if not carrying:
+        return None
+    first = carrying[0]
+    c.fix([parts[k] for k in carrying[1:]], _told(node))
+    if len(parts) == 1:
+        return parts[0]
+    sizes = [c.size(node.inputs[0], place) for place in places]
+    if not all(isinstance(size, int) for size in sizes):
+        c.fix([parts[first]], _told(node))
+        return None
+    labels: Any = parts[first]
+    shaped = labels.reshape([-1 if k == first else 1 for k in range(len(parts))])
+    return np.ascontiguousarray(np.broadcast_to(shaped, sizes)).reshape(-1)
+
+
+def _heads(c: Coupling, node: Node, labels: Labels, sizes: list[int]) -> Labels | None:
+    """An axis is split: what stands last but one (the heads of [..., heads, size]) may go, the rest stays."""
+    if math.prod(sizes) != len(labels):
+        c.fix([labels], _told(node))
+        return None
+    at = len(sizes) - 2
+    table = np.moveaxis(labels.reshape(sizes), at, 0).reshape(sizes[at], -1)
+    heads = np.ascontiguousarray(table[:, 0])
+    c.unify(np.repeat(heads, table.shape[1]), np.ascontiguousarray(table.reshape(-1)), _told(node))
+    c.head(heads)
+    return heads
