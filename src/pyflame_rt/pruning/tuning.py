@@ -78,7 +78,7 @@ def fine_tune(
     result = trainer.graph()
     if pruner is not None and pruner.config.granularity is PruningGranularity.STRUCTURED:
         return FineTuned(pruner.prune(result, data=data, loss_fn=loss_fn), history, {})
-    return FineTuned(result, history, dict(trainer.masks))
+    return FineTuned(result, history, {n: PruningMask(mask.numpy()) for n, mask in trainer.masks.items()})
 
 
 class _Growing:

@@ -2,12 +2,13 @@
 
 from pyflame_rt.training.config import TrainingConfig
 from pyflame_rt.training.data import InMemoryDataset
-from pyflame_rt.training.loop import GraphTrainer, Objective, SupervisedLoss, TrainingHistory
+from pyflame_rt.training.loop import GraphTrainer, Mask, Objective, SupervisedLoss, TrainingHistory
 from pyflame_rt.training.step import trainable
 
 __all__ = [
     "GraphTrainer",
     "InMemoryDataset",
+    "Mask",
     "Objective",
     "SupervisedLoss",
     "TrainingConfig",

@@ -27,12 +27,23 @@ if TYPE_CHECKING:
 
     from pyflame_rt.graph import Graph
     from pyflame_rt.ops.core.value import Value
-    from pyflame_rt.pruning.masks import PruningMask
     from pyflame_rt.training.extending import Extension
 
-__all__ = ["GraphTrainer", "Objective", "SupervisedLoss", "TrainingHistory"]
+__all__ = ["GraphTrainer", "Mask", "Objective", "SupervisedLoss", "TrainingHistory"]
 
 Array = np.ndarray[Any, Any]
+
+
+class Mask(Protocol):
+    """What stays of a parameter, such as a PruningMask."""
+
+    def numpy(self) -> Array:
+        """True where an element stays."""
+        ...
+
+    def apply(self, tensor: Any) -> Any:
+        """The parameter with zeros elsewhere."""
+        ...
 
 
 class Objective(Protocol):
@@ -133,7 +144,7 @@ class GraphTrainer:
         config: TrainingConfig | None = None,
         *,
         parameters: Sequence[str] | None = None,
-        masks: Mapping[str, PruningMask] | None = None,
+        masks: Mapping[str, Mask] | None = None,
     ) -> None:
         self.config = config or TrainingConfig()
         self.config.check()
@@ -143,7 +154,7 @@ class GraphTrainer:
             raise InputError(f"graph {graph.name!r} has no parameters to train")
         self._names = names
         self.parameters: dict[str, Array] = {name: _copied(graph.get_initializer(name)) for name in names}
-        self.masks: dict[str, PruningMask] = {}
+        self.masks: dict[str, Mask] = {}
         self.step_number = 0
         self.history = TrainingHistory()
         self._state: dict[str, Array] = {}
@@ -154,7 +165,7 @@ class GraphTrainer:
 
     # ------------------------------------------------------------------ state
 
-    def set_masks(self, masks: Mapping[str, PruningMask]) -> None:
+    def set_masks(self, masks: Mapping[str, Mask]) -> None:
         """Mask parameters from now on; names that are masked already get their new masks."""
         for name, mask in masks.items():
             if name not in self.parameters:
@@ -168,7 +179,8 @@ class GraphTrainer:
         """The graph with the parameters as they are now."""
         twin = self._graph.copy()
         twin.origin = None
-        for name, array in {**self.parameters, **self._statistics()}.items():
+        own = {name: self.parameters[name] for name in self._names}
+        for name, array in {**own, **self._statistics()}.items():
             twin.initializers[name] = Tensor(array.copy())
         return twin
 
