@@ -124,3 +124,8 @@ $(VENV)/.core $(VENV)/.dev $(VENV)/.docs: pyproject.toml | $(BIN)/python
 .PHONY: views
 views: $(VENV)/.dev ## Run 20,000 random programs of views and in-place operations beside torch
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -m slow tests/unit/pyflame/core/test_views_against_torch.py $(ARGS)
+
+.PHONY: serving-clients
+serving-clients: $(VENV)/.dev ## Ask the server with Triton's own clients, over HTTP and gRPC
+	$(PIP_INSTALL) --no-deps tritonclient geventhttpclient gevent greenlet zope.event zope.interface brotli python-rapidjson
+	$(ONE_THREAD) $(BIN)/python -m pytest -q tests/unit/serving/test_triton.py $(ARGS)

@@ -23,6 +23,7 @@ Wait = Annotated[int, typer.Option("--batch-timeout-us", help="How long a reques
 Reload = Annotated[bool, typer.Option("--reload", help="Load models again when their files change.")]
 Control = Annotated[bool, typer.Option("--model-control", help="Let clients load and unload models.")]
 Keys = Annotated[list[str], typer.Option("--api-key", help="Ask clients for a key; may be given several times.")]
+Grpc = Annotated[int, typer.Option("--grpc-port", help="Also speak gRPC on this port; -1 for not.")]
 Level = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
 
 
@@ -38,16 +39,18 @@ def serve(
     reload: Reload = False,
     model_control: Control = False,
     api_key: Keys = [],  # noqa: B006 - typer copies it
+    grpc_port: Grpc = -1,
     log_level: Level = "info",
 ) -> None:
     """Serve a model, or every model of a folder, until SIGTERM or Ctrl+C."""
-    from pyflame_rt.serving import HTTPConfig, ModelConfig, ModelServer, ServerConfig
+    from pyflame_rt.serving import GRPCConfig, HTTPConfig, ModelConfig, ModelServer, ServerConfig
 
     if not model.exists():
         raise ModelNotFoundError(f"there is no file or folder {str(model)!r}")
     defaults = ModelConfig(max_batch_size=max_batch_size, batch_timeout_us=batch_timeout_us)
     config = ServerConfig(
         http=HTTPConfig(host=host, port=port, num_workers=workers),
+        grpc=GRPCConfig(enabled=grpc_port >= 0, host=host, port=max(grpc_port, 0)),
         api_keys=list(api_key),
         hot_reload=reload,
         model_control=model_control,

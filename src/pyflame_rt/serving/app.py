@@ -14,6 +14,7 @@ from pyflame_rt.serving.metrics import CONTENT_TYPE
 from pyflame_rt.serving.requests import encode_answer, read_request
 from pyflame_rt.serving.routing import JSONApp
 from pyflame_rt.serving.service import kinds_of
+from pyflame_rt.serving.v2_app import OpenInference
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -51,6 +52,7 @@ class Application(JSONApp):
         self.add("GET", "/health/ready", self.ready)
         if config.enable_metrics:
             self.add("GET", "/metrics", self.metrics)
+        OpenInference(self)
 
     def app(self) -> Guard:
         """The application behind keys, rates and sizes."""

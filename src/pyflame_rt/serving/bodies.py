@@ -19,6 +19,9 @@ async def read_body(request: Request, limit: int, seconds: float, name: str) -> 
     Raises:
         RequestError: It is too long or too slow, or its sender has gone.
     """
+    coding = request.headers.get("content-encoding", "identity")
+    if coding.lower() != "identity":
+        raise RequestError(415, "InvalidRequest", f"bodies are not taken in {coding[:40]!r}: send them as they are")
     try:
         async with asyncio.timeout(seconds):
             return await _pieces(request, limit, name)

@@ -227,6 +227,7 @@ class ServerConfig:
         model_dir: a folder of models, ``name/version/model.onnx`` or ``name.onnx``; "" for none.
         hot_reload: watch the files of the models, and load them again when they change.
         model_control: let clients load and unload models.
+        shared_memory: let clients on this machine pass tensors in shared memory, which the server reads and writes.
         max_memory: bytes of weights; when more are needed, the models that were asked longest ago go. 0 for no limit.
         log_level: of the log on standard error, one JSON object a line: debug, info, warning or error.
 
@@ -248,14 +249,15 @@ class ServerConfig:
     model_dir: str = ""
     hot_reload: bool = False
     model_control: bool = False
+    shared_memory: bool = False
     max_memory: int = 0
     log_level: str = "warning"
 
     def validate(self) -> list[str]:
         """What is wrong; empty when nothing is."""
         found = self.http.validate() + self.tls.validate() + self.rate_limit.validate()
-        if self.grpc.enabled:
-            found.append("grpc.enabled: this version speaks HTTP alone")
+        if not 0 <= self.grpc.port < 65536:
+            found.append(f"grpc.port must be from 0 to 65535, got {self.grpc.port}")
         for model in self.models:
             found += model.validate()
         seen: set[tuple[str, str]] = set()
@@ -375,6 +377,7 @@ _VARIABLES: dict[str, tuple[str, Any]] = {
     "MAX_MEMORY_MB": ("max_memory", _megabytes),
     "MODEL_DIR": ("model_dir", str),
     "HOT_RELOAD": ("hot_reload", truth),
+    "SHARED_MEMORY": ("shared_memory", truth),
     "MODEL_CONTROL": ("model_control", truth),
     "LOG_LEVEL": ("log_level", str.lower),
 }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyflame_rt.graph.errors import PyFlameRTError
 from pyflame_rt.serving.app import Application
 from pyflame_rt.serving.config import HTTPConfig, ModelConfig, ServerConfig
+from pyflame_rt.serving.grpc_server import GRPCServer
 from pyflame_rt.serving.hosting import Host, wait_for_signal
 from pyflame_rt.serving.logs import configure_logs
 from pyflame_rt.serving.metrics import CONTENT_TYPE, MetricsRegistry
@@ -60,6 +61,7 @@ class ModelServer:
         self._error: list[Callable[[BaseException], Any]] = []
         self._parts: list[Any] = []  # what was started, in order
         self._host: Host | None = None
+        self._rpc: GRPCServer | None = None
         self._ended = threading.Event()
         self._began = 0.0
 
@@ -114,6 +116,10 @@ class ModelServer:
         MetricsRegistry.instance().before_export(self, self.service.update_gauges)
 
     def _start_others(self) -> None:
+        if self.config.grpc.enabled:
+            self._rpc = GRPCServer(self.service, self.config)
+            self._parts.append(self._rpc)
+            self._rpc.start()
         if self.config.enable_metrics and self.config.metrics_port:
             host = Host(_metrics_app, HTTPConfig(host=self.config.http.host, port=self.config.metrics_port))
             try:
@@ -137,7 +143,7 @@ class ModelServer:
 
     def _close(self) -> None:
         with self._lock:
-            self._host = None
+            self._host = self._rpc = None
             parts, self._parts = self._parts, []
         for part in reversed(parts):
             part.close()
@@ -208,6 +214,10 @@ class ModelServer:
     def http_port(self) -> int:
         """The port it listens on; 0 before it was started."""
         return 0 if self._host is None else self._host.port
+
+    def grpc_port(self) -> int:
+        """The port it speaks gRPC on; 0 where it does not."""
+        return 0 if self._rpc is None else self._rpc.port
 
     @property
     def url(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,7 @@ class InferenceService:
         self.configured: set[tuple[str, str]] = set()
         self.started = False
         self.active = 0
+        self._lock = threading.Lock()
 
     def ready(self) -> bool:
         """Whether every model that was configured answers, and the server goes on."""
@@ -74,7 +76,8 @@ class InferenceService:
         begun = time.perf_counter()
         metrics = self.metrics
         metrics.request_active_inc()
-        self.active += 1
+        with self._lock:
+            self.active += 1
         label = name if self.registry.has(name) else ""  # names that clients make up are not kept
         try:
             yield
@@ -92,7 +95,8 @@ class InferenceService:
         else:
             metrics.request_total(label, "success")
         finally:
-            self.active -= 1
+            with self._lock:
+                self.active -= 1
             metrics.request_active_dec()
             metrics.request_latency(label, time.perf_counter() - begun)
 
