@@ -92,6 +92,7 @@ class ModelServer:
             self._close()
             raise
         self._began = time.monotonic()
+        log.info("serving at %s", self.url, extra={"fields": {"url": self.url}})
         with self._lock:
             self.service.started = True
             waiting, self._ready = self._ready, []

@@ -93,25 +93,23 @@ def test_a_server_that_ends_says_so_first():
 
 
 def started(environment, tmp_path):
-    """``python -m pyflame_rt.serving`` and its port."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    environment = {"HTTP_HOST": "127.0.0.1", "HTTP_PORT": str(port), "MODEL_DIR": str(tmp_path), **environment}
-    log = open(tmp_path / "log.txt", "wb")  # noqa: SIM115 - the process has it
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pyflame_rt.serving"],
-        env={**os.environ, **environment},
-        stderr=log,
-        preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL),
-    )
-    log.close()
-    client = ModelClient(f"http://127.0.0.1:{port}", timeout=120, max_retries=0)
+    """``python -m pyflame_rt.serving``, which tells in its log where it listens."""
+    environment = {"HTTP_HOST": "127.0.0.1", "HTTP_PORT": "0", "MODEL_DIR": str(tmp_path), **environment}
+    log = tmp_path / "log.txt"
+    with open(log, "wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pyflame_rt.serving"],
+            env={**os.environ, **environment},
+            stderr=file,
+            preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL),
+        )
     end = time.monotonic() + 120
-    while not client.is_ready():
-        assert process.poll() is None
+    while not (told := re.search(r'"url":"([^"]+)"', log.read_text())):
+        assert process.poll() is None, log.read_text()
         assert time.monotonic() < end
         time.sleep(0.05)
+    client = ModelClient(told[1], timeout=120, max_retries=0)
+    assert client.wait_for_ready(120)
     return process, client
 
 
