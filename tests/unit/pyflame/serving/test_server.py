@@ -18,7 +18,7 @@ import pytest
 import pyflame as pf
 from pyflame.serving import ClientConfig, ModelClient, ModelServer, ServerConfig
 from pyflame.serving.wire import BadRequest
-from pyflame_rt.graph.errors import UnsupportedOperatorError
+from pyflame_rt.graph.errors import InputError, UnsupportedOperatorError
 from pyflame_rt.serving import protocol
 
 QUICK = ClientConfig(max_retries=0, timeout=120)
@@ -356,6 +356,34 @@ def test_quantized_products():
         np.testing.assert_allclose(fast(x).numpy(), slow(x).numpy(), rtol=1e-3, atol=1e-3)
 
 
-def test_quantization_needs_a_product():
-    with pytest.raises(UnsupportedOperatorError, match="no product"):
-        pf.serving.optimize_for_inference(pf.nn.ReLU(), pf.ones([2]), enable_quantization=True)
+def test_quantized_convolutions():
+    model = pf.nn.Sequential(
+        pf.nn.Conv2d(3, 8, 3), pf.nn.BatchNorm2d(8), pf.nn.ReLU(), pf.nn.Flatten(), pf.nn.Linear(8 * 36, 4)
+    ).eval()
+    x = pf.randn([16, 3, 8, 8])
+    want = model(x).numpy()
+    optimize = pf.serving.optimize_for_inference
+    dynamic = optimize(model, x, enable_quantization=True)
+    static = optimize(model, x, enable_quantization=True, calibration_data=[x, (pf.randn([16, 3, 8, 8]),)])
+    half = optimize(model, x, enable_fp16=True)
+    kinds = [[node.op_type for node in fast.session.graph().nodes] for fast in (dynamic, static, half)]
+    assert "ConvInteger" in kinds[0]
+    assert kinds[1].count("QuantizeLinear") == 3  # the input, after Relu, flattened
+    assert "CastFromFP16" in kinds[2]
+    for fast, bound in ((dynamic, 0.03), (static, 0.03), (half, 0.003)):
+        error = np.abs(fast(x).numpy() - want)
+        assert 0 < error.max() < bound * np.abs(want).max()
+
+
+def test_quantization_that_cannot_be():
+    optimize, relu, x = pf.serving.optimize_for_inference, pf.nn.ReLU(), pf.ones([2])
+    for setting in ("enable_quantization", "enable_fp16"):
+        with pytest.raises(UnsupportedOperatorError, match="no product"):
+            optimize(relu, x, **{setting: True})
+    with pytest.raises(InputError, match="choose one"):
+        optimize(relu, x, enable_quantization=True, enable_fp16=True)
+    with pytest.raises(InputError, match="which is off"):
+        optimize(relu, x, calibration_data=[x])
+    linear = pf.nn.Linear(2, 2)
+    with pytest.raises(TypeError, match=r"takes 1 tensors. calibration_data gave: 2"):
+        optimize(linear, x, enable_quantization=True, calibration_data=[(x, x)])
