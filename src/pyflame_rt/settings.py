@@ -75,7 +75,7 @@ def _uncalibrated(quantization: Any) -> str | None:
     if quantization is None:
         return "quantization is not set"
     mode = getattr(getattr(quantization, "mode", None), "name", "StaticInt8")
-    return None if mode == "StaticInt8" else f"quantization is {mode}, which needs no calibration"
+    return None if mode in ("StaticInt8", "WeightOnly") else f"quantization is {mode}, which needs no calibration"
 
 
 def unused_run_settings(options: RunOptions) -> list[str]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["CalibrationMethod", "QuantConfig", "QuantFormat", "QuantGranularity", "QuantMode"]
 
 EIGHT_BITS = (DType.Int8, DType.UInt8)
+BLOCK_SIZES = (16, 32, 64, 128, 256)
 MAX_SAMPLES = 10_000_000
 
 
@@ -32,6 +33,7 @@ class QuantMode(AliasedEnum):
     BFloat16 = "bfloat16"
     DynamicInt8 = "dynamic_int8"
     StaticInt8 = "static_int8"
+    WeightOnly = "weight_only"
 
 
 class QuantGranularity(AliasedEnum):
@@ -99,6 +101,8 @@ class QuantConfig:
         quantize_outputs: the model's outputs are rounded to 8 bits, too (StaticInt8).
         bias_correction: the bias of a layer takes up the mean error that rounded weights make (StaticInt8).
         format: how StaticInt8 is written down.
+        bits: of a weight in WeightOnly, 4 or 8.
+        block_size: weights that share a scale in WeightOnly.
 
     Example:
         >>> config = QuantConfig.static_int8(calibration_samples=16)
@@ -123,6 +127,8 @@ class QuantConfig:
     quantize_outputs: bool = False
     bias_correction: bool = False
     format: QuantFormat = QuantFormat.QDQ
+    bits: int = 4
+    block_size: int = 32
 
     @classmethod
     def fp16(cls) -> QuantConfig:
@@ -143,6 +149,11 @@ class QuantConfig:
     def static_int8(cls, calibration_samples: int = 100) -> QuantConfig:
         """Weights and data as int8, by ranges that were found before."""
         return cls(mode=QuantMode.StaticInt8, calibration_samples=calibration_samples)
+
+    @classmethod
+    def weight_only(cls, bits: int = 4, block_size: int = 32) -> QuantConfig:
+        """Matrices of 4 or 8 bits a weight with a scale for each block; data and arithmetic stay float32."""
+        return cls(mode=QuantMode.WeightOnly, bits=bits, block_size=block_size, symmetric_weights=False)
 
     def is_valid(self) -> bool:
         """Whether nothing is wrong with it."""
@@ -192,6 +203,10 @@ class QuantConfig:
         count, percentile = self.calibration_samples, self.calibration_percentile
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_SAMPLES:
             yield f"calibration_samples is {count!r}, not a number from 1 to {MAX_SAMPLES}"
+        if self.bits not in (4, 8):
+            yield f"bits is {self.bits!r}, not 4 or 8"
+        if self.block_size not in BLOCK_SIZES:
+            yield f"block_size is {self.block_size!r}, not one of {', '.join(map(str, BLOCK_SIZES))}"
         if not _is_number(percentile) or not 50 < percentile <= 100:
             yield f"calibration_percentile is {percentile!r}, not above 50 and at most 100"
 

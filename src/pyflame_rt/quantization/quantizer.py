@@ -16,6 +16,7 @@ from pyflame_rt.quantization.params import GraphQuantInfo
 from pyflame_rt.quantization.prepare import select
 from pyflame_rt.quantization.report import QuantizationReport, QuantizationResult, QuantStats
 from pyflame_rt.quantization.static import Written, write_qdq
+from pyflame_rt.quantization.weight_only import quantize_weights
 
 if TYPE_CHECKING:
     from pyflame_rt.options import SessionOptions
@@ -92,6 +93,22 @@ class Quantizer:
             calibrator.close()
         return self.quantize(graph, calibrator.compute_quant_params())
 
+    def quantize_weights(
+        self, graph: Graph, data: FeedSource | None = None, batches: int | None = None
+    ) -> QuantizationResult:
+        """Matrices of ``config.bits`` bits a weight; with data they are rounded by GPTQ. See ``quantize_weights``."""
+        config = self.config
+        return quantize_weights(
+            graph,
+            config.bits,
+            config.block_size,
+            data,
+            symmetric=config.symmetric_weights,
+            batches=config.calibration_samples if batches is None else batches,
+            exclude_nodes=config.exclude_nodes,
+            exclude_ops=config.exclude_ops,
+        )
+
     def apply(self, graph: Graph, data: FeedSource | None = None, batches: int | None = None) -> QuantizationResult:
         """What ``config.mode`` says.
 
@@ -109,8 +126,10 @@ class Quantizer:
                 if data is None:
                     raise InputError("StaticInt8 needs calibration data: a function or an iterable of feeds")
                 return self.quantize_with_calibration(graph, data, batches)
+            case QuantMode.WeightOnly:
+                return self.quantize_weights(graph, data, batches)
             case _:
-                raise InputError("QuantConfig.mode is NONE: choose FP16, BFloat16, DynamicInt8 or StaticInt8")
+                raise InputError("QuantConfig.mode is NONE: choose FP16, BFloat16, DynamicInt8, StaticInt8, WeightOnly")
 
 
 def _size(graph: Graph) -> int:

@@ -1,0 +1,201 @@
+"""Weight-only quantization: matrices of 4 or 8 bits a weight, a scale for each block (MatMulNBits), data in float32.
+
+With data, rounding is done by GPTQ (Frantar et al., 2023): one input after the other is rounded, and what that costs is
+made up for by the inputs that are still real, as far as the data says they carry the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from pyflame_rt.graph.errors import InputError
+from pyflame_rt.quantization.calibrator import Probe
+from pyflame_rt.quantization.config import BLOCK_SIZES, QuantConfig, QuantMode
+from pyflame_rt.quantization.feeds import feeds_of
+from pyflame_rt.quantization.prepare import Candidate, select
+from pyflame_rt.quantization.report import QuantizationResult, QuantStats
+from pyflame_rt.quantization.rewriting import Rewriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyflame_rt.graph import Graph
+    from pyflame_rt.quantization.feeds import FeedSource
+
+__all__ = ["quantize_weights"]
+
+DAMPING = 0.01  # of the mean of the diagonal: keeps the inverse well behaved
+
+
+class _Packed(NamedTuple):
+    """A matrix as MatMulNBits takes it."""
+
+    blob: np.ndarray[Any, Any]
+    scales: np.ndarray[Any, Any]
+    zeros: np.ndarray[Any, Any] | None
+
+
+def quantize_weights(
+    graph: Graph,
+    bits: int = 4,
+    block_size: int = 32,
+    data: FeedSource | None = None,
+    *,
+    symmetric: bool = False,
+    batches: int = 100,
+    exclude_nodes: Iterable[str] = (),
+    exclude_ops: Iterable[str] = (),
+) -> QuantizationResult:
+    """Products with constant matrices as MatMulNBits: few bits a weight, arithmetic in float32.
+
+    Args:
+        graph: left as it is.
+        bits: 4 or 8.
+        block_size: how many weights of an output share a scale: 16, 32, 64, 128 or 256.
+        data: a function that gives one feed a call, or an iterable of feeds; with it, weights are rounded by GPTQ.
+        symmetric: no zero points; the middle integer stands for zero.
+        batches: feeds to take at most.
+        exclude_nodes: nodes that stay as they are, by name.
+        exclude_ops: operators that stay as they are, by type.
+
+    Example:
+        >>> import numpy as np
+        >>> from pyflame_rt.graph import Graph
+        >>> g = Graph("g")
+        >>> _ = g.add_input("x", ["N", 32]), g.add_output("y", ["N", 8])
+        >>> _ = g.add_initializer("w", np.ones((32, 8), np.float32)), g.add_node("m", "MatMul", ["x", "w"], ["y"])
+        >>> quantize_weights(g).quantized_graph.nodes
+        [m: com.microsoft::MatMulNBits(x, w/int4, w/scale, w/zero_point) -> y]
+    """
+    if bits not in (4, 8):
+        raise InputError(f"bits is {bits!r}, not 4 or 8")
+    if block_size not in BLOCK_SIZES:
+        raise InputError(f"block_size is {block_size!r}, not one of {', '.join(map(str, BLOCK_SIZES))}")
+    left = QuantConfig(exclude_nodes=list(exclude_nodes), exclude_ops=[*exclude_ops, "Conv"])
+    selection = select(graph, left, static=False)
+    made, chosen = selection.graph, {c.node: c for c in selection.chosen if _is_matrix(selection.graph, c)}
+    moments = {} if data is None else _moments(made, chosen.values(), data, batches)
+    out = Rewriter(made)
+    packed: dict[tuple[str, int], list[str]] = {}
+    for node in made.topological_sort():
+        candidate = chosen.get(node)
+        if candidate is None:
+            out.keep(node)
+            continue
+        weight = _rows(made, candidate)
+        key = candidate.weight, candidate.axis
+        if key not in packed:
+            found = _pack(weight, bits, block_size, moments.get(candidate.data[0]), symmetric=symmetric)
+            packed[key] = _constants(out, candidate.weight, bits, found)
+        bias = (*node.inputs, "")[2] if node.op_type == "Gemm" else ""
+        attributes = {"K": weight.shape[1], "N": weight.shape[0], "bits": bits, "block_size": block_size}
+        inputs, target = [candidate.data[0], *packed[key]], [] if bias else node.outputs
+        product = out.emit(
+            "MatMulNBits", inputs, outputs=target, name=node.name, domain="com.microsoft", attributes=attributes
+        )
+        if bias:
+            out.emit("Add", [product, bias], outputs=node.outputs, name=f"{node.name}/bias")
+    return _result(graph, out.finish(), [n.name for n in chosen], len(packed), dict(selection.skipped))
+
+
+def _result(graph: Graph, made: Graph, names: list[str], weights: int, skipped: dict[str, str]) -> QuantizationResult:
+    sizes = [sum(t.size_bytes for t in g.initializers.values()) for g in (graph, made)]
+    stats = QuantStats(len(names), len(skipped), len(graph.nodes), weights, 0, *sizes)
+    whole = made if names else graph.copy()
+    result = QuantizationResult(whole, bool(names), QuantMode.WeightOnly, stats, skipped=skipped)
+    if not names:
+        result.error_message = f"model {graph.name!r} has no product of float32 data with a constant matrix"
+    return result
+
+
+def _is_matrix(graph: Graph, candidate: Candidate) -> bool:
+    return candidate.node.op_type != "Conv" and graph.initializers[candidate.weight].ndim == 2
+
+
+def _rows(graph: Graph, candidate: Candidate) -> np.ndarray[Any, Any]:
+    """A weight as [outputs, inputs]."""
+    weight = graph.initializers[candidate.weight].raw()
+    return weight if candidate.axis == 0 else weight.T
+
+
+def _moments(
+    graph: Graph, chosen: Iterable[Candidate], data: FeedSource, batches: int
+) -> dict[str, np.ndarray[Any, Any]]:
+    """The second moments of each product's data, summed over all rows."""
+    names = list(dict.fromkeys(c.data[0] for c in chosen))
+    sums: dict[str, Any] = dict.fromkeys(names, 0.0)
+    probe, count = Probe(graph, names), 0
+    for feed in feeds_of(data, batches):
+        count += 1
+        for name, array in probe.run(feed):
+            rows = array.reshape(-1, array.shape[-1]).astype(np.float64)
+            sums[name] = sums[name] + rows.T @ rows
+    probe.close()
+    if not count:
+        raise InputError("no data came: leave data out, or give at least one feed")
+    return sums
+
+
+def _pack(
+    weight: np.ndarray[Any, Any], bits: int, block: int, moment: np.ndarray[Any, Any] | None, *, symmetric: bool
+) -> _Packed:
+    """Round a matrix [outputs, inputs] and pack it."""
+    outputs, inputs = weight.shape
+    blocks = -(-inputs // block)
+    padded = np.zeros((outputs, blocks * block), np.float64)
+    padded[:, :inputs] = weight
+    correct = None if moment is None else _correction(moment, blocks * block)
+    top, steps, scales, zeros = 2**bits - 1, np.zeros_like(padded), [], []
+    for start in range(0, padded.shape[1], block):
+        part = padded[:, start : start + block]
+        scale, zero = _block_scale(part, top, symmetric=symmetric)
+        for j in range(start, start + block):
+            column = padded[:, j]
+            steps[:, j] = np.clip(np.rint(column / scale) + zero, 0, top)
+            if correct is not None and j < inputs:
+                error = (column - (steps[:, j] - zero) * scale) / correct[j, j]
+                padded[:, j + 1 :] -= np.outer(error, correct[j, j + 1 :])
+        scales.append(scale)
+        zeros.append(zero)
+    blob = _bytes(steps.astype(np.uint8), bits).reshape(outputs, blocks, -1)
+    scale_rows = np.stack(scales, axis=1).astype(np.float32).reshape(-1)
+    zero_rows = None if symmetric else _bytes(np.stack(zeros, axis=1).astype(np.uint8), bits).reshape(-1)
+    return _Packed(blob, scale_rows, zero_rows)
+
+
+def _block_scale(part: np.ndarray[Any, Any], top: int, *, symmetric: bool) -> tuple[Any, Any]:
+    """Scale and zero point of each output in one block, in float32's numbers."""
+    low, high = np.minimum(part.min(axis=1), 0), np.maximum(part.max(axis=1), 0)
+    middle = (top + 1) // 2
+    reach = np.maximum(-low, high) / (top - middle) if symmetric else (high - low) / top
+    scale = np.where(reach > 0, reach, 1.0).astype(np.float32).astype(np.float64)
+    scale = np.where(scale > 0, scale, 1.0)
+    zero = np.full_like(scale, middle) if symmetric else np.clip(np.rint(-low / scale), 0, top)
+    return scale, zero
+
+
+def _correction(moment: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
+    """The upper Cholesky factor of the inverse of the damped second moments."""
+    count = len(moment)
+    diagonal = np.diag(moment).copy()
+    damped = moment + np.diag(np.where(diagonal > 0, DAMPING * max(float(diagonal.mean()), 1e-12), 1.0))
+    inverse = np.linalg.inv(damped)
+    whole = np.eye(size)
+    whole[:count, :count] = np.linalg.cholesky((inverse + inverse.T) / 2).T
+    return whole
+
+
+def _bytes(values: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
+    """Numbers of a few bits in bytes, along the last axis, the first in the lowest bits."""
+    if bits == 8:
+        return values
+    if values.shape[-1] % 2:
+        values = np.concatenate([values, np.zeros_like(values[..., :1])], axis=-1)
+    return values[..., 0::2] | (values[..., 1::2] << 4)
+
+
+def _constants(out: Rewriter, name: str, bits: int, packed: _Packed) -> list[str]:
+    made = [out.constant(f"{name}/int{bits}", packed.blob), out.constant(f"{name}/scale", packed.scales)]
+    return made if packed.zeros is None else [*made, out.constant(f"{name}/zero_point", packed.zeros)]
