@@ -18,7 +18,7 @@ if typing.TYPE_CHECKING:
     from pyflame_rt.backends.base import Backend
     from pyflame_rt.differ import DiffResult, diff
     from pyflame_rt.exporters import export_onnx
-    from pyflame_rt.factories import create_session, from_onnx, from_pyflame
+    from pyflame_rt.factories import create_session, from_onnx, from_pyflame, from_torch
     from pyflame_rt.feeds import random_feed
     from pyflame_rt.format import load_model, save_model
     from pyflame_rt.graph import (
@@ -121,6 +121,7 @@ __all__ = [
     "from_numpy",
     "from_onnx",
     "from_pyflame",
+    "from_torch",
     "get_all_providers",
     "get_available_providers",
     "get_device",
@@ -140,7 +141,7 @@ _HOMES = {
     "backends.base": ("Backend",),
     "differ": ("DiffResult", "diff"),
     "exporters": ("export_onnx",),
-    "factories": ("create_session", "from_onnx", "from_pyflame"),
+    "factories": ("create_session", "from_onnx", "from_pyflame", "from_torch"),
     "feeds": ("random_feed",),
     "format": ("load_model", "save_model"),
     "graph": ("DType", "Graph", "Node", "NodeArg", "Shape", "Tensor", "TensorInfo", "from_numpy", "to_numpy"),

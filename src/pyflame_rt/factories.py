@@ -11,7 +11,7 @@ from pyflame_rt.session import InferenceSession
 if TYPE_CHECKING:
     from pyflame_rt.options import SessionOptions
 
-__all__ = ["create_session", "from_onnx", "from_pyflame"]
+__all__ = ["create_session", "from_onnx", "from_pyflame", "from_torch"]
 
 
 def create_session(
@@ -83,4 +83,35 @@ def from_pyflame(
             "function wrapped with pyflame.compile"
         )
     graph = give(model, example if isinstance(example, tuple) else (example,))
+    return InferenceSession(graph, session_options, providers)
+
+
+def from_torch(
+    module: Any,
+    example: Any,
+    kwargs: Any = None,
+    *,
+    dynamic_shapes: Any = None,
+    session_options: SessionOptions | None = None,
+    providers: Any = (),
+) -> InferenceSession:
+    """A session from a live module of torch, or a program of ``torch.export``.
+
+    Args:
+        module: a ``torch.nn.Module``; in the mode it is in, so call ``eval()`` first.
+        example: its inputs, a tensor or a tuple of them.
+        kwargs: further inputs by name.
+        dynamic_shapes: which sizes may change, as ``torch.export.export`` takes them; others are fixed.
+        session_options: options of the session.
+        providers: as for InferenceSession.
+
+    Example:
+        >>> import torch
+        >>> session = from_torch(torch.nn.ReLU(), torch.tensor([-1.0, 2.0]))
+        >>> session.run(None, {"input": np.array([3, -4], np.float32)})
+        [array([3., 0.], dtype=float32)]
+    """
+    from pyflame_rt.importers.torch_export.importer import graph_from_torch
+
+    graph = graph_from_torch(module, example, kwargs, dynamic_shapes=dynamic_shapes)
     return InferenceSession(graph, session_options, providers)

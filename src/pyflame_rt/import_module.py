@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         get_opset_version,
         is_opset_supported,
     )
+    from pyflame_rt.importers.torch_export.importer import TorchExportImporter
     from pyflame_rt.importers.torch_importer import PyTorchImporter
     from pyflame_rt.importers.torchscript.importer import TorchScriptImporter
 
@@ -40,6 +41,7 @@ __all__ = [
     "Importer",
     "ONNXImporter",
     "PyTorchImporter",
+    "TorchExportImporter",
     "TorchScriptImporter",
     "get_importer",
     "get_opset_version",
@@ -55,6 +57,7 @@ _LAZY = {
     "MIN_OPSET_VERSION": _ONNX,
     "ONNXImporter": _ONNX,
     "PyTorchImporter": "pyflame_rt.importers.torch_importer",
+    "TorchExportImporter": "pyflame_rt.importers.torch_export.importer",
     "TorchScriptImporter": "pyflame_rt.importers.torchscript.importer",
     "get_opset_version": _ONNX,
     "is_opset_supported": _ONNX,

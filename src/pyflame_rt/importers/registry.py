@@ -20,6 +20,7 @@ __all__ = ["find_importer", "get_importer", "import_model", "is_original", "list
 _BUILTIN = {
     "onnx": ("pyflame_rt.importers.onnx_importer", "ONNXImporter"),
     "pytorch": ("pyflame_rt.importers.torch_importer", "PyTorchImporter"),
+    "torch-export": ("pyflame_rt.importers.torch_export.importer", "TorchExportImporter"),
     "torchscript": ("pyflame_rt.importers.torchscript.importer", "TorchScriptImporter"),
 }
 _factories: dict[str, Callable[[], Importer]] = {}

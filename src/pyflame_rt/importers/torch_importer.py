@@ -58,7 +58,7 @@ class PyTorchImporter(Importer):
 
     name = "pytorch"
     suffixes = (".pt", ".pth", ".bin", ".safetensors")
-    kinds = ("torch", "torch-legacy", "torch-export", "safetensors")
+    kinds = ("torch", "torch-legacy", "safetensors")
     makes_graphs = False
 
     def can_import(self, path: str | os.PathLike[str]) -> bool:
@@ -148,7 +148,7 @@ def _refuse_other_kinds(path: Path) -> None:
     kind = detect(path)
     advice = {
         "torchscript": "is a TorchScript archive: pyflame_rt.import_module.TorchScriptImporter reads it",
-        "torch-export": "is a program of torch.export, which is not read: export the model with torch.onnx.export",
+        "torch-export": "is a program of torch.export: pyflame_rt.import_module.TorchExportImporter reads it",
         "torch-legacy": "was written in the form before torch 1.6: load it in torch and save it again",
         "": "is no file of torch.save or safetensors",
     }.get(kind)

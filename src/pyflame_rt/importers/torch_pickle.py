@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["MAX_PICKLE", "PickleMachine", "PickledName", "Refused", "TensorArchive", "read_archive"]
+__all__ = ["MAX_PICKLE", "PickleMachine", "PickledName", "Refused", "Storage", "TensorArchive", "read_archive"]
 
 MAX_PICKLE = 64 << 20  # bytes of structure; weights are not part of it
 MAX_RANK = 64  # NumPy's
@@ -53,7 +53,9 @@ class PickledName(NamedTuple):
     name: str
 
 
-class _Storage(NamedTuple):
+class Storage(NamedTuple):
+    """Bytes, and the name of the element type they have."""
+
     data: np.ndarray[Any, np.dtype[np.uint8]]
     dtype: str
 
@@ -92,17 +94,19 @@ class TensorArchive:
     """The members of a zip file, each read at most once, and the tensors in them.
 
     Attributes:
+        anchor: a member that is in the folder of the others.
         packed: folder whose members may be compressed, "" for none; they are counted against `MAX_PICKLE`.
         tensors: folder of the storages.
     """
 
+    anchor = "data.pkl"
     packed = ""
 
     def __init__(self, path: Path, file: zipfile.ZipFile, max_bytes: int) -> None:
         self.path, self.file, self.max_bytes = path, file, max_bytes
         self.members = {info.filename: info for info in file.infolist()}
-        self.root = next((n.removesuffix("data.pkl") for n in self.members if n.count("/") == 1
-                          and n.endswith("/data.pkl")), "")  # fmt: skip
+        places = (n for n in self.members if n.count("/") == 1 and n.endswith(f"/{self.anchor}"))
+        self.root = next(places, "").removesuffix(self.anchor)
         self.storages: dict[str, np.ndarray[Any, np.dtype[np.uint8]]] = {}
         self.tensors = "data/"
         self.taken = 0
@@ -136,7 +140,7 @@ class TensorArchive:
             )
         return self.file.read(info)
 
-    def storage(self, pid: Any) -> _Storage:
+    def storage(self, pid: Any) -> Storage:
         """The storage a persistent id stands for."""
         if not isinstance(pid, tuple) or len(pid) != 5 or pid[0] != "storage":
             raise Refused("a persistent id is not that of a storage")
@@ -151,11 +155,11 @@ class TensorArchive:
             self.storages[name] = np.frombuffer(bytearray(data), np.uint8)
         if nbytes > self.storages[name].nbytes:
             raise ValueError(f"storage {key!r} declares {nbytes} bytes and has {self.storages[name].nbytes}")
-        return _Storage(self.storages[name][:nbytes], dtype)
+        return Storage(self.storages[name][:nbytes], dtype)
 
     def tensor(self, storage: Any, offset: Any, size: Any, stride: Any, dtype: str | None = None) -> Any:
         """A contiguous array of some elements of a storage."""
-        if not isinstance(storage, _Storage):
+        if not isinstance(storage, Storage):
             raise Refused("a tensor without a storage")
         kind = storage.dtype if dtype is None else dtype
         if kind not in _DTYPES:
