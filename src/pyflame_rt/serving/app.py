@@ -11,6 +11,8 @@ from pyflame_rt._version import __version__
 from pyflame_rt.serving.bodies import until_gone
 from pyflame_rt.serving.errors import RequestError
 from pyflame_rt.serving.metrics import CONTENT_TYPE
+from pyflame_rt.serving.openai_app import OpenAI
+from pyflame_rt.serving.page import Page
 from pyflame_rt.serving.requests import encode_answer, read_request
 from pyflame_rt.serving.routing import JSONApp
 from pyflame_rt.serving.service import kinds_of
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Application"]
 
-OPEN_PATHS = frozenset(("/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready"))
+OPEN_PATHS = frozenset(("/", "/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready"))
 
 
 class Application(JSONApp):
@@ -53,6 +55,8 @@ class Application(JSONApp):
         if config.enable_metrics:
             self.add("GET", "/metrics", self.metrics)
         OpenInference(self)
+        OpenAI(self)
+        Page(self)
 
     def app(self) -> Guard:
         """The application behind keys, rates and sizes."""

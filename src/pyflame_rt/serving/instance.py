@@ -15,6 +15,8 @@ from pyflame_rt.graph import TensorType
 from pyflame_rt.graph.errors import InputError, PyFlameRTError, SessionClosedError
 from pyflame_rt.serving.metrics import MetricsRegistry
 from pyflame_rt.serving.tensors import v2_name
+from pyflame_rt.serving.text import TextModel
+from pyflame_rt.serving.tokenizers import find_text_files
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -66,8 +68,21 @@ class ModelInstance:
         metrics = MetricsRegistry.instance()
         self._observe = lambda rows: metrics.batch_size(self.name, rows)
         self.unbatched = ""  # why requests run one by one
+        self.text_files = find_text_files(config.tokenizer, config.model_path)
+        self.text_problem = ""  # why it does not generate text
+        self.text = self._make_text()
         self.batcher = self._make_batcher()
         self.batcher.start()
+
+    def _make_text(self) -> TextModel | None:
+        """What generates text, for a decoder with a tokenizer."""
+        if self.text_files is None:
+            return None
+        try:
+            return TextModel(self.session, self.text_files, self.config.queue_capacity)
+        except InputError as error:
+            self.text_problem = str(error)
+            return None
 
     def _make_batcher(self) -> DynamicBatcher:
         settings = self.config.batch_config()
@@ -113,7 +128,7 @@ class ModelInstance:
     def warm_up(self) -> None:
         """Run with made-up inputs; inputs that the model refuses are no reason not to serve it."""
         count = self.config.warmup_requests
-        if not count:
+        if not count or self.text is not None:  # a decoder is prepared by its first prompt
             return
         try:
             feed = random_feed(self.graph.required_inputs)
@@ -163,6 +178,8 @@ class ModelInstance:
             if self._closed:
                 return
             self._closed = True
+        if self.text is not None:
+            self.text.close()
         self.batcher.stop()
         if self._owned:
             self.session.close()
@@ -205,6 +222,7 @@ class ModelInstance:
             "max_batch_size": self.batcher.config.max_batch_size,
             "batching": not self.unbatched and self.batcher.config.max_batch_size > 1,
             "weight_bytes": self.weight_bytes,
+            "generates_text": self.text is not None,
         }
 
     def get_stats(self) -> dict[str, Any]:

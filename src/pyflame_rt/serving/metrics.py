@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,14 +57,29 @@ class MetricsRegistry:
             buckets=LATENCIES,
             registry=registry,
         )
-        self.active = Gauge("pyflame_requests_active", "Requests that are being answered", registry=registry)
+        self.active = Gauge(
+            "pyflame_requests_active",
+            "Requests that are being answered",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
         self.loaded = Gauge(
-            "pyflame_model_loaded", "1 while a version is loaded", ["model", "version"], registry=registry
+            "pyflame_model_loaded",
+            "1 while a version is loaded",
+            ["model", "version"],
+            registry=registry,
+            multiprocess_mode="livemax",
         )
         self.batches = Histogram(
             "pyflame_batch_size", "Rows of requests in one run", ["model"], buckets=SIZES, registry=registry
         )
-        self.queue = Gauge("pyflame_queue_size", "Requests that wait for a run", ["model"], registry=registry)
+        self.queue = Gauge(
+            "pyflame_queue_size",
+            "Requests that wait for a run",
+            ["model"],
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
         self.errors = Counter(
             "pyflame_inference_errors",
             "Requests without an answer, by error code",
@@ -141,7 +158,11 @@ class MetricsRegistry:
         """Everything, as Prometheus reads it."""
         for update in list(self._before.values()):
             update()
-        return generate_latest(self._registry).decode()
+        if not os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+            return generate_latest(self._registry).decode()
+        everybody = CollectorRegistry()  # several processes, which count in files
+        MultiProcessCollector(everybody)
+        return generate_latest(everybody).decode()
 
     def reset(self) -> None:
         """Begin to count anew; metrics of one's own are forgotten."""

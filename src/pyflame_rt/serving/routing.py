@@ -50,6 +50,10 @@ class JSONApp:
         """Answer requests to a path."""
         self._starlette.router.routes.append(Route(path, handler, methods=[method]))
 
+    def routes(self) -> list[Route]:
+        """Everything that is answered."""
+        return [route for route in self._starlette.routes if isinstance(route, Route)]
+
     def close(self) -> None:
         """End its threads."""
         self._threads.shutdown(wait=False)

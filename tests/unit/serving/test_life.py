@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -92,7 +93,7 @@ def test_a_server_that_ends_says_so_first():
         ending.join(120)
 
 
-def started(environment, tmp_path):
+def started(environment, tmp_path, pattern=r'"url":"([^"]+)"', form="{}"):
     """``python -m pyflame_rt.serving``, which tells in its log where it listens."""
     environment = {"HTTP_HOST": "127.0.0.1", "HTTP_PORT": "0", "MODEL_DIR": str(tmp_path), **environment}
     log = tmp_path / "log.txt"
@@ -104,11 +105,11 @@ def started(environment, tmp_path):
             preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL),
         )
     end = time.monotonic() + 120
-    while not (told := re.search(r'"url":"([^"]+)"', log.read_text())):
+    while not (told := re.search(pattern, log.read_text())):
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < end
         time.sleep(0.05)
-    client = ModelClient(told[1], timeout=120, max_retries=0)
+    client = ModelClient(form.format(told[1]), timeout=120, max_retries=0)
     assert client.wait_for_ready(120)
     return process, client
 
@@ -152,6 +153,55 @@ def test_sigterm_under_load_loses_nothing(tmp_path):
     assert {line["status"] for line in asked} == {200}
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds processes as Linux shows them")
+def test_a_process_that_is_killed_is_replaced_and_missed_by_nobody(tmp_path):
+    saved(tmp_path / "m" / "1" / "model.onnx", 3.0)
+    environment = {"HTTP_PROCESSES": "2", "LOG_LEVEL": "info"}
+    process, client = started(environment, tmp_path, r'"port":(\d+)', "http://127.0.0.1:{}")
+    end, problems, counts = threading.Event(), [], [0] * 3
+
+    def work(number):
+        with ModelClient(client.url, timeout=120, max_retries=8, retry_delay=0.01) as mine:
+            while not end.is_set():
+                answer = mine.infer("m", {"x": X})
+                if not answer.success or answer.outputs["y"][0, 0] != 3.0:
+                    problems.append(answer)
+                counts[number] += 1
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    log = tmp_path / "log.txt"
+
+    def listening():
+        return len(re.findall('"url":', log.read_text()))
+
+    def wait(condition):
+        last = time.monotonic() + 120
+        while not condition():
+            assert time.monotonic() < last
+            time.sleep(0.02)
+
+    wait(lambda: listening() == 2)
+    tasks = Path(f"/proc/{process.pid}/task").iterdir()
+    children = [pid for task in tasks for pid in (task / "children").read_text().split()]
+    assert len(children) == 2
+    os.kill(int(children[0]), signal.SIGKILL)
+    wait(lambda: listening() == 3)  # another took its place
+    before = list(counts)
+    wait(lambda: all(now > then + 5 for now, then in zip(counts, before, strict=True)))
+    end.set()
+    for thread in threads:
+        thread.join(120)
+    assert not problems
+    text = client._http.get("/metrics").text
+    answered = re.search(r'pyflame_request_total\{model="m",status="success"\} ([\d.]+)', text)
+    assert float(answered[1]) >= sum(counts)  # whichever process is asked, it answers for all
+    client.close()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 0
+
+
 def test_the_environment_is_read():
     environment = {
         "HTTP_PORT": "8081", "HTTP_WORKERS": "4", "ENABLE_BATCHING": "false", "MAX_BATCH_SIZE": "16",
@@ -170,7 +220,13 @@ def test_the_environment_is_read():
 
 
 @pytest.mark.parametrize(
-    ("environment", "message"), [({"HTTP_PORT": "x"}, "HTTP_PORT"), ({"MODEL_DIR": "none here"}, "none here")]
+    ("environment", "message"),
+    [
+        ({"HTTP_PORT": "x"}, "HTTP_PORT"),
+        ({"MODEL_DIR": "none here"}, "none here"),
+        ({"HTTP_PROCESSES": "0"}, "HTTP_PROCESSES"),
+        ({"HTTP_PROCESSES": "2", "MODEL_CONTROL": "1"}, "goes without"),
+    ],
 )
 def test_what_cannot_be_served_is_one_sentence(environment, message, tmp_path):
     found = subprocess.run(
