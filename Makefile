@@ -83,9 +83,9 @@ wse-full: $(VENV)/.dev ## Compare every operator of the wafer's generator on eve
 opt-full: $(VENV)/.dev ## Compare 2,000 random graphs before and after every level of optimisation
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/unit/opt $(ARGS)
 
-compression: $(VENV)/.dev ## Prune classifiers of digits: accuracy, speed, and torch-pruning beside (slow)
+compression: $(VENV)/.dev ## Prune and distil classifiers of digits: accuracy, speed, and torch-pruning beside (slow)
 	$(BIN)/python -m pip install -q --no-deps torch-pruning
-	$(ONE_THREAD) $(BIN)/python -m pytest -q -rP -m slow tests/unit/pruning $(ARGS)
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -rP -m slow tests/unit/pruning tests/unit/distillation $(ARGS)
 
 bench: $(VENV)/.dev ## Time the runtime and its peers on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)
