@@ -107,3 +107,27 @@ class KVCache:
                 target[row, begin : begin + count] = source[i, :count]
         for row, count in zip(rows, counts, strict=True):
             self.lengths[row] += count
+
+    def read(self, row: int, begin: int, end: int) -> dict[str, Array]:
+        """Copies of some tokens of a row, as :meth:`write` takes them for one row."""
+        out = {}
+        for name, array in self._arrays.items():
+            part = [slice(row, row + 1), *[slice(None)] * (array.ndim - 1)]
+            part[self._axes[name]] = slice(begin, end)
+            out[name] = array[tuple(part)].copy()
+        return out
+
+    def truncate(self, row: int, length: int) -> None:
+        """Forget the tokens of a row from ``length`` on."""
+        if not 0 <= length <= self.lengths[row]:
+            raise IndexError(f"row {row} has {self.lengths[row]} tokens, not {length}")
+        self.lengths[row] = length
+
+    def gather(self, rows: Sequence[int]) -> None:
+        """Row i becomes what row ``rows[i]`` was; a row may be taken several times."""
+        kept = self.lengths
+        if len(rows) > self._rows:
+            self._resize(len(rows), self.room)
+        for array in self._arrays.values():
+            array[: len(rows)] = array[list(rows)]
+        self.lengths = [kept[row] for row in rows]

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.generate.beams import BeamParams, beam_search
 from pyflame_rt.generate.decoder import Decoder
+from pyflame_rt.generate.prefix import PrefixCache
 from pyflame_rt.generate.sampling import Sampler, SamplingParams, Token
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.records import dataclass
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyflame_rt.session import InferenceSession
 
-__all__ = ["Completion", "Generator", "Sequence"]
+__all__ = ["Completion", "Generator", "Sequence", "encoded"]
 
 _numbers = itertools.count(1)
 
@@ -34,6 +36,7 @@ class Completion:
         text: of these, where there is a tokenizer.
         finish_reason: "stop" (a token or a sequence that ends it), "length", or "cancelled".
         logprobs: of each token, when asked for.
+        score: of a beam search; None otherwise.
     """
 
     prompt: tuple[int, ...]
@@ -41,6 +44,7 @@ class Completion:
     text: str
     finish_reason: str
     logprobs: tuple[Token, ...] = ()
+    score: float | None = None
 
 
 class Sequence:
@@ -125,7 +129,11 @@ class Generator:
         max_batch_size: sequences that run together; others wait.
         page: tokens by which the room for keys and values grows.
         prefill_chunk: tokens of a prompt that are read at once.
+        prefix_cache_bytes: keys and values of beginnings that later prompts may share, at most; 0 keeps none.
         state_map: pairs of output and input, where they are not found by name.
+
+    Attributes:
+        prefixes: the beginnings that are kept, with their hits and misses.
     """
 
     def __init__(
@@ -136,8 +144,11 @@ class Generator:
         max_batch_size: int = 8,
         page: int = 64,
         prefill_chunk: int = 256,
+        prefix_cache_bytes: int = 256 << 20,
         state_map: Mapping[str, str] | None = None,
     ) -> None:
+        if prefix_cache_bytes < 0:
+            raise InputError(f"prefix_cache_bytes must not be negative, got {prefix_cache_bytes}")
         if min(max_batch_size, page, prefill_chunk) < 1:
             raise InputError("max_batch_size, page and prefill_chunk must be at least 1")
         self.decoder = Decoder(session, state_map)
@@ -145,6 +156,7 @@ class Generator:
         self.max_batch_size = max_batch_size
         self.prefill_chunk = prefill_chunk
         self._cache = self.decoder.new_cache(page)
+        self.prefixes = PrefixCache(page, prefix_cache_bytes)
         self._rows: list[Sequence] = []  # by row of the cache
         self._waiting: deque[Sequence] = deque()
         self._reading: dict[int, int] = {}  # tokens of the prompt that were read, of sequences not ready yet
@@ -173,19 +185,30 @@ class Generator:
 
     def add(self, prompt: str | Tokens[int], params: SamplingParams | None = None) -> Sequence:
         """Have a prompt continued by the steps to come."""
-        tokens = self._encoded(prompt) if isinstance(prompt, str) else prompt
-        sequence = Sequence(tokens, SamplingParams() if params is None else params, self.tokenizer)
+        sequence = Sequence(
+            encoded(prompt, self.tokenizer), SamplingParams() if params is None else params, self.tokenizer
+        )
         if not sequence.params.max_new_tokens:
             sequence.finish_reason = "length"
         else:
             self._waiting.append(sequence)
         return sequence
 
-    def _encoded(self, prompt: str) -> Tokens[int]:
-        if self.tokenizer is None:
-            raise InputError("a prompt that is text needs a tokenizer: give a list of tokens")
-        found = self.tokenizer.encode(prompt)
-        return getattr(found, "ids", found)
+    def beam_search(self, prompt: str | Tokens[int], params: BeamParams | None = None) -> list[Completion]:
+        """The likeliest continuations of a prompt, best first; apart from the sequences under way."""
+        tokens = encoded(prompt, self.tokenizer)
+        chosen = BeamParams() if params is None else params
+        made = beam_search(self.decoder, tokens, chosen, page=self._cache.page)
+        return [
+            Completion(
+                tuple(int(t) for t in tokens),
+                beam.tokens,
+                "" if self.tokenizer is None else str(self.tokenizer.decode(list(beam.tokens))),
+                beam.finish_reason,
+                score=beam.score,
+            )
+            for beam in made
+        ]
 
     @property
     def active(self) -> int:
@@ -198,8 +221,8 @@ class Generator:
         while self._waiting and len(self._rows) < self.max_batch_size:
             sequence = self._waiting.popleft()
             if not sequence.finish_reason:
-                self._reading[sequence.number] = 0
-                self._cache.add()
+                row = self._cache.add()
+                self._reading[sequence.number] = self.prefixes.restore(sequence.prompt, self._cache, row)
                 self._rows.append(sequence)
         chosen = self._prefill()
         return chosen + self._decode({owner.number for owner, _ in chosen})
@@ -207,7 +230,10 @@ class Generator:
     def _drop_finished(self) -> None:
         for row in range(len(self._rows) - 1, -1, -1):
             if self._rows[row].finish_reason:
-                self._reading.pop(self._rows[row].number, None)
+                sequence = self._rows[row]
+                self._reading.pop(sequence.number, None)
+                whole = (*sequence.prompt, *sequence.tokens)[: self._cache.lengths[row]]
+                self.prefixes.keep(whole, self._cache, row)
                 self._rows[row] = self._rows[self._cache.remove(row)]
                 self._rows.pop()
 
@@ -226,6 +252,7 @@ class Generator:
                 self._reading[sequence.number] = begin + len(piece)
                 return []
             del self._reading[sequence.number]
+            self.prefixes.keep(sequence.prompt, self._cache, row)
             return self._taken([(sequence, scores[0, len(piece) - 1])])
         return []
 
@@ -254,6 +281,20 @@ class Generator:
             if token is not None:
                 found.append((sequence, token))
         return found
+
+
+def encoded(prompt: str | Tokens[int], tokenizer: Any) -> Tokens[int]:
+    """A prompt as tokens.
+
+    Raises:
+        InputError: It is text, and there is no tokenizer.
+    """
+    if not isinstance(prompt, str):
+        return prompt
+    if tokenizer is None:
+        raise InputError("a prompt that is text needs a tokenizer: give a list of tokens")
+    found = tokenizer.encode(prompt)
+    return getattr(found, "ids", found)
 
 
 def _padded(count: int) -> int:

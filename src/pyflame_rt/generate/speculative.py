@@ -1,0 +1,115 @@
+"""Speculative decoding: a small model proposes tokens, the large one reads them at once and keeps what it agrees to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyflame_rt.generate.beams import read_prompt
+from pyflame_rt.generate.decoder import Decoder
+from pyflame_rt.generate.generator import Completion, Sequence, encoded
+from pyflame_rt.generate.sampling import SamplingParams, Token
+from pyflame_rt.graph.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from collections.abc import Sequence as Tokens
+
+    from pyflame_rt.session import InferenceSession
+
+__all__ = ["SpeculativeGenerator"]
+
+
+class SpeculativeGenerator:
+    """Continues one sequence at a time, with a draft model that guesses ahead.
+
+    Every token is chosen by the large model's own scores and the sampler of its sequence; the draft decides only how
+    many of them one step gives. So the tokens are those of the large model alone, for every setting: what differs is
+    how many steps they take.
+
+    Args:
+        session: the large decoder.
+        draft: a small one for the same tokens.
+        tokenizer: has ``encode(text)`` and ``decode(tokens)``; may be None.
+        lookahead: tokens that the draft proposes for one step.
+        page: tokens by which the room for keys and values grows.
+
+    Attributes:
+        proposed: tokens that the draft proposed so far.
+        accepted: those of them that were chosen.
+    """
+
+    def __init__(
+        self,
+        session: InferenceSession,
+        draft: InferenceSession,
+        tokenizer: Any = None,
+        *,
+        lookahead: int = 4,
+        page: int = 64,
+    ) -> None:
+        if lookahead < 1:
+            raise InputError(f"lookahead must be at least 1, got {lookahead}")
+        self.decoder, self.draft = Decoder(session), Decoder(draft)
+        self.tokenizer, self.lookahead, self.page = tokenizer, lookahead, page
+        self.proposed = self.accepted = 0
+
+    def generate(self, prompts: Tokens[str | Tokens[int]], params: SamplingParams | None = None) -> list[Completion]:
+        """Continue prompts one after the other; completions in their order."""
+        made = []
+        for prompt in prompts:
+            sequence = self._sequence(prompt, params)
+            for _ in self._run(sequence):
+                pass
+            made.append(sequence.completion())
+        return made
+
+    def stream(self, prompt: str | Tokens[int], params: SamplingParams | None = None) -> Iterator[Token]:
+        """The tokens that continue a prompt, as they come."""
+        return self._run(self._sequence(prompt, params))
+
+    def _sequence(self, prompt: str | Tokens[int], params: SamplingParams | None) -> Sequence:
+        tokens = encoded(prompt, self.tokenizer)
+        sequence = Sequence(tokens, SamplingParams() if params is None else params, self.tokenizer)
+        if not sequence.params.max_new_tokens:
+            sequence.finish_reason = "length"
+        return sequence
+
+    def _run(self, sequence: Sequence) -> Iterator[Token]:
+        if sequence.finish_reason:
+            return
+        large, small = self.decoder.new_cache(self.page), self.draft.new_cache(self.page)
+        large.add()
+        small.add()
+        token = sequence.take(read_prompt(self.decoder, large, 0, sequence.prompt))
+        if token is not None:
+            yield token
+        while not sequence.finish_reason:
+            known = [*sequence.prompt, *sequence.tokens]
+            guesses = self._guesses(small, known, sequence.params.max_new_tokens - len(sequence.tokens))
+            tokens = np.array([[known[-1], *guesses]])
+            scores = self.decoder.forward(large, 0, tokens, [tokens.shape[1]])[0]
+            agreed = 0
+            for i in range(len(guesses) + 1):
+                token = sequence.take(scores[i])
+                if token is not None:
+                    yield token
+                if sequence.finish_reason or token is None or i == len(guesses) or token.id != guesses[i]:
+                    break
+                agreed += 1
+            self.proposed += len(guesses)
+            self.accepted += agreed
+            large.truncate(0, len(known) + agreed)
+            small.truncate(0, min(small.lengths[0], len(known) + agreed))
+
+    def _guesses(self, cache: Any, known: list[int], left: int) -> list[int]:
+        """What the draft would say next; no more than are wanted after the token the large model adds itself."""
+        count = min(self.lookahead, left - 1)
+        guesses: list[int] = []
+        pending = known[cache.lengths[0] :]
+        while len(guesses) < count:
+            best = int(read_prompt(self.draft, cache, 0, pending).argmax())
+            guesses.append(best)
+            pending = [best]
+        return guesses

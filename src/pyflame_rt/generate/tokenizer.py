@@ -1,0 +1,128 @@
+"""Tokenizers of Hugging Face folders: tokenizer.json through ``tokenizers``, chat templates through ``jinja2``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyflame_rt.graph.errors import InputError, InvalidModelError, MissingExtra, ModelNotFoundError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Tokenizer", "load_tokenizer"]
+
+_EXTRA = "pip install 'pyflame[generate]'"
+
+
+class Tokenizer:
+    """Text to tokens and back.
+
+    Args:
+        library: a ``tokenizers.Tokenizer``.
+        config: what tokenizer_config.json says.
+
+    Attributes:
+        eos_token_id: the token that ends a text, or None.
+        chat_template: how messages become a prompt, or "".
+    """
+
+    def __init__(self, library: Any, config: Mapping[str, Any] | None = None) -> None:
+        self._library = library
+        self._config = dict(config or {})
+        end = _content(self._config.get("eos_token"))
+        self.eos_token_id: int | None = library.token_to_id(end) if end else None
+        self.chat_template: str = _template(self._config.get("chat_template"))
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a text."""
+        return list(self._library.encode(text).ids)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, without those that only mark something."""
+        return str(self._library.decode(list(tokens), skip_special_tokens=True))
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], **more: Any) -> str:
+        """The prompt for messages with a "role" and "content", as the model's template writes it.
+
+        Raises:
+            InputError: There is no template, or it refuses the messages.
+        """
+        if not self.chat_template:
+            raise InputError("the tokenizer has no chat template: give the whole prompt as text")
+        try:
+            import jinja2
+            import jinja2.sandbox
+        except ModuleNotFoundError as error:
+            raise MissingExtra(f"chat templates need jinja2: {_EXTRA}") from error
+
+        def refuse(message: str) -> None:
+            raise jinja2.TemplateError(message)
+
+        # Templates come with models, from anywhere: they may not reach Python.
+        room = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        room.globals["raise_exception"] = refuse
+        marks = {
+            name: _content(self._config.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")
+        }
+        try:
+            template = room.from_string(self.chat_template)
+            return template.render(messages=list(messages), add_generation_prompt=True, **marks, **more)
+        except (jinja2.TemplateError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"the chat template refuses the messages: {error}") from error
+
+
+def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
+    """The tokenizer of a folder, or of a tokenizer.json.
+
+    Raises:
+        ModelNotFoundError: There is none.
+        InvalidModelError: It is damaged.
+        MissingExtra: ``tokenizers`` is not installed.
+
+    Example:
+        >>> load_tokenizer("missing")
+        Traceback (most recent call last):
+        ...
+        pyflame_rt.graph.errors.ModelNotFoundError: there is no tokenizer.json at 'missing'
+    """
+    file = Path(path)
+    file = file / "tokenizer.json" if file.is_dir() else file
+    if not file.is_file():
+        raise ModelNotFoundError(f"there is no tokenizer.json at {str(path)!r}")
+    try:
+        import tokenizers
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"reading {file.name} needs tokenizers: {_EXTRA}") from error
+    try:
+        library = tokenizers.Tokenizer.from_str(file.read_text("utf-8"))
+    except Exception as error:  # the library raises bare Exceptions
+        raise InvalidModelError(f"{file}: no tokenizer: {error}") from error
+    return Tokenizer(library, _config(file.with_name("tokenizer_config.json")))
+
+
+def _config(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        found = json.loads(file.read_text("utf-8"))
+    except (ValueError, OSError, RecursionError) as error:
+        raise InvalidModelError(f"{file}: {error}") from error
+    if not isinstance(found, dict):
+        raise InvalidModelError(f"{file}: it holds no settings")
+    return found
+
+
+def _content(entry: Any) -> str:
+    """A token: its text, or a mapping that has it."""
+    return str(entry.get("content", "") if isinstance(entry, dict) else entry or "")
+
+
+def _template(entry: Any) -> str:
+    """The template, or of several the one named "default"."""
+    if isinstance(entry, list):
+        named = {item.get("name"): item.get("template") for item in entry if isinstance(item, dict)}
+        return str(named.get("default") or "")
+    return str(entry or "")
