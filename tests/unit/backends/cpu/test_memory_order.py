@@ -58,3 +58,18 @@ def test_images_stay_channels_last(moves):
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
     assert {row.layout for row in rows if row.node == "join" and row.layout} == {"acdb"}
     assert not [row for row in rows if row.node == "c" and row.op_type == "reorder"]
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 3), (3, 1)], ids=str)
+@pytest.mark.parametrize("images", [1, 3])
+def test_axes_of_one_element_do_not_decide_the_order(images, size):
+    graph = pyflame_rt.Graph("small images")
+    graph.add_input("x", [images, 32, *size])
+    rng = np.random.default_rng(2)
+    graph.add_initializer("w", rng.normal(size=(32, 32, 3, 3)).astype(np.float32))
+    graph.add_node("c", "Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    graph.add_output("y", None)
+    x = rng.normal(size=(images, 32, *size)).astype(np.float32)
+    (ours,) = pyflame_rt.InferenceSession(graph).run(None, {"x": x})
+    (theirs,) = pyflame_rt.InferenceSession(graph, providers=["ReferenceExecutionProvider"]).run(None, {"x": x})
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-3)

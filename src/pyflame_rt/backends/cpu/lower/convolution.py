@@ -174,11 +174,21 @@ def channels_last(low: Lowering, name: str) -> View:
     """An image whose channels lie next to each other; it is put so once for all who ask."""
     view = low.view(name)
     if not view.is_blocked and (view.strides[1] == 1 or view.shape[1] == 1) and 0 not in view.strides:
-        return view
+        return _ordered(view)
     turned = f"{name}\0channels last"
     if turned not in low.places:
         low.places[turned] = low.reordered(view, MemDesc(view.shape, "f32", "acdb"))
     return low.places[turned]
+
+
+def _ordered(view: View) -> View:
+    """The view with strides that tell the order of its axes: those of axes of one element may say anything."""
+    _, channels, height, width = view.shape
+    if height != 1 and width != 1:
+        return view
+    image, one, line, pixel = view.strides
+    pixel = channels if width == 1 else pixel
+    return replace(view, strides=(image, one, width * pixel if height == 1 else line, pixel))
 
 
 def _flat(view: View) -> View:
