@@ -129,3 +129,7 @@ views: $(VENV)/.dev ## Run 20,000 random programs of views and in-place operatio
 serving-clients: $(VENV)/.dev ## Ask the server with Triton's own clients, over HTTP and gRPC
 	$(PIP_INSTALL) --no-deps tritonclient geventhttpclient gevent greenlet zope.event zope.interface brotli python-rapidjson
 	$(ONE_THREAD) $(BIN)/python -m pytest -q tests/unit/serving/test_triton.py $(ARGS)
+
+.PHONY: partition-full
+partition-full: $(VENV)/.dev ## Compare 31 models cut in every way, on threads and processes, with the whole models
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/unit/partition $(ARGS)

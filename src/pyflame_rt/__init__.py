@@ -34,6 +34,7 @@ if typing.TYPE_CHECKING:
     )
     from pyflame_rt.graph.errors import (
         BackendError,
+        DeviceLostError,
         DTypeMismatchError,
         FileWriteError,
         InputError,
@@ -79,6 +80,7 @@ __all__ = [
     "CompileOptions",
     "DType",
     "DTypeMismatchError",
+    "DeviceLostError",
     "DiffResult",
     "FileWriteError",
     "Graph",

@@ -13,7 +13,8 @@ PyFlameRTError (RuntimeError)
 │   ├── MemoryLimitError         ... because more memory is needed than was allowed (also a MemoryError)
 │   ├── RunTimeoutError          ... because time was up (also a TimeoutError)
 │   ├── RunCancelledError        ... because it was told to stop
-│   └── QueueFullError           ... because too many requests wait already
+│   ├── QueueFullError           ... because too many requests wait already
+│   └── DeviceLostError          ... because a device of a partitioned model is gone; .device names it
 ├── InputError                   wrong input or output name, missing input, bad value
 ├── SessionClosedError           the session was closed before this call
 └── MissingExtra (ImportError)   an optional library is not installed
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BackendError",
     "DTypeMismatchError",
+    "DeviceLostError",
     "FileWriteError",
     "InputError",
     "InvalidModelError",
@@ -127,6 +129,17 @@ class RunCancelledError(BackendError):
 
 class QueueFullError(BackendError):
     """More requests wait than a batcher or an asynchronous session takes; try again later."""
+
+
+class DeviceLostError(BackendError):
+    """A process or actor that ran a part of a model is gone; ``device`` is its label."""
+
+    def __init__(self, message: str, device: str = "") -> None:
+        super().__init__(message)
+        self.device = device
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (str(self), self.device))
 
 
 class InputError(PyFlameRTError):

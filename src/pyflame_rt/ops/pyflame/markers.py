@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyflame_rt.graph import TensorType
     from pyflame_rt.ops.core.value import Value
 
-__all__ = ["After", "Bundle", "LayoutTransform"]
+__all__ = ["After", "Bundle", "ChipTransfer", "LayoutTransform"]
 
 
 def _each(*values: Value) -> tuple[TensorType, ...]:
@@ -33,4 +33,10 @@ def After(ops: Any, x: Any, signal: Any, /) -> Any:
 @operator(since=1, domain="pyflame", infer=same, vjp=lambda g, y, x, **_: (g,))
 def LayoutTransform(x: Value, /, *, source: str, target: str) -> Value:
     """``x`` moved from one layout on the mesh of processing elements to another."""
+    return x
+
+
+@operator(since=1, domain="pyflame", infer=same, vjp=lambda g, y, x, **_: (g,))
+def ChipTransfer(x: Value, /, *, source: int, target: int, hops: int = 1) -> Value:
+    """``x`` sent from one chip to another."""
     return x

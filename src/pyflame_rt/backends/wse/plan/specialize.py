@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Flat", "PrimitiveCall", "flatten"]
 
-_SAME = {"Identity", "pyflame::LayoutTransform", "pyflame::After"}
+_SAME = {"Identity", "pyflame::ChipTransfer", "pyflame::LayoutTransform", "pyflame::After"}
 
 
 @dataclass(frozen=True, slots=True)
