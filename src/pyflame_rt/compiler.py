@@ -139,6 +139,11 @@ def find_unsupported(graph: Graph) -> list[Node]:
 
 
 def _refuse_unsupported(graph: Graph) -> None:
+    if not find_unsupported(graph):
+        return
+    from pyflame_rt.custom.plugins import load_plugins
+
+    load_plugins()
     unknown = find_unsupported(graph)
     if not unknown:
         return

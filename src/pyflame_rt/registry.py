@@ -113,6 +113,11 @@ def is_built_in(name: str, domain: str = "") -> bool:
     return (domain, name) not in _added and find_op(name, domain) is not None
 
 
+def was_added(name: str, domain: str = "") -> bool:
+    """True for an operator that was added while running."""
+    return (domain, name) in _added
+
+
 def add_op(op: Op, *, override: bool = False, stacklevel: int = 3) -> None:
     """Add an operator to the process: the one way in for those that are not declared in the package.
 
@@ -129,7 +134,8 @@ def add_op(op: Op, *, override: bool = False, stacklevel: int = 3) -> None:
         before = find_op(op.name, op.domain)
         if key in _added:
             text = (
-                f"operator {op.full_name} was registered before and is replaced; sessions made before keep the old one"
+                f"operator {op.full_name} was registered before and is replaced; sessions made before keep the old one "
+                f"for input shapes they have run, and look it up again for others: make them anew"
             )
             warnings.warn(text, stacklevel=stacklevel)
         elif before is not None and not override:

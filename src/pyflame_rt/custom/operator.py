@@ -101,6 +101,11 @@ class CustomOp:
         self.version, self.doc = schema.version, schema.doc
         self.ops: list[Op] = _made_of(schema)
 
+    @property
+    def schema(self) -> OpSchema:
+        """All that was stated about it."""
+        return self._schema
+
     def full_name(self) -> str:
         """The bare name in the domain "custom", ``domain::name`` in others."""
         return self.name if self.domain in ("custom", "") else f"{self.domain}::{self.name}"

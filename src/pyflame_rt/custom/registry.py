@@ -11,6 +11,9 @@ from pyflame_rt.graph.locks import new_rlock
 from pyflame_rt.registry import add_op, is_built_in, remove_op
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyflame_rt.graph import Graph
     from pyflame_rt.ops.core.registry import Op
 
 __all__ = ["CustomOpRegistry"]
@@ -67,6 +70,21 @@ class CustomOpRegistry:
             if keep is None or (op.domain, op.name) != (keep.domain, keep.name):
                 remove_op(op.name, op.domain)
 
+    def used_by(self, graph: Graph) -> tuple[OpSchema, ...]:
+        """What was stated about the custom operators of a graph: another process can register them from it."""
+        pending, names = [graph], set()
+        while pending:
+            current = pending.pop()
+            names |= {(node.domain or "custom", node.op_type) for node in current.nodes}
+            pending.extend(current.subgraphs())
+        return tuple(op.schema for key, (op, _) in sorted(self._ops.items()) if key in names)
+
+    def adopt(self, schemas: Iterable[OpSchema]) -> None:
+        """Register operators of another process; those that are here already stay."""
+        for schema in schemas:
+            if (schema.domain, schema.name) not in self._ops:
+                self.register_op(schema, override=True)
+
     def list(self) -> list[str]:
         """Full names of all custom operators."""
         return sorted(op.full_name() for op, _ in self._ops.values())
@@ -91,7 +109,7 @@ class CustomOpRegistry:
         return fitting[0] if fitting else None
 
     def unregister(self, name: str) -> None:
-        """Forget an operator; sessions that use it find it no more when inputs of a new shape come."""
+        """Forget an operator: sessions that are made later do not find it."""
         op = self.get(name)
         with self._lock:
             self._forget(op.name, op.domain)

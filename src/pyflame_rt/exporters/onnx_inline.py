@@ -1,4 +1,4 @@
-"""Replace operators of our own domain by their bodies, which are ONNX operators."""
+"""Replace operators of our own domain, and those added by functions, by their bodies, which are ONNX operators."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pyflame_rt.ops.core.inference import infer_types
 from pyflame_rt.ops.core.inline import instantiate
 from pyflame_rt.ops.core.registry import find_op
 from pyflame_rt.ops.core.value import Value
+from pyflame_rt.registry import was_added
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,8 +31,12 @@ def typed_copy(graph: Graph) -> Graph:
 
 
 def inline_own_operators(graph: Graph) -> Graph:
-    """A graph without operators of the domain ``pyflame``; the given one when it has none."""
-    if not any(node.domain == OWN_DOMAIN for node in _walk(graph)):
+    """A graph without operators of ours whose bodies other runtimes know; the given one when it has none.
+
+    These are the operators of the domain ``pyflame`` and those that were added as functions over operators. An added
+    one with a Python kernel stays where it has a domain of its own, as ONNX has it; under a bare name it is refused.
+    """
+    if not any(_opens(node) for node in _walk(graph)):
         return graph
     result = typed_copy(graph)
     _inline(result, {name for node in _walk(result) for name in (*node.inputs, *node.outputs)})
@@ -42,13 +47,23 @@ def _inline(graph: Graph, used: set[str]) -> None:
     pending, done = deque(graph.nodes), []
     while pending:
         node = pending.popleft()
-        if node.domain == OWN_DOMAIN:
+        if _opens(node):
             pending.extendleft(reversed(_body(graph, node, used)))
             continue
         for body in node_subgraphs(node):
             _inline(body, used)
         done.append(node)
     graph.nodes = done
+
+
+def _opens(node: Node) -> bool:
+    """True for a node that must not reach the file as it is."""
+    if node.domain == OWN_DOMAIN:
+        return True
+    if not was_added(node.op_type, node.domain):
+        return False
+    op = find_op(node.op_type, node.domain)
+    return not node.domain or (op is not None and op.composite)
 
 
 def _walk(graph: Graph) -> Iterator[Node]:
@@ -79,7 +94,7 @@ def _body(graph: Graph, node: Node, used: set[str]) -> list[Node]:
     """The nodes that stand for a node, their constants and types put into the graph."""
     op = find_op(node.op_type, node.domain)
     if op is None or not op.composite:
-        raise _refusal(node, "it has no form in ONNX operators")
+        raise _refusal(node, "it has no form in ONNX operators" + _advice(node))
     values = []
     for name in node.inputs:
         tensor = graph.initializers.get(name)
@@ -92,6 +107,11 @@ def _body(graph: Graph, node: Node, used: set[str]) -> list[Node]:
     graph.initializers.update(body.constants)
     graph.types = {**body.types, **graph.types}
     return body.nodes
+
+
+def _advice(node: Node) -> str:
+    added = was_added(node.op_type, node.domain)
+    return ". State it as a function over operators, or use it in a domain of its own" if added else ""
 
 
 def _refusal(node: Node, reason: str) -> UnsupportedOperatorError:

@@ -13,6 +13,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from pyflame_rt.custom import CustomOpRegistry
 from pyflame_rt.graph.errors import BackendError, DeviceLostError
 from pyflame_rt.partition.shared import Attached, SharedArray, SharedPool, unlink_all
 
@@ -107,7 +108,7 @@ class ProcessWorker:
 
     def load(self, part: int, graph: Graph) -> Future[None]:
         """Send a part."""
-        return self._ask("load", part, graph)
+        return self._ask("load", part, graph, CustomOpRegistry.instance().used_by(graph))
 
     def submit(self, part: int, feeds: Mapping[str, Any], outputs: Sequence[str]) -> Future[dict[str, Any]]:
         """Have a part run on values in shared memory."""
@@ -196,7 +197,8 @@ def serve(pipe: Connection, setup: PartSetup, prefix: str) -> None:
             pool.give_back(freed)
             try:
                 if word == "load":
-                    part, graph = arguments
+                    part, graph, schemas = arguments
+                    CustomOpRegistry.instance().adopt(schemas)
                     sessions[part] = setup.session(graph)
                     result: Any = None
                 else:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.custom import CustomOpRegistry
 from pyflame_rt.graph.errors import BackendError, DeviceLostError, MissingExtra, PyFlameRTError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pyflame_rt.custom.operator import OpSchema
     from pyflame_rt.graph import Graph
     from pyflame_rt.partition.config import DeviceSpec
     from pyflame_rt.partition.workers import PartSetup
@@ -77,8 +79,9 @@ class PartHost:
         self._setup = setup
         self._sessions: dict[int, InferenceSession] = {}
 
-    def load(self, part: int, graph: Graph) -> None:
+    def load(self, part: int, graph: Graph, schemas: Sequence[OpSchema]) -> None:
         """Make the session of a part."""
+        CustomOpRegistry.instance().adopt(schemas)
         self._sessions[part] = self._setup.session(graph)
 
     def run(self, part: int, names: list[str], outputs: list[str], *values: Any) -> Any:
@@ -100,7 +103,8 @@ class RayWorker:
 
     def load(self, part: int, graph: Graph) -> Future[None]:
         """Send a part."""
-        return self._later(self.actor.load.remote(part, graph), lambda _: None)
+        schemas = CustomOpRegistry.instance().used_by(graph)
+        return self._later(self.actor.load.remote(part, graph, schemas), lambda _: None)
 
     def submit(self, part: int, feeds: Mapping[str, RayValue], outputs: Sequence[str]) -> Future[dict[str, Any]]:
         """Have a part run; Ray brings the values to it."""

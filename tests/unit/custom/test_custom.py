@@ -3,6 +3,7 @@
 import pickle
 
 import numpy as np
+import onnx
 import pytest
 
 import pyflame_rt
@@ -10,6 +11,7 @@ from pyflame_rt import DType, Graph, InferenceSession, OperatorRegistry, custom
 from pyflame_rt.autodiff import gradient
 from pyflame_rt.custom import BackendType, CustomOpBuilder, CustomOpRegistry
 from pyflame_rt.ops import get_op, infer_types
+from pyflame_rt.partition import GraphPartitioner, PartitionedExecutor
 
 X = np.array([[-1.5, 0.25, 2.0]], np.float32)
 
@@ -205,3 +207,85 @@ def test_statements_that_make_no_operator(registry, given, message):
 def test_python_kernels_run_on_the_host_only():
     with pytest.raises(pyflame_rt.InputError, match="not on WSE"):
         CustomOpBuilder("Far").kernel(abs, BackendType.WSE)
+
+
+def test_functions_are_inlined_in_onnx_files(registry, tmp_path):
+    ort = pytest.importorskip("onnxruntime")
+    custom.register_custom_op("Soft", function=soft)
+    graph = one_node("Soft", {"x": X}, "custom", {"slope": 3.0})
+    path = tmp_path / "soft.onnx"
+    pyflame_rt.export_onnx(graph, path)
+    assert not {node.domain for node in onnx.load(path).graph.node} - {"", "ai.onnx"}
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"x": X})[0], np.tanh(3 * X) * X + 0.5, rtol=1e-5)
+
+
+def test_kernels_keep_their_domain_in_onnx_files_or_are_refused(registry, tmp_path):
+    custom.register_custom_op("Twice", input_names=["X"], kernel_fn=lambda inputs, attrs: inputs[0].numpy() * 2)
+    path = tmp_path / "twice.onnx"
+    pyflame_rt.export_onnx(one_node("Twice", {"x": X}, "custom"), path)
+    np.testing.assert_array_equal(InferenceSession(path).run(None, {"x": X})[0], X * 2)
+    with pytest.raises(pyflame_rt.UnsupportedOperatorError, match=r"node 'n' \(Twice\) .* domain of its own"):
+        pyflame_rt.export_onnx(one_node("Twice", {"x": X}), path)
+
+
+def test_gradients_agree_with_finite_differences(registry):
+    custom.register_custom_op("Soft", function=soft)
+    graph = one_node("Soft", {"x": X}, "custom", {"slope": 0.7})
+    slope = InferenceSession(gradient(graph, ["y"], ["x"])).run(["x_grad"], {"x": X})[0]
+    wide, step = X.astype(np.float64), 1e-6
+
+    def value(x):
+        return np.tanh(0.7 * x) * x + 0.5
+
+    np.testing.assert_allclose(slope, (value(wide + step) - value(wide - step)) / (2 * step), atol=1e-4)
+
+
+def test_sessions_look_operators_up_again_for_new_shapes(registry):
+    custom.register_custom_op("Scaled", function=lambda x: x * 2.0)
+    graph = one_node("Scaled", {"x": np.ones(2, np.float32)}, "custom")
+    graph.inputs[0].shape = ["N"]
+    session = InferenceSession(graph)
+    assert session.run(None, {"x": np.ones(2, np.float32)})[0][0] == 2
+    with pytest.warns(UserWarning, match="look it up again for others: make them anew"):
+        custom.register_custom_op("Scaled", function=lambda x: x * 5.0)
+    assert session.run(None, {"x": np.ones(2, np.float32)})[0][0] == 2
+    assert session.run(None, {"x": np.ones(9, np.float32)})[0][0] == 5
+    assert InferenceSession(graph).run(None, {"x": np.ones(2, np.float32)})[0][0] == 5
+
+
+def test_packages_bring_operators(registry, tmp_path, monkeypatch):
+    info = tmp_path / "brought-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[pyflame_rt.operators]\nbrought = brought_operators:register\n")
+    (tmp_path / "brought_operators.py").write_text(
+        "from pyflame_rt import custom\n"
+        "def register():\n"
+        "    custom.register_custom_op('Brought', domain='brought', function=lambda x: x * 7.0)\n"
+    )
+    graph = one_node("Brought", {"x": X}, "brought")
+    with pytest.raises(pyflame_rt.UnsupportedOperatorError, match="brought::Brought"):
+        InferenceSession(graph)
+    monkeypatch.syspath_prepend(tmp_path)
+    np.testing.assert_allclose(InferenceSession(graph).run(None, {"x": X})[0], X * 7, rtol=1e-6)
+    assert "brought" in custom.load_plugins()  # and not a second time, which would warn
+    (info / "entry_points.txt").write_text("[pyflame_rt.operators]\nbroken = brought_operators:nothing\n")
+    with pytest.raises(pyflame_rt.BackendError, match=r"package 'brought': operators 'broken'"):
+        custom.load_plugins()
+
+
+def times_three(inputs, attrs):
+    return inputs[0].numpy() * 3
+
+
+def test_operators_go_to_worker_processes(registry):
+    custom.register_custom_op("Soft", function=soft)
+    custom.register_custom_op("Thrice", input_names=["X"], kernel_fn=times_three, shape_inference=lambda s: [s[0]])
+    graph = one_node("Soft", {"x": X}, "custom", {"slope": 3.0})
+    plan = GraphPartitioner().partition_model_parallel(graph, 1)
+    with PartitionedExecutor(plan, "processes") as executor:
+        np.testing.assert_allclose(executor.execute({"x": X})["y"], np.tanh(3 * X) * X + 0.5, rtol=1e-5)
+    plan = GraphPartitioner().partition_model_parallel(one_node("Thrice", {"x": X}, "custom"), 1)
+    with pytest.raises(pyflame_rt.BackendError, match="cannot be sent"):  # its rule for shapes has no name
+        PartitionedExecutor(plan, "processes")
