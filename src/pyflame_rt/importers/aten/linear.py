@@ -7,6 +7,7 @@ from typing import Any
 
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.errors import UndeterminedError
+from pyflame_rt.importers.aten.reduce import _logsumexp
 from pyflame_rt.importers.aten.shaping import reshaped, swapped
 from pyflame_rt.importers.aten.table import aten
 from pyflame_rt.importers.aten.values import axis, cast, is_static, number, promoted, refuse, shape_value, sizes
@@ -16,7 +17,7 @@ from pyflame_rt.ops.onnx.creation import Trilu
 from pyflame_rt.ops.onnx.logic import Not, Where
 from pyflame_rt.ops.onnx.math import IsNaN
 from pyflame_rt.ops.onnx.matmul import Einsum, Gemm, MatMul
-from pyflame_rt.ops.onnx.reduce import ReduceMax, ReduceMean, ReduceSum
+from pyflame_rt.ops.onnx.reduce import ReduceMean, ReduceSum
 from pyflame_rt.ops.onnx.shape import Expand, Reshape, Transpose, Unsqueeze
 
 __all__ = ["attended", "linear"]
@@ -138,8 +139,8 @@ def _repeated(x: Value, times: int) -> Value:
     return reshaped(wide, [*lead, heads * times, length, width])
 
 
-def attended(q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: Any) -> tuple[Value, Value]:
-    """softmax(q k' / sqrt(d)) v, and the weights."""
+def attended(q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: Any) -> tuple[Value, Value, Value]:
+    """softmax(q k' / sqrt(d)) v, the weights, and the scores they come from."""
     width = sizes(q)[-1]
     if scale is None and not is_static(width):
         raise UndeterminedError("attention over a width that is only known when running")
@@ -152,7 +153,7 @@ def attended(q: Value, k: Value, v: Value, mask: Value | None, causal: bool, sca
     weights = Softmax(scores, axis=-1)
     if mask is not None and mask.dtype is DType.Bool:
         weights = Where(Not(IsNaN(weights)), weights, constant(0.0, weights))  # a row that sees nothing gives zeros
-    return MatMul(weights, v), weights
+    return MatMul(weights, v), weights, scores
 
 
 @aten("scaled_dot_product_attention")
@@ -173,10 +174,10 @@ def _flash(
     query: Value, key: Value, value: Value, dropout_p: float = 0.0, is_causal: bool = False, *,
     attn_mask: Value | None = None, scale: Any = None,
 ) -> Any:  # fmt: skip
-    made, _ = attended(query, key, value, attn_mask, is_causal, scale)
+    made, _, scores = attended(query, key, value, attn_mask, is_causal, scale)
     if dropout_p:
         raise refuse("attention with dropout")
-    return made, ReduceMax(made, [-1], keepdims=0)
+    return made, _logsumexp(scores, [-1])
 
 
 @aten("_native_multi_head_attention")
@@ -195,7 +196,7 @@ def _native_mha(
         apart = reshaped(linear(x, *rows), [*sizes(x)[:-1], num_head, width // num_head])
         heads.append(Transpose(apart, perm=[0, 2, 1, 3]))
     seen = None if mask is None else _encoder_mask(mask, mask_type)
-    made, weights = attended(heads[0], heads[1], heads[2], seen, False, None)
+    made, weights, _ = attended(heads[0], heads[1], heads[2], seen, False, None)
     merged = Reshape(Transpose(made, perm=[0, 2, 1, 3]), constant([0, 0, width], DType.Int64))
     out = linear(merged, proj_weight, proj_bias)
     if not need_weights:

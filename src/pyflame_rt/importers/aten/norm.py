@@ -10,10 +10,11 @@ from pyflame_rt.importers.aten.table import aten
 from pyflame_rt.importers.aten.values import cast, floated, number, sizes
 from pyflame_rt.ops.core.value import Value, constant
 from pyflame_rt.ops.onnx.arithmetic import Max, Reciprocal
+from pyflame_rt.ops.onnx.index import Gather
 from pyflame_rt.ops.onnx.math import Sqrt
 from pyflame_rt.ops.onnx.norm import BatchNormalization, LayerNormalization, RMSNormalization
 from pyflame_rt.ops.onnx.reduce import ReduceMean, ReduceSum
-from pyflame_rt.ops.onnx.shape import Reshape, Shape
+from pyflame_rt.ops.onnx.shape import Reshape, Shape, Size
 
 __all__: list[str] = []
 
@@ -80,6 +81,33 @@ def _native_batch_norm(x: Value, weight: Any, bias: Any, mean: Any, var: Any, tr
     made = _batch_norm(x, weight, bias, mean, var, training, momentum, eps)
     empty = constant([], x.dtype)
     return made, empty, empty
+
+
+@aten("_native_batch_norm_legit.no_stats")
+def _batch_norm_no_stats(x: Value, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Any:
+    del training, momentum
+    axes = [0, *range(2, x.rank)]
+    away, variance = _moments(x, axes)
+    inverse = Reciprocal(Sqrt(variance + float(eps)))
+    return _affine(away * inverse, weight, bias), ReduceMean(x, axes, keepdims=0), Reshape(inverse, [-1])
+
+
+@aten("_native_batch_norm_legit_functional")
+def _batch_norm_functional(
+    x: Value, weight: Any, bias: Any, running_mean: Value, running_var: Value, training: bool, momentum: float,
+    eps: float,
+) -> Any:  # fmt: skip
+    if not training:
+        made, empty, _ = _batch_norm_no_training(x, weight, bias, running_mean, running_var, momentum, eps)
+        return made, empty, empty, running_mean, running_var
+    made, centre, inverse = _batch_norm_no_stats(x, weight, bias, True, momentum, eps)
+    axes = [0, *range(2, x.rank)]
+    _, variance = _moments(x, axes)
+    count = cast(Size(x), x.dtype) / cast(Gather(Shape(x), constant(1, DType.Int64)), x.dtype)
+    unbiased = Reshape(variance, [-1]) * (count / (count - 1.0))
+    share = float(momentum)
+    means = running_mean * (1.0 - share) + centre * share
+    return made, centre, inverse, means, running_var * (1.0 - share) + unbiased * share
 
 
 @aten("instance_norm")

@@ -548,3 +548,17 @@ def _rot90(x: Value, k: int = 1, dims: Any = (0, 1)) -> Value:
         case 3:
             return _flip(swapped(x, first, second), [second])
     return x
+
+
+@aten("slice_scatter")
+def _slice_scatter(x: Value, src: Value, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Value:
+    from pyflame_rt.importers.torchscript.views import VIEWS
+
+    return VIEWS["slice"](x, src, dim, start, end, step)
+
+
+@aten("select_scatter")
+def _select_scatter(x: Value, src: Value, dim: int, index: Any) -> Value:
+    from pyflame_rt.importers.torchscript.views import VIEWS
+
+    return VIEWS["select"](x, src, dim, index)

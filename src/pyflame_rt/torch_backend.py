@@ -1,0 +1,212 @@
+"""The backend "pyflame" of ``torch.compile``: AOTAutograd's graphs on the engine, forward and backward.
+
+Operators without a lowering, and those that draw random numbers, stay with torch, by name: the graph is cut around
+them (:func:`fallbacks` lists which). Tensors are shared with torch, not copied.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+
+from pyflame_rt.graph.errors import PyFlameRTError
+from pyflame_rt.importers.torch_fx import is_lowered, lower_fx, operator_name
+from pyflame_rt.session import InferenceSession
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["fallbacks", "pyflame_backend"]
+
+# They advance torch's own generator.
+_RANDOM = frozenset(("rand", "randn", "rand_like", "randn_like", "randint", "randperm", "bernoulli", "native_dropout",
+                     "dropout", "normal", "uniform", "multinomial", "exponential"))  # fmt: skip
+# Results that only torch's own backward reads are not the same here.
+_PRIVATE = frozenset(("_embedding_bag", "native_batch_norm", "_native_batch_norm_legit"))
+_KEPT = _RANDOM | _PRIVATE
+_eager: Counter[str] = Counter()
+_lock = threading.Lock()
+
+
+def fallbacks() -> dict[str, int]:
+    """Operators that torch ran itself in graphs compiled so far, and in how many places.
+
+    Example:
+        >>> sum(fallbacks().values()) >= 0
+        True
+    """
+    with _lock:
+        return dict(_eager)
+
+
+def pyflame_backend(module: Any, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """What ``torch.compile(model, backend="pyflame")`` calls for each graph it captures.
+
+    Args:
+        module: the captured ``torch.fx.GraphModule``.
+        example_inputs: what it was captured with.
+        options: none are known; ``torch.compile(options=...)`` with any is refused.
+
+    Example:
+        >>> import torch
+        >>> double = torch.compile(lambda x: x + x, backend=pyflame_backend)
+        >>> double(torch.tensor([1.0, 2.0])).tolist()
+        [2.0, 4.0]
+    """
+    if unknown := [name for name, value in options.items() if value]:
+        raise TypeError(f"the backend 'pyflame' has no options, got {', '.join(unknown)}")
+    from torch._dynamo.backends.common import aot_autograd
+
+    compiler = aot_autograd(fw_compiler=_compiled, bw_compiler=_compiled, decompositions=_decompositions())
+    return compiler(module, example_inputs)
+
+
+def _decompositions() -> dict[Any, Any]:
+    """How torch takes apart what is not lowered."""
+    from torch._decomp import core_aten_decompositions
+
+    known = core_aten_decompositions()
+    return {op: known[op] for op in known if not is_lowered(op) and operator_name(op)[1] not in _KEPT}
+
+
+def _stays(target: Any) -> bool:
+    _, name, overload = operator_name(target)
+    return name in _KEPT and overload != "no_stats"
+
+
+def _supported(node: Any) -> bool:
+    if node.target is operator.getitem:
+        return _supported(node.args[0])
+    if node.op != "call_function" or _stays(node.target) or not is_lowered(node.target):
+        return False
+    import torch
+
+    values = [node.meta.get("val"), *[n.meta.get("val") for n in node.all_input_nodes]]
+    flat = [v for value in values for v in (value if isinstance(value, (list, tuple)) else [value])]
+    return all(v.device.type == "cpu" and not v.is_sparse for v in flat if isinstance(v, torch.Tensor))
+
+
+def _compiled(module: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """A function that runs a graph of aten operators; it takes its arguments as a list."""
+    del example_inputs
+    refused = [
+        n
+        for n in module.graph.nodes
+        if n.op == "call_function" and n.target is not operator.getitem and not _supported(n)
+    ]
+    if not refused:
+        runner = _runner(module)
+        return _boxed(module.forward if runner is None else runner)
+    _note(refused)
+    return _boxed(_cut(module))
+
+
+def _boxed(run: Callable[..., Any]) -> Callable[..., Any]:
+    """AOTAutograd hands over the list of arguments, so that memory goes as soon as it can."""
+
+    def call(args: list[Any]) -> Any:
+        given = tuple(args)
+        args.clear()
+        return run(*given)
+
+    call._boxed_call = True  # type: ignore[attr-defined]  # how torch tells such functions
+    return call
+
+
+def _note(nodes: Sequence[Any]) -> None:
+    with _lock:
+        for node in nodes:
+            space, name, overload = operator_name(node.target)
+            _eager[".".join(part for part in (space, name, overload) if part)] += 1
+
+
+def _cut(module: Any) -> Callable[..., Any]:
+    """The graph in pieces, one after the other: ours where operators are lowered, torch's where they are not."""
+    from torch.fx.passes.split_module import split_module
+
+    places: dict[Any, int] = {}
+    ours: dict[str, bool] = {}
+    last, count = None, 0
+    for node in module.graph.nodes:
+        if node.op != "call_function":
+            continue
+        if node.target is operator.getitem and node.args[0] in places:
+            places[node] = places[node.args[0]]  # beside what made the tuple
+            continue
+        kind = _supported(node)
+        count += kind != last
+        places[node], last = count, kind
+        ours[f"submod_{count}"] = kind
+    whole = split_module(module, module, lambda node: places.get(node, 0), keep_original_order=True)
+    for name, part in list(whole.named_children()):
+        runner = _runner(part) if ours.get(name) else None
+        if runner is not None:
+            part.forward = _single(runner, part)
+    return whole
+
+
+def _single(runner: Callable[..., list[Any]], part: Any) -> Callable[..., Any]:
+    """A part whose graph gives one value, not a list, does so."""
+    given = next(node for node in part.graph.nodes if node.op == "output").args[0]
+    if isinstance(given, (list, tuple)):
+        return lambda *args: tuple(runner(*args))
+    return lambda *args: runner(*args)[0]
+
+
+def _runner(module: Any) -> Callable[..., list[Any]] | None:
+    """A function that runs a graph whose operators are all lowered; None when one is not in the form it has here."""
+    try:
+        lowered = lower_fx(module)
+        session = InferenceSession(lowered.graph) if lowered.graph.outputs else None
+    except PyFlameRTError:
+        _note([n for n in module.graph.nodes if n.op == "call_function"])
+        return None
+
+    def run(*args: Any) -> list[Any]:
+        feed = {name: _array(value) for name, value in zip(lowered.inputs, args, strict=True) if name is not None}
+        made = session.run(None, feed) if session is not None else []
+        found = [_result(kind, value, made, args) for kind, value in lowered.results]
+        return [v if order is None else _laid_out(v, order) for v, order in zip(found, lowered.orders, strict=True)]
+
+    return run
+
+
+def _result(kind: str, value: Any, made: list[Any], args: Sequence[Any]) -> Any:
+    if kind == "input":
+        return args[value]
+    if kind == "plain":
+        return value
+    return made[value].item() if kind == "number" else _tensor(made[value])
+
+
+def _laid_out(tensor: Any, order: list[int]) -> Any:
+    """The tensor with its axes in this order in memory."""
+    back = [order.index(i) for i in range(len(order))]
+    return tensor.permute(order).contiguous().permute(back)
+
+
+def _array(value: Any) -> Any:
+    """The memory of a tensor, as NumPy sees it."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return np.asarray(value)
+    plain = value.detach().resolve_conj().resolve_neg().contiguous()
+    if plain.dtype is torch.bfloat16:
+        return plain.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return plain.numpy()
+
+
+def _tensor(array: np.ndarray[Any, Any]) -> Any:
+    """A tensor over the memory of an array."""
+    import torch
+
+    owned = array if array.flags.writeable and array.flags.c_contiguous else array.copy()
+    if owned.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(owned.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(owned)
