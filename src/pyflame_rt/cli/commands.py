@@ -11,12 +11,14 @@ import typer
 from rich.table import Table
 
 from pyflame_rt._version import __version__
-from pyflame_rt.cli.inputs import build_feed, parse_sizes
+from pyflame_rt.cli.inputs import build_feed, parse_shapes, parse_sizes
 from pyflame_rt.cli.oracle import run_oracle
 from pyflame_rt.cli.render import console, print_json, size_text, status, summary_tables, value_row
 from pyflame_rt.differ import compare, diff
 from pyflame_rt.graph.errors import UnsupportedFormatError
 from pyflame_rt.graph.writing import replacing
+from pyflame_rt.importers.base import ImportOptions
+from pyflame_rt.importers.registry import import_model
 from pyflame_rt.inspection import summarize
 from pyflame_rt.loading import load_graph, prepare_graph, write_model
 from pyflame_rt.options import SessionOptions
@@ -47,9 +49,12 @@ Atol = Annotated[float, typer.Option(help="Absolute tolerance.")]
 DEFAULT = "CPUExecutionProvider"
 
 
-def _load(path: Path) -> Graph:
+def _load(path: Path, shapes: dict[str, list[int | None]] | None = None) -> Graph:
     with status(f"loading {path.name}"):
-        graph, _ = load_graph(path)
+        if shapes:
+            graph = import_model(path, ImportOptions(input_shapes=shapes)).unwrap()
+        else:
+            graph, _ = load_graph(path)
         prepare_graph(graph, SessionOptions())
     return graph
 
@@ -143,13 +148,14 @@ def _writable(target: Path) -> None:
 
 @app.command()
 def convert(
-    source: Annotated[Path, typer.Argument(help="A .onnx or .pfm file.")],
+    source: Annotated[Path, typer.Argument(help="A model: .onnx, .pfm, TorchScript .pt or .pt2.")],
     target: Annotated[Path, typer.Argument(help="The .pfm or .onnx file to write.")],
+    shape: Annotated[list[str], typer.Option(help="Shape of an input, NAME=2,3,?; ? stays open.")] = [],  # noqa: B006
     json: AsJson = False,
 ) -> None:
-    """Convert between .onnx and .pfm."""
+    """Convert a model to .onnx or .pfm."""
     _writable(target)
-    graph = _load(source)
+    graph = _load(source, parse_shapes(shape))
     with status(f"writing {target.name}"):
         write_model(graph, target)
     sizes = {"source_bytes": source.stat().st_size, "target_bytes": target.stat().st_size}

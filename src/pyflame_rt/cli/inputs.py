@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyflame_rt.graph import Graph, ValueType
 
-__all__ = ["build_feed", "check_sizes", "parse_sizes"]
+__all__ = ["build_feed", "check_sizes", "parse_shapes", "parse_sizes"]
 
 
 def parse_sizes(texts: Sequence[str]) -> dict[str, int]:
@@ -34,6 +34,23 @@ def parse_sizes(texts: Sequence[str]) -> dict[str, int]:
             raise typer.BadParameter(f"{text!r} is not of the form NAME=NUMBER", param_hint="--size")
         sizes[name] = int(number)
     return sizes
+
+
+def parse_shapes(texts: Sequence[str]) -> dict[str, list[int | None]]:
+    """Shapes of inputs from ``x=1,3,?``.
+
+    Example:
+        >>> parse_shapes(["x=1,3,?"])
+        {'x': [1, 3, None]}
+    """
+    shapes: dict[str, list[int | None]] = {}
+    for text in texts:
+        name, equals, listed = text.rpartition("=")
+        parts = [part.strip() for part in listed.split(",")] if listed else []
+        if not equals or not all(part == "?" or part.isdigit() for part in parts):
+            raise typer.BadParameter(f"{text!r} is not of the form NAME=2,3,?", param_hint="--shape")
+        shapes[name] = [None if part == "?" else int(part) for part in parts]
+    return shapes
 
 
 def build_feed(graph: Graph, files: Sequence[str], *, random: bool, seed: int, sizes: dict[str, int]) -> dict[str, Any]:

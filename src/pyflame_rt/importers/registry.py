@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ def _load(module: str, name: str) -> Callable[[], Importer]:
 
 _factories.update({name: _load(*where) for name, where in _BUILTIN.items()})
 _original = dict(_factories)
+_declared: list[bool] = []  # whether entry points were looked at
 
 
 def is_original() -> bool:
@@ -41,7 +43,7 @@ def is_original() -> bool:
         >>> is_original()
         True
     """
-    return _factories == _original
+    return _known() == _original
 
 
 def register_importer(name: str, factory: Callable[[], Importer]) -> None:
@@ -58,19 +60,28 @@ def register_importer(name: str, factory: Callable[[], Importer]) -> None:
     _factories[name] = factory
 
 
+def _known() -> dict[str, Callable[[], Importer]]:
+    """All importers, those that other packages declare in the group ``pyflame_rt.importers`` included."""
+    if not _declared:
+        _declared.append(True)
+        for entry in importlib.metadata.entry_points(group="pyflame_rt.importers"):
+            _factories.setdefault(entry.name, lambda entry=entry: entry.load()())
+    return _factories
+
+
 def list_importers() -> dict[str, Importer]:
-    """Every importer, by name.
+    """Every importer, by name; those of other packages come from their entry points ``pyflame_rt.importers``.
 
     Example:
         >>> list_importers()["onnx"].suffixes
         ('.onnx',)
     """
-    return {name: factory() for name, factory in _factories.items()}
+    return {name: factory() for name, factory in _known().items()}
 
 
 def find_importer(name_or_path: str | os.PathLike[str]) -> Importer | None:
     """The importer of that name, or for that file, by its content, then by its suffix; None when there is none."""
-    if isinstance(name_or_path, str) and name_or_path in _factories:
+    if isinstance(name_or_path, str) and name_or_path in _known():
         return _factories[name_or_path]()
     if kind := detect(name_or_path):
         return next((i for i in list_importers().values() if kind in i.kinds), None)

@@ -77,6 +77,24 @@ def test_shapes_that_are_given_open_a_script(tmp_path):
     np.testing.assert_allclose(session.run(None, {"x": inputs[0].numpy()})[0], want, rtol=1e-4, atol=1e-5)
 
 
+def test_scripts_are_converted_with_shapes(tmp_path):
+    from typer.testing import CliRunner
+
+    from pyflame_rt.cli.commands import app
+
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model, inputs = _model("ResNet18")
+    source, target = tmp_path / "model.pt", tmp_path / "model.onnx"
+    save_scripted(model, source)
+    refused = CliRunner().invoke(app, ["convert", str(source), str(target)])
+    assert refused.exit_code != 0
+    assert "shapes" in str(refused.exception)
+    made = CliRunner().invoke(app, ["convert", str(source), str(target), "--shape", "x=?,3,32,32"])
+    assert made.exit_code == 0, made.output
+    got = onnxruntime.InferenceSession(target).run(None, {"x.1": inputs[0].numpy()})[0]
+    np.testing.assert_allclose(got, model(*inputs).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
 def test_files_open_where_torch_is_not_installed(tmp_path):
     model, inputs = _model("GptLike")
     save_traced(model, inputs, tmp_path / "traced.pt")
