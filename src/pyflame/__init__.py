@@ -212,7 +212,7 @@ random = _random
 _PARTS = frozenset(
     {
         "autograd", "benchmarks", "data", "distributed", "extend", "hub", "integrations", "metrics", "models", "nn",
-        "optim", "serving", "tools", "training",
+        "optim", "quantization", "serving", "tools", "training",
     }
 )
 # Names of pyflame.csl, likewise.

@@ -1,6 +1,7 @@
 """Models built from `pyflame.nn`: images, text and sequences."""
 
 from pyflame.models.bert import BertConfig, BertForSequenceClassification, BertModel, BertOutput
+from pyflame.models.gguf import load_gguf
 from pyflame.models.gpt2 import GPT2, GPT2Config
 from pyflame.models.llama import Llama, LlamaConfig
 from pyflame.models.lstm_lm import LSTMLanguageModel
@@ -41,6 +42,7 @@ __all__ = [
     "UNet",
     "ViT",
     "ViTConfig",
+    "load_gguf",
     "mobilenet_v2",
     "resnet18",
     "resnet34",
