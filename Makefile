@@ -15,7 +15,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: help demo test test-shuffled check format conformance checked sweep differential ops-differential guarded \
-	real-models fuzz hostile csl-corpus wse-full opt-full compression bench bench-training \
+	real-models fuzz hostile csl-corpus wse-full opt-full quantization compression bench bench-training \
 	limits soak docs clean
 
 help: ## Show this list
@@ -82,6 +82,9 @@ wse-full: $(VENV)/.dev ## Compare every operator of the wafer's generator on eve
 
 opt-full: $(VENV)/.dev ## Compare 2,000 random graphs before and after every level of optimisation
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/unit/opt $(ARGS)
+
+quantization: $(VENV)/.dev ## Calibrate with 10 GB of generated batches, in less than 500 MB
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -m slow tests/unit/quantization $(ARGS)
 
 compression: $(VENV)/.dev ## Prune and distil classifiers of digits: accuracy, speed, and torch-pruning beside (slow)
 	$(BIN)/python -m pip install -q --no-deps torch-pruning
