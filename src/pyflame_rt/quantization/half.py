@@ -8,11 +8,13 @@ import ml_dtypes
 import numpy as np
 
 from pyflame_rt.graph import DType
-from pyflame_rt.quantization.prepare import check_names, checked_graph
+from pyflame_rt.quantization.prepare import check_names, checked_graph, prepared
 from pyflame_rt.quantization.rewriting import Rewriter
 from pyflame_rt.quantization.static import Written
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyflame_rt.graph import Graph, Node
     from pyflame_rt.quantization.config import QuantConfig
 
@@ -30,10 +32,11 @@ SENSITIVE_OPS = frozenset(
 def write_half(graph: Graph, config: QuantConfig, dtype: DType) -> Written:
     """The graph with its float32 constants in ``dtype``, Float16 or BFloat16; inputs and outputs stay float32."""
     check_names(checked_graph(graph), config)
+    graph, origins = prepared(graph, fold=False)
     out, skipped = Rewriter(graph), dict[str, str]()
     inputs = {info.name for info in graph.inputs}
     outputs = {info.name for info in graph.outputs}
-    kept = {name for node in graph.nodes if _stays(node, config, skipped) for name in node.inputs}
+    kept = {name for node in graph.nodes if _stays(node, config, origins, skipped) for name in node.inputs}
     names: dict[str, str] = {}
     op = "CastFromFP16" if dtype is DType.Float16 else "CastFromBF16"
     for name, tensor in graph.initializers.items():
@@ -53,11 +56,11 @@ def write_half(graph: Graph, config: QuantConfig, dtype: DType) -> Written:
     return Written(out.finish(), quantized, len(names), 0, skipped)
 
 
-def _stays(node: Node, config: QuantConfig, skipped: dict[str, str]) -> bool:
+def _stays(node: Node, config: QuantConfig, origins: Mapping[str, tuple[str, ...]], skipped: dict[str, str]) -> bool:
     """Whether the constants of a node keep their type."""
     if {node.op_type, node.full_name} & set(config.exclude_ops):
         skipped[node.name] = f"exclude_ops names {node.op_type}"
-    elif node.name in set(config.exclude_nodes):
+    elif {node.name, *origins.get(node.name, ())} & set(config.exclude_nodes):
         skipped[node.name] = "exclude_nodes names it"
     else:
         return node.full_name in SENSITIVE_OPS

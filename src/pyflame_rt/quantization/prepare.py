@@ -95,10 +95,11 @@ def unfused(graph: Graph) -> Graph:
     return made
 
 
-def prepared(graph: Graph) -> tuple[Graph, dict[str, tuple[str, ...]]]:
+def prepared(graph: Graph, *, fold: bool = True) -> tuple[Graph, dict[str, tuple[str, ...]]]:
     """A copy of base operators whose weights are constants: constants folded, normalisations in the convolutions.
 
     The same graph gives the same names each time. With it, for each node that a rule made, the names it stands for.
+    Without ``fold``, constants stay as they are: a table that is read in two forms stays one.
     """
     made = unfused(graph)
     origins: dict[str, tuple[str, ...]] = {}
@@ -107,7 +108,8 @@ def prepared(graph: Graph) -> tuple[Graph, dict[str, tuple[str, ...]]]:
         fuse_elementwise_activation=False,
     )  # fmt: skip
     folding = ConstantFoldingConfig(max_tensor_bytes=_FOLD_BYTES)
-    for step in (DeadCodeEliminationPass(), ConstantFoldingPass(folding), OperatorFusionPass(fusion)):
+    steps = [DeadCodeEliminationPass(), *([ConstantFoldingPass(folding)] if fold else []), OperatorFusionPass(fusion)]
+    for step in steps:
         result = step.run(made)
         origins |= _made_from(result)
     DeadCodeEliminationPass().run(made)
