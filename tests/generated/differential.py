@@ -25,8 +25,7 @@ __all__ = ["Model", "cases", "check_case", "draw_model"]
 COUNT = 6000
 RUNS = 3
 # Numbers that are drawn anew by each session, or rounded to steps that a last bit decides.
-# RoundedLSTMSteps: where its scales are not constant, what it stands for ends the process natively.
-APART = RANDOM | {"Dropout", "DropoutMask", "RandomBits", "RoundedLSTMSteps"}
+APART = RANDOM | {"Dropout", "DropoutMask", "RandomBits"}
 STEPPED = ("Quant", "QLinear", "QGemm", "QAttention", "QEmbed", "Rounded", "MatMulNBits", "BlockQuantized", "Integer")
 # Operators whose outputs jump where an input changes by a last bit: what earlier nodes made is no input for these.
 JUMPY = {

@@ -73,9 +73,11 @@ def quantize_weights(
         raise InputError(f"bits is {bits!r}, not 4 or 8")
     if block_size not in BLOCK_SIZES:
         raise InputError(f"block_size is {block_size!r}, not one of {', '.join(map(str, BLOCK_SIZES))}")
-    left = QuantConfig(exclude_nodes=list(exclude_nodes), exclude_ops=[*exclude_ops, "Conv"])
+    left = QuantConfig(exclude_nodes=list(exclude_nodes), exclude_ops=list(exclude_ops))
     selection = select(graph, left, static=False)
     made, chosen = selection.graph, {c.node: c for c in selection.chosen if _is_matrix(selection.graph, c)}
+    convs = [c.node.name for c in selection.chosen if c.node not in chosen]
+    skipped = {**selection.skipped, **dict.fromkeys(convs, "its weight is no matrix")}
     moments = {} if data is None else _moments(made, chosen.values(), data, batches)
     out = Rewriter(made)
     packed: dict[tuple[str, int], list[str]] = {}
@@ -97,7 +99,7 @@ def quantize_weights(
         )
         if bias:
             out.emit("Add", [product, bias], outputs=node.outputs, name=f"{node.name}/bias")
-    return _result(graph, out.finish(), [n.name for n in chosen], len(packed), dict(selection.skipped))
+    return _result(graph, out.finish(), [n.name for n in chosen], len(packed), skipped)
 
 
 def _result(graph: Graph, made: Graph, names: list[str], weights: int, skipped: dict[str, str]) -> QuantizationResult:

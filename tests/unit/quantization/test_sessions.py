@@ -27,7 +27,8 @@ def test_modes(mode):
         report = session.quantization_report()
         assert report.mode is mode
         assert 1 <= report.nodes_quantized <= report.nodes_total
-        assert report.compression_ratio == report.compression_ratio() > 1.4
+        few = mode is QuantMode.WeightOnly  # of the model's weights: convolutions stay
+        assert report.compression_ratio == report.compression_ratio() > (1.05 if few else 1.4)
         given = feed()
         real = InferenceSession(residual()).run(None, given)[0]
         got = session.run(None, given)[0]
