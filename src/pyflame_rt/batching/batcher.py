@@ -175,6 +175,7 @@ class DynamicBatcher:
         output_names: Sequence[str] | None = None,
         timeout_ms: float | None = None,
         caller: Hashable = None,
+        here: bool = False,
     ) -> BatchFuture:
         """Ask for a run; returns at once with a future of an InferenceResponse, which can be awaited and cancelled.
 
@@ -183,13 +184,14 @@ class DynamicBatcher:
             output_names: which outputs to answer with; None for all.
             timeout_ms: time until the answer is RunTimeoutError.
             caller: who asks, for fairness; None for the calling thread.
+            here: where nobody else is at work, run in the calling thread, before returning: right for short runs.
 
         Raises:
             InputError: A name is unknown or missing.
             QueueFullError: Too many requests wait.
             SessionClosedError: The batcher does not run.
         """
-        return self._submit(_request(inputs, output_names, timeout_ms, caller), 0)
+        return self._submit(_request(inputs, output_names, timeout_ms, caller), 0, here=here)
 
     def infer(
         self,

@@ -15,7 +15,6 @@ from pyflame_rt.serving.openai_app import OpenAI
 from pyflame_rt.serving.page import Page
 from pyflame_rt.serving.requests import encode_answer, read_request
 from pyflame_rt.serving.routing import JSONApp
-from pyflame_rt.serving.service import kinds_of
 from pyflame_rt.serving.v2_app import OpenInference
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ class Application(JSONApp):
             instance = await service.acquire(name, request.path_params.get("version"))
             try:
                 body = await self.body(request)
-                asked = await self.aside(len(body), read_request, body, kinds_of(instance.graph.inputs))
+                asked = await self.aside(len(body), read_request, body, instance.input_kinds)
                 del body
                 answer = await service.run(
                     instance,

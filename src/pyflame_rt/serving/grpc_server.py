@@ -16,7 +16,6 @@ from pyflame_rt.graph.errors import InputError, MissingExtra, PyFlameRTError
 from pyflame_rt.serving.errors import RequestError, as_request_error
 from pyflame_rt.serving.guard import RateLimiter
 from pyflame_rt.serving.messages import METHODS, SERVICE, message
-from pyflame_rt.serving.service import kinds_of
 from pyflame_rt.serving.tensors import decode_list, decode_raw, encode_raw, kind_of, refuse, shape_of, v2_name
 from pyflame_rt.serving.v2_app import SERVER, model_metadata, model_statistics, repository_index
 
@@ -264,7 +263,7 @@ def _from_contents(contents: Any, kind: DType, shape: tuple[int, ...], where: st
 
 def _response(request: Any, instance: Any, outputs: Any) -> Any:
     made = message("ModelInferResponse")(model_name=instance.name, model_version=instance.version, id=request.id)
-    kinds = kinds_of(instance.graph.outputs)
+    kinds = instance.output_kinds
     for name, array in outputs.items():
         made.outputs.add(name=name, datatype=v2_name(kinds[name]), shape=array.shape)
         made.raw_output_contents.append(bytes(encode_raw(array)))

@@ -162,6 +162,7 @@ class Host:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_keep_alive=max(http.keep_alive_timeout_ms, 1) / 1e3,  # type: ignore[arg-type] - any number of seconds
             timeout_graceful_shutdown=max(http.request_timeout_ms // 1000, 1),
             backlog=BACKLOG,

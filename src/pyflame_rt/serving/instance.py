@@ -21,13 +21,15 @@ from pyflame_rt.serving.tokenizers import find_text_files
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
-    from pyflame_rt.graph import TensorInfo
+    from pyflame_rt.graph import DType, Graph, TensorInfo
     from pyflame_rt.serving.config import ModelConfig
     from pyflame_rt.session import InferenceSession
 
 __all__ = ["ModelInstance"]
 
 log = logging.getLogger("pyflame_rt.serving")
+SHORT = 300e-6  # seconds: waking a thread for less takes longer than the run
+SEEN = 16  # quick runs before others are taken to be so
 
 
 class ModelInstance:
@@ -58,12 +60,16 @@ class ModelInstance:
         self.name, self.version, self.source = config.name, config.version, source
         self.session = session
         self.graph = session.graph()
+        self.input_kinds, self.output_kinds = kinds_of(self.graph.inputs), kinds_of(self.graph.outputs)
         self.loaded_at = time.time()
         self.last_used = time.monotonic()
         self._lock = threading.Lock()
         self._users = 0
         self._retired = self._closed = False
         self._failures = 0
+        # What takes long may depend on values only where these are counts, or steer loops.
+        self._steady = all(kind.is_float for kind in self.input_kinds.values()) and not _has_branches(self.graph)
+        self._quick, self._seen = -1, 0  # bytes of requests that are quick, and how many were seen
         self._failed_seconds = 0.0
         metrics = MetricsRegistry.instance()
         self._observe = lambda rows: metrics.batch_size(self.name, rows)
@@ -105,9 +111,21 @@ class ModelInstance:
         *,
         timeout_ms: float | None = None,
         caller: Hashable = None,
+        here: bool = False,
     ) -> BatchFuture:
-        """Ask for a run; see DynamicBatcher.submit."""
-        return self.batcher.submit(inputs, output_names=output_names, timeout_ms=timeout_ms, caller=caller)
+        """Ask for a run; see DynamicBatcher.submit. ``here`` counts where such requests are known to be quick."""
+        quick = here and self._steady and _bytes(inputs) <= self._quick
+        return self.batcher.submit(inputs, output_names=output_names, timeout_ms=timeout_ms, caller=caller, here=quick)
+
+    def took(self, inputs: Mapping[str, Any], seconds: float) -> None:
+        """Note how long a run took: requests up to the size of quick ones are made by whoever asks."""
+        size = _bytes(inputs)
+        if seconds < SHORT:
+            self._seen += 1
+            if self._seen >= SEEN:
+                self._quick = max(self._quick, size)
+        elif size <= self._quick:
+            self._quick, self._seen = -1, 0
 
     def infer(
         self, inputs: Mapping[str, Any], output_names: Sequence[str] | None = None, *, timeout_ms: float | None = None
@@ -252,6 +270,19 @@ class ModelInstance:
             "queue_depth": stats.queue_depth,
             "loaded_at": self.loaded_at,
         }
+
+
+def _bytes(inputs: Mapping[str, Any]) -> int:
+    return sum(getattr(array, "nbytes", 1 << 40) for array in inputs.values())
+
+
+def _has_branches(graph: Graph) -> bool:
+    return any(node.op_type in ("If", "Loop", "Scan", "SequenceMap") for node in graph.nodes)
+
+
+def kinds_of(infos: Any) -> dict[str, DType]:
+    """Element types by name."""
+    return {info.name: info.type.dtype for info in infos if isinstance(info.type, TensorType)}
 
 
 def describe(info: TensorInfo) -> dict[str, Any]:

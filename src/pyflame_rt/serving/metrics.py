@@ -47,6 +47,7 @@ class MetricsRegistry:
     def _make(self) -> None:
         registry = self._registry = CollectorRegistry()
         self._extra: dict[str, Any] = {}
+        self._quick: dict[str, tuple[Any, Any]] = {}
         self.requests = Counter(
             "pyflame_request", "Total number of inference requests", ["model", "status"], registry=registry
         )
@@ -88,6 +89,14 @@ class MetricsRegistry:
         )
 
     # ------------------------------------------------------------------ what servers count
+
+    def answered(self, model: str, seconds: float) -> None:
+        """Count an answer and how long it took."""
+        found = self._quick.get(model)
+        if found is None:
+            found = self._quick[model] = (self.requests.labels(model, "success"), self.latency.labels(model))
+        found[0].inc()
+        found[1].observe(seconds)
 
     def request_total(self, model: str, status: str) -> None:
         """Count an answer: "success" or "error"."""

@@ -9,7 +9,6 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pyflame_rt.graph import TensorType
 from pyflame_rt.graph.errors import PyFlameRTError
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.serving.errors import RequestError, as_request_error
@@ -85,6 +84,7 @@ class InferenceService:
             refused = as_request_error(error)
             if refused.status == 500 and not isinstance(error, PyFlameRTError):
                 log.exception("a request to model %s failed", name)
+            metrics.request_latency(label, time.perf_counter() - begun)
             metrics.request_total(label, "error")
             metrics.inference_error(label, refused.code)
             if label:
@@ -93,12 +93,11 @@ class InferenceService:
                     instance.failed(time.perf_counter() - begun)
             raise refused from error
         else:
-            metrics.request_total(label, "success")
+            metrics.answered(label, time.perf_counter() - begun)
         finally:
             with self._lock:
                 self.active -= 1
             metrics.request_active_dec()
-            metrics.request_latency(label, time.perf_counter() - begun)
 
     async def run(
         self,
@@ -112,13 +111,14 @@ class InferenceService:
     ) -> Answer:
         """Run a model; ``gone`` ends when the client has gone, and the run with it."""
         limit = self.timeout_ms if timeout_ms is None else min(timeout_ms, self.timeout_ms)
-        future = instance.submit(inputs, outputs, timeout_ms=limit, caller=caller)
-        response = await _answered(asyncio.wrap_future(future), gone)
+        future = instance.submit(inputs, outputs, timeout_ms=limit, caller=caller, here=True)
+        response = future.result() if future.done() else await _answered(asyncio.wrap_future(future), gone)
+        instance.took(inputs, (response.latency_us - response.queue_time_us) / 1e6)
         return Answer(
             instance.name,
             instance.version,
             response.outputs,
-            kinds_of(instance.graph.outputs),
+            instance.output_kinds,
             max(int(response.latency_us), 1),
             int(response.queue_time_us),
             response.batch_size,
@@ -147,8 +147,3 @@ async def _answered(task: asyncio.Future[Any], gone: Callable[[], Awaitable[None
     finally:
         if not task.done():
             task.cancel()
-
-
-def kinds_of(infos: Any) -> dict[str, DType]:
-    """Element types by name."""
-    return {info.name: info.type.dtype for info in infos if isinstance(info.type, TensorType)}

@@ -11,7 +11,6 @@ from pyflame_rt._version import __version__
 from pyflame_rt.serving.bodies import until_gone
 from pyflame_rt.serving.errors import RequestError
 from pyflame_rt.serving.requests import as_dict, parse_json
-from pyflame_rt.serving.service import kinds_of
 from pyflame_rt.serving.shared_memory import SharedMemory
 from pyflame_rt.serving.v2 import JSON_LENGTH, encode_v2, read_v2
 
@@ -70,7 +69,7 @@ class OpenInference:
             try:
                 body = await app.body(request)
                 length = request.headers.get(JSON_LENGTH)
-                asked = await app.aside(len(body), read_v2, body, length, kinds_of(instance.graph.inputs), self.memory)
+                asked = await app.aside(len(body), read_v2, body, length, instance.input_kinds, self.memory)
                 answer = await service.run(
                     instance,
                     asked.inputs,

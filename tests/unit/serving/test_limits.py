@@ -244,7 +244,9 @@ def test_kept_connections_answer_without_a_pause(server):
     assert min(times) < 0.03  # headers and body in two packets that wait for each other take 40 ms
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5),
@@ -268,7 +270,9 @@ def test_no_json_is_the_servers_fault(server, value):
         assert status == 200 or 400 <= status < 500, found
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.binary(max_size=200))
 def test_no_bytes_are_the_servers_fault(server, data):
     status, _, _ = ask(server, "POST", INFER, data)
