@@ -59,10 +59,12 @@ class RateLimiter:
         return 0.0 if allowed else (1.0 - tokens) / self._rate
 
 
-def error_body(error: RequestError, request_id: str = "") -> bytes:
-    """The documented form of an error."""
+def error_body(error: RequestError, request_id: str = "", *, nested: bool = False) -> bytes:
+    """The documented form of an error; ``nested`` has ``error`` as an object with a message."""
     text = str(error)
     body: dict[str, Any] = {"success": False, "error_code": error.code, "error_message": text, "error": text}
+    if nested:
+        body["error"] = {"message": text, "type": error.code, "code": error.status}
     if request_id:
         body["request_id"] = request_id
     return orjson.dumps(body)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JSONApp"]
 
+NESTED = ("/v1/completions", "/v1/chat/", "/v1/embeddings")  # OpenAI's clients look for an object
 INLINE_BYTES = 64 << 10  # longer bodies are read and written by other threads
 
 
@@ -100,7 +101,8 @@ class JSONApp:
 
 
 def _refusal(request: Request, error: RequestError) -> Response:
-    body = error_body(error, request.scope.get("request_id", ""))
+    nested = request.url.path.startswith(NESTED)
+    body = error_body(error, request.scope.get("request_id", ""), nested=nested)
     return Response(body, error.status, headers=error.headers, media_type="application/json")
 
 

@@ -206,7 +206,8 @@ def test_embeddings(scene, form):
 def test_bad_requests_are_told_why(scene, path, body, status, message):
     got, _, found = ask(scene[0], "POST", f"/v1/{path}", body)
     assert got == status
-    assert message in found["error"]
+    assert message in found["error"]["message"]
+    assert found["error_message"] == found["error"]["message"]
 
 
 def test_a_model_that_fails_on_the_way_says_so(scene):
