@@ -10,7 +10,7 @@ from pyflame_rt.graph.errors import InputError
 if TYPE_CHECKING:
     from pyflame_rt.graph import Graph
 
-__all__ = ["attention_value", "feature_value", "logits_of"]
+__all__ = ["attention_value", "feature_value"]
 
 
 def feature_value(graph: Graph, layer: str) -> str:
@@ -51,11 +51,3 @@ def _found(graph: Graph, layer: str, preferred: tuple[str, ...]) -> str:
         return inside[-1].outputs[0]
     some = ", ".join(node.name for node in nodes[:8])
     raise InputError(f"graph {graph.name!r} has no layer {layer!r}; its nodes are {some}{' ...' if nodes[8:] else ''}")
-
-
-def logits_of(graph: Graph, output: str) -> str:
-    """The scores before a last Softmax, or the output itself."""
-    maker = graph.get_producer(output)
-    if maker is not None and maker.op_type in ("Softmax", "LogSoftmax") and not maker.domain:
-        return maker.inputs[0]
-    return output

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.distillation.config import DistillationConfig, DistillationLoss
-from pyflame_rt.distillation.layers import attention_value, feature_value, logits_of
+from pyflame_rt.distillation.layers import attention_value, feature_value
 from pyflame_rt.graph import DType, Graph, Shape, TensorInfo, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
 from pyflame_rt.ops.core.registry import get_op
 from pyflame_rt.opt.editor import Editor
 from pyflame_rt.session import InferenceSession
-from pyflame_rt.training.losses import cosine, cross_entropy, kl_divergence, mean_squared_error, unit_rows
+from pyflame_rt.training.losses import cosine, cross_entropy, kl_divergence, logits_of, mean_squared_error, unit_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

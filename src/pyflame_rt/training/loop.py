@@ -19,7 +19,7 @@ from pyflame_rt.session import InferenceSession
 from pyflame_rt.training.checkpoints import read_checkpoint, write_checkpoint
 from pyflame_rt.training.config import TrainingConfig
 from pyflame_rt.training.data import Rows, rows_of
-from pyflame_rt.training.losses import named_loss
+from pyflame_rt.training.losses import cross_entropy, logits_of, named_loss
 from pyflame_rt.training.step import StepGraphs, concrete, step_graphs, trainable
 
 if TYPE_CHECKING:
@@ -63,11 +63,13 @@ class SupervisedLoss:
 
     Args:
         outputs: names of the outputs that the loss is called with, before the labels.
-        loss: ``"cross_entropy"``, ``"mse"``, or a function of values.
+        loss: ``"cross_entropy"`` (of the scores before a last Softmax), ``"mse"``, or a function of values.
     """
 
     def __init__(self, outputs: Sequence[str], loss: str | Callable[..., Value] = "cross_entropy") -> None:
         self._outputs, self._loss = list(outputs), named_loss(loss)
+        if isinstance(loss, str) and len(self._outputs) != 1:
+            raise InputError(f"{loss} compares one output with labels, there are {self._outputs}: give a function")
 
     def extras(self, inputs: Mapping[str, Array], labels: Array | None) -> dict[str, Array]:  # noqa: ARG002
         """The labels."""
@@ -77,7 +79,10 @@ class SupervisedLoss:
 
     def build(self, graph: Extension, extras: Mapping[str, Value], added: dict[str, Array]) -> dict[str, Value]:  # noqa: ARG002
         """Append it."""
-        return {"loss": self._loss(*(graph.value(name) for name in self._outputs), extras["labels"])}
+        names = self._outputs
+        if self._loss is cross_entropy:
+            names = [logits_of(graph.graph, name) for name in names]
+        return {"loss": self._loss(*(graph.value(name) for name in names), extras["labels"])}
 
 
 @dataclass
@@ -159,8 +164,8 @@ class GraphTrainer:
         self.history = TrainingHistory()
         self._state: dict[str, Array] = {}
         self._graphs: StepGraphs | None = None
+        self._plans: dict[Any, StepGraphs] = {}
         self._sessions: dict[Any, InferenceSession] = {}
-        self._shapes: Any = None
         self.set_masks(masks or {})
 
     # ------------------------------------------------------------------ state
@@ -173,7 +178,7 @@ class GraphTrainer:
             self.parameters[name] = mask.apply(self.parameters[name])
         before, self.masks = set(self.masks), {**self.masks, **{n: m for n, m in masks.items() if n in self.parameters}}
         if set(self.masks) != before:
-            self._graphs = None
+            self._plans, self._sessions = {}, {}
 
     def graph(self) -> Graph:
         """The graph with the parameters as they are now."""
@@ -224,7 +229,7 @@ class GraphTrainer:
         feed["lr"] = np.float32(self.config.learning_rate if rate is None else rate)
         feed["step"] = np.int64(self.step_number)
         feed |= {f"mask::{name}": mask.numpy().astype(np.float32) for name, mask in self.masks.items()}
-        session = self._session("step", graphs.step)
+        session = self._session(graphs.step)
         names = [info.name for info in graphs.step.outputs]
         results = dict(zip(names, session.run(None, feed), strict=True))
         for name in (*graphs.parameters, *graphs.slots, *graphs.statistics):
@@ -234,10 +239,11 @@ class GraphTrainer:
 
     def _prepared(self, inputs: Mapping[str, Array], extras: Mapping[str, Array]) -> StepGraphs:
         shapes = {name: array.shape for name, array in (*inputs.items(), *extras.items())}
-        if self._graphs is None or shapes != self._shapes:
-            self._shapes, self._sessions = shapes, {}
-            self._graphs = self._build(shapes, extras)
-            self._fill(self._graphs)
+        key = tuple(sorted(shapes.items()))
+        if key not in self._plans:
+            self._plans[key] = self._build(shapes, extras)
+            self._fill(self._plans[key])
+        self._graphs = self._plans[key]
         return self._graphs
 
     def _build(self, shapes: Mapping[str, Any], extras: Mapping[str, Array]) -> StepGraphs:
@@ -260,10 +266,10 @@ class GraphTrainer:
         for name in graphs.statistics:
             self._state.setdefault(name, _copied(self._graph.get_initializer(name)))
 
-    def _session(self, key: str, graph: Graph) -> InferenceSession:
-        if key not in self._sessions:
-            self._sessions[key] = InferenceSession(graph)
-        return self._sessions[key]
+    def _session(self, graph: Graph) -> InferenceSession:
+        if id(graph) not in self._sessions:  # the plans keep it alive
+            self._sessions[id(graph)] = InferenceSession(graph)
+        return self._sessions[id(graph)]
 
     def gradients(self, data: Any) -> dict[str, Array]:
         """The mean gradient of the loss for every parameter, over all batches of the data."""
@@ -292,14 +298,11 @@ class GraphTrainer:
         total = count = 0.0
         for inputs, labels in rows.batches(size, None) if fixed else rows.plain_batches(size):
             extras = self._objective.extras(inputs, labels)
-            before = self._graphs, self._shapes, self._sessions
             graphs = self._prepared(inputs, extras)
-            session = self._session("loss", graphs.loss)
+            session = self._session(graphs.loss)
             found = session.run([f"loss::{graphs.terms[0]}"], {**inputs, **extras, **self.parameters})[0]
             number = len(next(iter(inputs.values())))
             total, count = total + float(found) * number, count + number
-            if before[0] is not None and graphs is not before[0]:
-                self._graphs, self._shapes, self._sessions = before
         return total / count
 
     # ------------------------------------------------------------------ many

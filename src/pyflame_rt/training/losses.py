@@ -10,9 +10,10 @@ from pyflame_rt.ops.core.registry import get_op
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyflame_rt.graph import Graph
     from pyflame_rt.ops.core.value import Value
 
-__all__ = ["cosine", "cross_entropy", "kl_divergence", "mean_squared_error", "named_loss", "unit_rows"]
+__all__ = ["cosine", "cross_entropy", "kl_divergence", "logits_of", "mean_squared_error", "named_loss", "unit_rows"]
 
 
 def _op(name: str, *inputs: object, **attributes: object) -> Value:
@@ -66,3 +67,11 @@ def named_loss(loss: str | Callable[..., Value]) -> Callable[..., Value]:
     if loss not in known:
         raise InputError(f"loss is {loss!r}; known: {', '.join(known)}, or a function of values (outputs, labels)")
     return known[loss]
+
+
+def logits_of(graph: Graph, output: str) -> str:
+    """The scores before a last Softmax, or the output itself."""
+    maker = graph.get_producer(output)
+    if maker is not None and maker.op_type in ("Softmax", "LogSoftmax") and not maker.domain:
+        return maker.inputs[0]
+    return output

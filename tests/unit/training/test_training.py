@@ -256,3 +256,26 @@ def test_progress_is_shown(capsys):
     config = TrainingConfig(num_epochs=1, progress=True)
     GraphTrainer(mlp(), SupervisedLoss(["output"]), config).fit((X, Y))
     assert capsys.readouterr().out == ""
+
+
+def test_scores_before_a_last_softmax_are_learned():
+    graph = mlp()
+    graph.nodes = [n.replace(outputs=["scores"]) if "output" in n.outputs else n for n in graph.nodes]
+    graph.add_node("softmax", "Softmax", ["scores"], ["output"])
+    plain = GraphTrainer(mlp(), SupervisedLoss(["output"])).evaluate((X, Y))
+    assert GraphTrainer(graph, SupervisedLoss(["output"])).evaluate((X, Y)) == pytest.approx(plain, rel=1e-6)
+
+
+def test_a_named_loss_is_of_one_output():
+    with pytest.raises(InputError, match="give a function"):
+        SupervisedLoss(["a", "b"])
+
+
+def test_evaluation_between_steps_changes_nothing():
+    trainers = [GraphTrainer(mlp(), SupervisedLoss(["output"]), TrainingConfig(learning_rate=0.01)) for _ in range(2)]
+    for _ in range(3):
+        for trainer in trainers:
+            trainer.step({"input": X[:16]}, Y[:16])
+        trainers[1].evaluate((X[:23], Y[:23]))
+    for name, array in trainers[0].parameters.items():
+        np.testing.assert_array_equal(array, trainers[1].parameters[name])
