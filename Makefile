@@ -90,6 +90,10 @@ compression: $(VENV)/.dev ## Prune and distil classifiers of digits: accuracy, s
 	$(BIN)/python -m pip install -q --no-deps torch-pruning
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -rP -m slow tests/unit/pruning tests/unit/distillation $(ARGS)
 
+.PHONY: guards
+guards: $(VENV)/.dev ## Run 5,000 random programs that change state between calls, compiled and as they are
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/unit/pyflame/compiling/test_state_programs.py $(ARGS)
+
 bench: $(VENV)/.dev ## Time the runtime and its peers on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)
 

@@ -118,6 +118,7 @@ from pyflame.random import (
 )
 from pyflame.serialization import load, save
 from pyflame.tensors import Tensor
+from pyflame.threads import get_num_threads, set_num_threads
 from pyflame.toplevel import (
     allclose,
     backward,
@@ -160,7 +161,8 @@ __all__ = [
     "floor",
     "floor_divide", "fmax", "fmin", "fmod", "frac", "from_dlpack", "from_numpy", "from_torch", "full", "full_like",
     "gather",
-    "ge", "gelu", "ger", "get_default_dtype", "get_device", "get_graph", "get_node", "get_rng_state", "glu", "greater",
+    "ge", "gelu", "ger", "get_default_dtype", "get_device", "get_graph", "get_node",
+    "get_num_threads", "get_rng_state", "glu", "greater",
     "greater_equal", "gt", "half", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "heaviside", "hstack",
     "hypot", "iinfo", "index_add", "index_copy", "index_fill", "index_select", "inference_mode", "initial_seed",
     "inner",
@@ -179,7 +181,8 @@ __all__ = [
     "rocm_get_device", "rocm_get_device_info", "rocm_is_available", "rocm_set_device", "rocm_synchronize",
     "roll", "rot90", "row_stack", "rsqrt", "rsub",
     "runtime_scalar", "save", "scalar_tensor", "scatter", "scatter_add", "searchsorted", "seed", "select", "selu",
-    "set_default_dtype", "set_device", "set_grad_enabled", "set_printoptions", "set_rng_state", "sgn", "short",
+    "set_default_dtype", "set_device", "set_grad_enabled",
+    "set_num_threads", "set_printoptions", "set_rng_state", "sgn", "short",
     "sigmoid", "sign", "signbit", "silu", "sin", "sinc", "sinh", "softmax", "softmin", "softplus", "softshrink",
     "softsign",
     "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "std_mean", "stop_gradient", "sub", "subtract",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame import watching
+from pyflame import threads, watching
 from pyflame.device import Backend, chosen
 from pyflame.doubles import HostFirst, split_off
 from pyflame.lazy import Expr, Val, ancestors, modes
@@ -226,7 +226,9 @@ def make_plan(graph: Graph, *, native: bool) -> EvaluationPlan:
     """Compile a graph for the device that was chosen; ``native`` says with which engine on the CPU."""
     provider = chosen.provider or ("CPUExecutionProvider" if native else "ReferenceExecutionProvider")
     # Graphs of tensors are small, made anew all the time, and replayed by the names of their inputs and outputs.
-    options = SessionOptions(device=chosen.target or "cpu", optimization_level=OptLevel.NONE)
+    options = SessionOptions(
+        device=chosen.target or "cpu", optimization_level=OptLevel.NONE, num_threads=threads.wanted()
+    )
 
     def compiled(part: Graph, by_host: bool) -> Executable:
         return rt_compile(part, "ReferenceExecutionProvider" if by_host else provider, options).executable

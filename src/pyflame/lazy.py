@@ -61,6 +61,8 @@ class Modes(threading.local):
 
 
 modes = Modes()
+# Switches that decide what is recorded: a trace was made for those of its time.
+MODE_NAMES = tuple(name for name in Modes.__annotations__ if name not in ("tracer", "spans"))
 
 # How often something was changed that compiled functions count on, in all threads: modes and parts of modules, settings
 # of optimizers, which tensors require gradients, the type of a tensor's contents, the device, and who watches.

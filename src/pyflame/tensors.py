@@ -221,6 +221,8 @@ class Tensor(Methods):
         return self
 
     def _array(self) -> np.ndarray[Any, Any]:
+        if modes.tracer is not None:
+            modes.tracer.note_contents(self)
         if self._value.array is None or modes.tracer is not None:
             evaluate([self._value])
         array = self._value.array

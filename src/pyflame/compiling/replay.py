@@ -36,6 +36,7 @@ class Replay:
 
     Attributes:
         writes: whether it changes any tensor or gradient.
+        runs: how often it ran.
         fast_runs: how many runs took one native call.
     """
 
@@ -63,7 +64,7 @@ class Replay:
         taken = {b.out for b in self._written if not b.copied}
         self._fresh = [out for out in range(len(plan.outputs)) if out not in taken]
         plan.executable.donate([(plan.inputs[b.place], b.out) for b in self._written if b.place >= 0 and not b.copied])
-        self.fast_runs = 0
+        self.runs = self.fast_runs = 0
         self._rows = np.empty(0, np.int64)
         self._seen = np.empty(0, np.int64)
         self._total = -1
@@ -93,6 +94,13 @@ class Replay:
                     return True
                 if not self._look(changed):
                     return False
+
+    def rebound(self, binding: Binding) -> None:
+        """A binding reads another tensor from now on."""
+        if len(self._rows) == len(self.bindings):
+            k = self._numbers[id(binding)]
+            self._rows[k], self._seen[k] = binding.source().watched(), -1
+        self._total = -1
 
     def _look(self, changed: Sequence[int]) -> bool:
         """Look at bindings again; False at the first that is not what the trace was made for."""
@@ -165,6 +173,7 @@ class Replay:
             tensors: the arrays.
             drawn: gets the keys and numbers of this run, by input.
         """
+        self.runs += 1
         fast = self.plan.executable.fast_path
         keys = [(place, generator.next_key()) for place, generator in self._keys]
         for _, read, number in self._scalars:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from pyflame.compiling.bindings import Binding, Gradient, Read, State
 from pyflame.compiling.conditions import Conditions
+from pyflame.compiling.effects import Effects, Write
+from pyflame.compiling.guards import Guards
+from pyflame.compiling.places import Entries
+from pyflame.compiling.reach import Reach
 from pyflame.compiling.replay import Replay
 from pyflame.compiling.tracer import TraceError, Tracer
-from pyflame.compiling.trees import flatten, unflatten
+from pyflame.compiling.trees import flatten, inside, plain_arguments, unflatten
 from pyflame.dtypes import to_dtype
 from pyflame.evaluation import Work, evaluate, graphs, make_plan, to_graph
 from pyflame.lazy import Val, leaf, modes, spec_of
 from pyflame.ops.core import Handle, wrap
 from pyflame.spans import recording
-from pyflame.storage import alias_of
+from pyflame.storage import alias_of, state_lock
 from pyflame.watching import labels_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from pyflame.storage import Family
     from pyflame_rt.graph import Graph
 
@@ -28,17 +36,20 @@ class Trace:
     """One trace, ready to be replayed.
 
     Attributes:
-        conditions: what must be as it was.
+        guards: the state it was made for.
+        conditions: settings of optimizers that must be as they were.
         replay: the graph with all it reads and writes.
         results: where each result comes from: ("output", number), ("argument", number), ("same", tensor) or
-            ("outside", value).
+            ("outside", value). Tensors that are written into places come last.
+        first: for each result the number of the first that is the same tensor.
         written: arguments that get new contents, by number, with the output those are.
+        writes: what is written besides tensors.
+        current: tensors that others have taken the place of, by id, with both.
     """
 
-    def __init__(
-        self, tracer: Tracer, inputs: list[Val], structure: Any, results: list[Any], work: Work, graph: Graph
-    ) -> None:
-        self.structure = structure
+    def __init__(self, tracer: Tracer, inputs: list[Val], outcome: Outcome, work: Work, graph: Graph) -> None:
+        self.structure, self.writes = outcome.structure, outcome.writes
+        results = outcome.tensors
         self.conditions = Conditions(tracer)
         self.graph = graph
         values = [_value_of(t) for t in results]
@@ -54,8 +65,10 @@ class Trace:
         for i in (*(b.place for b in bindings), *(e[0] for e in (*self.arguments, *keys, *scalars))):
             if i >= 0:
                 fixed[i] = None
-        known = {id(seen()): seen() for _, seen in tracer.captured.values()}
+        known = {id(seen()): seen() for _, seen in tracer.captured.values()} | outcome.known
         self.results = [_source(t, v, outs, inputs, known) for t, v in zip(results, values, strict=True)]
+        numbers: dict[int, int] = {}
+        self.first = [numbers.setdefault(id(t), i) for i, t in enumerate(results)]
         used = [out for kind, out in self.results if kind == "output"] + [out for _, out, _ in self.written]
         taken = set(used)
         for binding in bindings:
@@ -70,10 +83,108 @@ class Trace:
         # Only the executable is needed from now on, unless gradients may be asked for.
         self.work = work if self.differentiable else None
         self.roots = values if self.differentiable else []
+        self.guards: Guards
+        self.current: dict[int, tuple[Handle, Handle]] = {}
+        self._readers: dict[int, list[Read]] = {}
+        self._read_storages: set[int] = set()
+        self._written_storages: set[int] = set()
 
-    def fits(self) -> bool:
-        """Whether modules, settings and tensors are as they were, and the same gradients are there."""
-        return self.conditions.hold() and self.replay.fits()
+    def guard(self, reach: Reach, tracer: Tracer) -> None:
+        """Count on the state there is: what the function could reach, and what came to light while it was traced."""
+        reach = reach.without(_codes(read for _, read in tracer.scalars.values()))
+        for module, _ in tracer.modules.values():
+            reach.add(type(module).__name__, module)
+        for optimizer in tracer.settings.values():
+            reach.watch(Entries("state of the optimizer", optimizer.state, dotted=False))
+            for slots in optimizer.state.values():
+                reach.watch(Entries("state of the optimizer", slots, dotted=False))
+        for lf, _ in tracer.grads.values():
+            reach.watch(Entries("hooks of a tensor", lf.hooks, dotted=False))
+        bindings = self.replay.bindings
+        states = [b.family for b in bindings if isinstance(b, State)]
+        self._written_storages = {id(family.storage) for family in states}
+        self._read_storages = {id(b.source()) for b in bindings if isinstance(b, Read)}
+        consulted = [(t, v.array) for t, v in tracer.consulted.values() if v.array is not None]
+        fixed = {id(t) for t, _ in consulted}
+
+        def may_move(tensor: Handle) -> bool:
+            alias = alias_of(tensor)
+            return (
+                not alias.steps and id(alias.family.storage) not in self._written_storages and id(tensor) not in fixed
+            )
+
+        self.guards = Guards(reach, consulted, may_move)
+        for binding in bindings:
+            if isinstance(binding, Read):
+                self._readers.setdefault(id(binding.holder), []).append(binding)
+
+    def summary(self) -> str:
+        """What it reads and writes, in numbers."""
+        bindings = self.replay.bindings
+        written = sum(b.out >= 0 for b in bindings) + len(self.written) + len(self.writes)
+        return (
+            f"{len(self.graph.nodes)} nodes; reads {len(bindings)} tensors, writes {written}; "
+            f"replayed {self.replay.runs} times"
+        )
+
+    def fits(self, tensors: Sequence[Any] = ()) -> bool:
+        """Whether state, settings and tensors are as they were, and the same gradients are there."""
+        if not self.conditions.hold() or not self.guards.hold():
+            return False
+        if self.guards.moved:
+            self._move()
+        return self.replay.fits() and not self.overlaps(tensors)
+
+    def overlaps(self, tensors: Sequence[Any]) -> bool:
+        """Whether an argument shares its storage with what the trace writes, or is written and shared."""
+        if not (self._written_storages or self.written):
+            return False
+        storages = [id(t._alias.family.storage) for t in tensors if isinstance(t, Handle) and t._alias is not None]
+        if any(storage in self._written_storages for storage in storages):
+            return True
+        if not self.written:
+            return False
+        distinct = {
+            id(t): id(t._alias.family.storage) for t in tensors if isinstance(t, Handle) and t._alias is not None
+        }
+        return len(set(distinct.values())) != len(distinct) or any(s in self._read_storages for s in storages)
+
+    def _move(self) -> None:
+        """Read the tensors that have taken the place of others."""
+        with state_lock:
+            for first, new in self.guards.moved.values():
+                self.current[id(first)] = (first, new)
+                family = alias_of(first).family
+                for binding in self._readers.get(id(first), ()):
+                    binding.holder = new
+                    self.replay.rebound(binding)
+                for binding in self._readers.get(id(family), ()):
+                    binding.holder = alias_of(new).family
+                    self.replay.rebound(binding)
+            self.guards.moved = {}
+
+
+def _codes(functions: Iterable[Any]) -> frozenset[CodeType]:
+    """The code of functions that each call runs."""
+    found = (getattr(getattr(f, "__func__", f), "__code__", None) for f in functions)
+    return frozenset(code for code in found if isinstance(code, CodeType))
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a function gave while it was traced.
+
+    Attributes:
+        structure: of its result.
+        writes: what it wrote besides tensors.
+        tensors: of its result, and of what it wrote.
+        known: what was there before, by id.
+    """
+
+    structure: Any
+    writes: list[Write]
+    tensors: list[Any]
+    known: dict[int, Any]
 
 
 def _value_of(t: Any) -> Val:
@@ -123,12 +234,24 @@ def _bindings(tracer: Tracer, places: dict[int, int], outs: dict[int, int], spec
 
 def _source(t: Any, v: Val, outs: dict[int, int], inputs: list[Val], known: dict[int, Any]) -> tuple[str, Any]:
     """Where a result comes from."""
+    if id(t) in known:
+        return "same", t
+    alias = t._alias if isinstance(t, Handle) else None
+    if alias is not None and any(h._alias.family.storage is alias.family.storage for h in _tensors(known)):
+        raise TraceError(
+            f"a compiled function returns or keeps a view (of shape {list(v.spec.shape)}) of a tensor from outside, "
+            "which would see no later change of that; use the tensor itself, or a clone of the view"
+        )
     if id(v) in outs:
         return "output", outs[id(v)]
     for i, given in enumerate(inputs):
         if given is v:
             return "argument", i
-    return ("same", t) if id(t) in known else ("outside", v)
+    return "outside", v
+
+
+def _tensors(known: dict[int, Any]) -> list[Any]:
+    return [h for h in known.values() if isinstance(h, Handle) and h._alias is not None]
 
 
 def trace_function(function: Any, structure: Any, tensors: list[Any], arrays: list[Any], *, named: bool) -> Trace:
@@ -141,21 +264,24 @@ def trace_function(function: Any, structure: Any, tensors: list[Any], arrays: li
         arrays: their contents.
         named: the structure is that of a pair, the arguments and those by name.
     """
-    tracer = Tracer()
+    reach = Reach({"": function, **plain_arguments(structure)})
+    tracer, effects = Tracer(), Effects(reach)
     inputs = _placeholders(tracer, tensors, arrays)
     modes.tracer = tracer
     try:
         with recording(tracer.spans):
             result = _call(function, structure, inputs, tensors, named)
         outs: list[Any] = []
-        out_structure = flatten(result, outs)
+        out_structure = flatten(result, outs, reach.seen)
         del result
+        writes = effects.written(outs)
         values = [_value_of(t) for t in outs]
         for family, _, _ in tracer.written.values():
             family.current()
     except BaseException:
         modes.tracer = None
         tracer.restore()
+        effects.put_back()
         raise
     finally:
         modes.tracer = None
@@ -168,9 +294,12 @@ def trace_function(function: Any, structure: Any, tensors: list[Any], arrays: li
         with graphs:  # other threads may be evaluating values that are part of it
             work = Work([v for v in (*values, *written, *grads) if v.array is None], exact=True)
             graph = to_graph(work.exprs, work.leaves, work.outputs, name="compiled", spans=tracer.spans)
-        return Trace(tracer, inputs, out_structure, outs, work, graph)
+        trace = Trace(tracer, inputs, Outcome(out_structure, writes, outs, reach.seen), work, graph)
     finally:
         tracer.restore()
+        effects.put_back()
+    trace.guard(reach, tracer)
+    return trace
 
 
 def _placeholders(tracer: Tracer, tensors: list[Any], arrays: list[Any]) -> list[Val]:
@@ -191,9 +320,18 @@ def _call(function: Any, structure: Any, inputs: list[Val], tensors: list[Any], 
     """Call it; what is one tensor at several places is one placeholder there too."""
     first: dict[int, Any] = {}
     handles = [first.setdefault(id(t), wrap(v)) for t, v in zip(tensors, inputs, strict=True)]
-    arguments = unflatten(structure, iter(handles))
+    made: list[tuple[Any, list[Any]]] = []
+    arguments = unflatten(structure, iter(handles), made)
     args, kwargs = arguments if named else (arguments, {})
-    return function(*args, **kwargs)
+    result = function(*args, **kwargs)
+    for tree, before in made:
+        now = inside(tree)
+        if len(now) != len(before) or any(a is not b for a, b in zip(now, before, strict=True)):
+            raise TraceError(
+                f"a compiled function changes a {type(tree).__name__} among its arguments, which its later calls would "
+                "not do; return what is new instead"
+            )
+    return result
 
 
 def write_argument(handle: Any, value: Val) -> None:

@@ -37,6 +37,7 @@ class Tracer:
         cleared: those of them (ids) whose gradient was dropped unseen: whether there was one makes no difference.
         modules: what was called in which mode (object, training).
         settings: optimizers that stepped.
+        consulted: tensors from outside whose contents the function looked at, with the values they had.
         spans: which module recorded what.
     """
 
@@ -52,6 +53,7 @@ class Tracer:
         self.modules: dict[int, tuple[Any, bool]] = {}
         self.settings: dict[int, Any] = {}
         self.placeholders: dict[int, int] = {}
+        self.consulted: dict[int, tuple[Handle, Val]] = {}
         self.spans = Spans()
 
     def is_outside(self, v: Val) -> bool:
@@ -133,6 +135,11 @@ class Tracer:
                 "a compiled function reads the contents of a tensor (item(), numpy(), bool(), print, ...) that is only "
                 "known when it runs; return it instead, or decide with pf.where"
             )
+
+    def note_contents(self, handle: Handle) -> None:
+        """Note that the function looks at a tensor's contents: they become a condition for using the trace again."""
+        if self.is_outside(handle._value):
+            self.consulted.setdefault(id(handle), (handle, handle._value))
 
     def array_of(self, v: Val) -> np.ndarray[Any, Any] | None:
         """The contents of a value from outside."""

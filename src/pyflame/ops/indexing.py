@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -372,6 +372,54 @@ def _gather(x: Tensor, axes: list[int], indices: list[Tensor]) -> Tensor:
 def setitem(x: Tensor, key: Any, value: Any) -> Tensor:
     """The tensor that ``x`` is after ``x[key] = value``; ``x`` itself stays as it is."""
     value = convert(value, x.dtype)
+    plain, old, new = plain_key(key), x._value, value._value
+    if plain is None or modes.tracer is not None or old is new or not (old.spec.known is new.spec.known is None):
+        return _setitem(x, key, value)
+    program = _programs.get((old.spec, plain, new.spec))
+    if program is not None:
+        return wrap(_run_program(program, [old, new]))
+    made = _setitem(x, key, value)
+    found = _program([old, new], made._value)
+    if found:
+        if len(_programs) >= MAX_KNOWN:
+            _programs.clear()
+        _programs[old.spec, plain, new.spec] = found
+    return made
+
+
+# Rules with their inputs: numbers of values made before (the two that are given first), or constants.
+_Program: TypeAlias = list[tuple[Any, tuple[int | Val | None, ...]]]
+_programs: dict[Any, _Program] = {}
+
+
+def _program(given: list[Val], result: Val) -> _Program:
+    """The rules that lead from given values to a result; none where something else is computed on the way."""
+    numbers = {id(v): i for i, v in enumerate(given)}
+    found: _Program = []
+    pending = [result]
+    while pending:
+        v, expr = pending[-1], pending[-1].expr
+        if id(v) in numbers:
+            pending.pop()
+            continue
+        if expr is None or not expr.rule.single or expr.function is not None:
+            return []
+        before = [i for i in expr.inputs if i is not None and i.spec.known is None and id(i) not in numbers]
+        pending += before
+        if not before:
+            parts = tuple(i if i is None or i.spec.known is not None else numbers[id(i)] for i in expr.inputs)
+            found.append((expr.rule, parts))
+            numbers[id(v)] = len(numbers)
+    return found
+
+
+def _run_program(program: _Program, values: list[Val]) -> Val:
+    for rule, parts in program:
+        values.append(apply_rule(rule, tuple([values[i] if type(i) is int else i for i in parts])))  # type: ignore[arg-type]
+    return values[-1]
+
+
+def _setitem(x: Tensor, key: Any, value: Tensor) -> Tensor:
     mask = _only_mask(key)
     if mask is not None and value.ndim <= x.ndim - mask.ndim:
         wide = sh.reshape(mask, (*mask.shape, *[1] * (x.ndim - mask.ndim)))

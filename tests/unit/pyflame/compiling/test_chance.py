@@ -71,7 +71,7 @@ def test_a_failed_trace_draws_nothing():
 def test_a_seed_set_inside_is_refused(seeding):
     """It would be set at the first call only."""
 
-    @pf.compile
+    @pf.compile(fullgraph=True)
     def seeded(x):
         seeding()
         return x + pf.rand(2)

@@ -263,7 +263,8 @@ def test_an_argument_may_be_a_parameter():
         step(other)
     assert quick(step)
     before = w.numpy().copy()
-    assert step(w).item() == pytest.approx((before - before * 0.5).sum(), rel=1e-5)
+    with pytest.warns(RuntimeWarning, match="shares its memory"):
+        assert step(w).item() == 0  # as without compiling: the argument is what was halved
     np.testing.assert_array_equal(w.numpy(), before * 0.5)
 
 

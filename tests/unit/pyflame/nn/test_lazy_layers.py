@@ -93,7 +93,7 @@ def test_wrong_inputs_leave_them_as_they_are():
 
 def test_a_compiled_function_asks_for_a_call_before():
     layer = nn.LazyLinear(2)
-    compiled = pf.compile(lambda x: layer(x))
+    compiled = pf.compile(lambda x: layer(x), fullgraph=True)
     with pytest.raises(pf.TraceError, match="call the module once before"):
         compiled(pf.ones([1, 3]))
     layer(pf.ones([1, 3]))
