@@ -58,6 +58,10 @@ differential: $(VENV)/.dev ## Run 6,000 random graphs natively, by the reference
 guarded: $(VENV)/.dev ## Run the sweep in checked mode: every buffer ends at a page without access
 	$(ONE_THREAD) $(BIN)/python -m tests.generated.pool sweep --jobs $(JOBS) --option checked=true $(ARGS)
 
+.PHONY: valgrind
+valgrind: $(VENV)/.dev ## Run 100 drawn models under valgrind, generated code included (needs valgrind itself)
+	$(ONE_THREAD) $(BIN)/python -m tests.generated.valgrind $(ARGS)
+
 ops-differential: $(VENV)/.dev ## Compare every function of emberharmony.ops with edge values on NumPy, torch and MLX
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -m slow tests/unit/emberharmony/test_differential.py $(ARGS)
 

@@ -142,7 +142,7 @@ def _nested() -> Iterator[tuple[str, ModelProto]]:
     yield "call each other", _model([n("f", ["x"], ["y"], domain="mine")], functions=tuple(two))
     for opset in (0, 1, 10**6, 2**62):
         yield f"opset {opset}", _model([n("Neg", ["x"], ["y"])], opset=opset)
-    for count in (1000, 10_000):
+    for count in (1000, 10_000, 100_000):
         parts = [f"p{i}" for i in range(count)]
         yield f"Split {count}", _model([n("Split", ["x"], parts, num_outputs=count)], out="p0")
         yield f"Sum {count}", _model([n("Sum", ["x"] * count, ["y"])])

@@ -117,6 +117,8 @@ def _same(a: Any, b: Any, loose: float) -> bool:
         return len(a) == len(b) and all(_same(x, y, loose) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_same(a[k], b[k], loose) for k in a)
+    if isinstance(a, float) and isinstance(b, float):
+        return _same(np.array(a, np.float32), np.array(b, np.float32), loose)
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
         return type(a) is type(b) and bool(a == b or a != a)
     if a.shape != b.shape or a.dtype != b.dtype:

@@ -16,6 +16,11 @@ __all__ = ["ONNXRUNTIME", "explained", "onnxruntime_answer"]
 # types, domains and opset versions than we do.
 ONNXRUNTIME: dict[str, str] = {
     "ReduceMean": "of nothing is NaN here as in NumPy and torch, 0 there",
+    "LSTM": "after no step the last state is the first one here, there it is 0",
+    "GRU": "after no step the last state is the first one here, there it is 0",
+    "ai.onnx.ml::TreeEnsembleClassifier": "a leaf with a weight for the first of two classes alone counts there as one "
+    "for the second",
+    "com.microsoft::QLinearSoftmax": "of one element is the largest number here, there it wraps round to 0",
 }
 
 

@@ -38,6 +38,33 @@ def test_wrong_inputs_are_refused_alike_or_answered_alike():
     assert not found, _told(found)
 
 
+FOUND = (
+    "Pad/0/1 shorter 0/constant", "pyflame::SumTo/1/1 last is 7/constant", "pyflame::SumTo/1/1 more rank/constant",
+    "pyflame::BatchedScan/0/0 empty/fed", "GridSample/1/1 shorter 0/fed", "Mean/1/0 missing/fed",
+    "Dropout/1/count more/fed", "pyflame::KeyedNormal/0/0 more rank/fed", "pyflame::KeyedUniform/0/0 last is -1/fed",
+    "com.microsoft::GatherBlockQuantized/1/2 more rank/fed",
+)  # fmt: skip
+
+
+def test_what_the_sweep_found_before():
+    numbers = [number for number, case in enumerate(cases()) if str(case) in FOUND]
+    assert len(numbers) == len(FOUND)
+    found = run_cases("sweep", numbers)
+    assert not found, _told(found)
+
+
+def test_a_node_that_gives_fewer_outputs_than_asked_for_is_named():
+    graph = Graph("g")
+    graph.add_input("x", [None])
+    graph.add_node("halves", "Split", ["x"], ["a", "b", "c"], {"num_outputs": 2})
+    for name in ("a", "b", "c"):
+        graph.add_output(name, [None])
+    for provider in ("Reference", "CPU"):
+        found = answer(lambda provider=provider: session(graph, provider), {"x": np.zeros(4, np.float32)})
+        assert not found.untyped, found.said
+        assert "halves" in found.said
+
+
 def test_random_graphs_give_the_same_natively_as_by_the_reference():
     numbers = list(range(700, len(models()), 331))
     found = run_cases("differential", numbers)

@@ -269,7 +269,10 @@ def run_node(
     """Outputs of one node; errors name it, or ``at``, the node of the model that it is a part of."""
     at = at or where(node)
     try:
-        return run_op(op, arrays, attributes, context, len(node.outputs))
+        results = run_op(op, arrays, attributes, context, len(node.outputs))
+        if any(node.outputs[len(results) :]):
+            raise InputError(f"it gave {len(results)} outputs, {len(node.outputs)} are asked for")
+        return results
     except UndeterminedError as error:
         raise BackendError(f"{at}: {error}") from error
     except PyFlameRTError as error:
@@ -371,10 +374,6 @@ class Program:
 def _run_step(step: _EvaluatedNode, values: list[Array], context: Context) -> None:
     arrays = [None if slot < 0 else values[slot] for slot in step.inputs]
     results = run_node(step.node, step.op, step.attributes, arrays, context)
-    if len(results) < len(step.outputs):
-        missing = step.outputs[len(results) :]
-        if any(slot >= 0 for slot in missing):
-            raise InputError(f"{where(step.node)} gave {len(results)} outputs, {len(step.outputs)} are asked for")
     for slot, result in zip(step.outputs, results, strict=False):
         if slot >= 0:
             values[slot] = result

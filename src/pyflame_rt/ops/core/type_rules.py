@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import Dim, DimLike, DType, Shape, TensorType
-from pyflame_rt.graph.errors import DTypeMismatchError, ShapeMismatchError, UndeterminedError
+from pyflame_rt.graph.errors import DTypeMismatchError, InputError, ShapeMismatchError, UndeterminedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,6 +48,8 @@ def to_dtype(dtype: DType) -> Any:
 def broadcast(*inputs: Value | None, dtype: DType | None = None, **_: Any) -> TensorType:
     """Multidirectional broadcasting; every input must have the same element type."""
     given = [v for v in inputs if v is not None]
+    if not given:
+        raise InputError("it needs at least one input")
     if dtype is None:
         dtype = given[0].dtype
         for v in given[1:]:

@@ -107,6 +107,11 @@ def GatherBlockQuantized(
         raise InputError(f"gather_axis {gather_axis} and quantize_axis {quantize_axis} do not fit shape {data.shape}")
     if not (packed or data.dtype in (DType.Int4, DType.UInt4)):
         raise UnsupportedOperatorError(f"tables of {data.dtype.label} are not supported")
+    for name, given in (("scales", scales), ("zero_points", zero_points)):
+        if given is not None and given.rank != data.rank:
+            raise ShapeMismatchError(
+                f"{name} has shape {given.shape}, but must have as many axes as data, {data.shape}"
+            )
     values, scale = Gather(data, indices, axis=at), Gather(scales, indices, axis=at)
     zeros = None if zero_points is None else Gather(zero_points, indices, axis=at)
     along += indices.rank - 1 if at < along else 0

@@ -6,7 +6,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DimLike, DType, Node, Shape, TensorType
-from pyflame_rt.graph.errors import InputError, UndeterminedError
+from pyflame_rt.graph.errors import InputError, ShapeMismatchError, UndeterminedError
 from pyflame_rt.ops.core.guards import Within
 from pyflame_rt.ops.core.registry import get_op, operator, primitive
 from pyflame_rt.ops.core.type_rules import broadcast, same
@@ -14,7 +14,7 @@ from pyflame_rt.ops.core.upgrade import Upgrade, upgrade
 from pyflame_rt.ops.core.value import Value, constant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 # ------------------------------------------------------------------ gradients and broadcasting
 
@@ -54,10 +54,22 @@ def zeros_like(x: Value) -> Value:
     return get_op("Expand")(constant(0, x), runtime_shape(x))
 
 
+def _need_sums(given: Sequence[Any], sizes: Sequence[Any]) -> None:
+    """That broadcasting sizes to a shape gives that shape; sizes that are not known may be any."""
+    extra = len(given) - len(sizes)
+    fits = all(not isinstance(a, int) or n in (1, a) for a, n in zip(given[max(extra, 0) :], sizes, strict=False))
+    if extra < 0 or not fits:
+        raise ShapeMismatchError(f"{list(sizes)} does not broadcast to {list(given)}, so sums cannot have that shape")
+
+
 def _sum_to_type(gradient: Value, shape: Value, /) -> TensorType:
-    if shape.known is not None:
-        return TensorType(gradient.dtype, Shape(shape.ints()))
     length = shape.tensor_type.shape
+    if length is not None and len(length) != 1:
+        raise ShapeMismatchError(f"a shape must be a list of sizes, got {shape.type}")
+    if shape.known is not None:
+        if gradient.tensor_type.shape is not None:
+            _need_sums(gradient.tensor_type.shape, shape.ints())
+        return TensorType(gradient.dtype, Shape(shape.ints()))
     rank = length[0] if length is not None and isinstance(length[0], int) else None
     return TensorType(gradient.dtype, None if rank is None else Shape([None] * rank))
 
@@ -71,6 +83,7 @@ def _sum_to_type(gradient: Value, shape: Value, /) -> TensorType:
 def SumTo(ops: Any, gradient: Any, shape: Any, /) -> Any:
     """Sum over the axes that broadcasting to the input's shape would add or stretch."""
     sizes = [int(n) for n in ops.to_numpy(shape)]
+    _need_sums(gradient.shape, sizes)
     extra = len(gradient.shape) - len(sizes)
     axes = [extra + i for i, n in enumerate(sizes) if n == 1 and gradient.shape[extra + i] != 1]
     axes = [*range(extra), *axes]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pyflame_rt.graph import DType, Node, TensorType
-from pyflame_rt.graph.errors import InputError, ShapeMismatchError
+from pyflame_rt.graph.errors import DTypeMismatchError, InputError, ShapeMismatchError
 from pyflame_rt.ops.core.registry import operator, primitive
 from pyflame_rt.ops.core.upgrade import Upgrade, upgrade
 from pyflame_rt.ops.core.value import Value, constant
@@ -135,6 +135,8 @@ def Dropout(
     data: Value, ratio: Value | None = None, training_mode: Value | None = None, /, *, seed: int | None = None
 ) -> tuple[Value, Value]:
     """Zero some elements at random and scale up the others, while training; and the mask of those kept."""
+    if training_mode is not None and training_mode.dtype is not DType.Bool:
+        raise DTypeMismatchError(f"training_mode must be bool, got {training_mode.type}")
     everything = Expand(constant(True, DType.Bool), ShapeOf(data))
     if training_mode is None or _known(training_mode) is False:
         return data, everything

@@ -6,22 +6,33 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DType, Shape, TensorType
-from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.errors import InputError, ShapeMismatchError
 from pyflame_rt.ops.core.registry import operator, primitive
 from pyflame_rt.ops.onnx.cast import Cast
 from pyflame_rt.ops.onnx.math import Cos, Log, Sqrt
 from pyflame_rt.ops.onnx.random import threefry
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyflame_rt.ops.core.value import Value
 
 __all__ = ["KeyedBits", "KeyedNormal", "KeyedUniform"]
 
 
+def _sizes(numbers: Sequence[int]) -> list[int]:
+    if any(n < 0 for n in numbers):
+        raise InputError(f"sizes must not be negative, got {list(numbers)}")
+    return list(numbers)
+
+
 def _bits_type(shape: Value, key: Value, /, **_: Any) -> TensorType:
+    length = shape.tensor_type.shape
+    if length is not None and len(length) != 1:
+        raise ShapeMismatchError(f"a shape must be a list of sizes, got {shape.type}")
     if shape.known is not None:
-        return TensorType(DType.Int32, Shape(shape.ints()))
-    rank = shape.tensor_type.shape[0] if shape.tensor_type.shape is not None else None
+        return TensorType(DType.Int32, Shape(_sizes(shape.ints())))
+    rank = None if length is None else length[0]
     return TensorType(DType.Int32, Shape([None] * rank) if isinstance(rank, int) else None)
 
 
@@ -34,7 +45,7 @@ def KeyedBits(ops: Any, shape: Any, key: Any, /, *, bits: int = 31, stream: int 
     """Random integers from 0 to ``2**bits - 1``, a function of the key (two words of 32 bits) and the place alone."""
     if not 1 <= bits <= 31:
         raise InputError(f"KeyedBits makes 1 to 31 bits, {bits} were asked for")
-    sizes = [int(d) for d in ops.to_numpy(shape)]
+    sizes = _sizes([int(d) for d in ops.to_numpy(shape)])
     words = ops.to_numpy(key).ravel().tolist()
     if len(words) != 2:
         raise InputError(f"the key must be two words, got {len(words)}")

@@ -46,9 +46,11 @@ def plus_zero(m: Match, x: str, c: str) -> str | NoMatch:
 
 
 @rule(lambda op, x: op.Concat(x), family="simplify")
-def concat_of_one(_: Match, x: str) -> str:
+def concat_of_one(m: Match, x: str) -> str | NoMatch:
     """One part put together."""
-    return x
+    rank, axis = m.editor.rank(x), m.node("concat").get_attr("axis")
+    fits = rank is not None and isinstance(axis, int) and -rank <= axis < rank
+    return x if fits else NoMatch("the axis is not one of its own, or that is not known")
 
 
 @rule(
@@ -58,8 +60,10 @@ def concat_of_one(_: Match, x: str) -> str:
 )
 def pad_nothing(m: Match, x: str, p: str) -> str | NoMatch:
     """Padding by nothing."""
-    pads = m.editor.ints(p)
-    return x if pads is not None and not any(pads) else NoMatch("something is padded")
+    pads, rank = m.editor.ints(p), m.editor.rank(x)
+    if rank is None or pads is None or len(pads) != 2 * rank:
+        return NoMatch("not two numbers for each axis, or that is not known")
+    return x if not any(pads) else NoMatch("something is padded")
 
 
 def _whole(m: Match, x: str, starts: Any, ends: Any, axes: Any, steps: Any) -> bool:

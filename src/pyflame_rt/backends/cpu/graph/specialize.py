@@ -354,6 +354,8 @@ class _Worker:
         if op.composite and (
             not self.keeps(op, attributes) or (self.refused and self.out.form(node, op, attributes) in self.refused)
         ):
+            if op.infer is not None:
+                self._infer(op, values, attributes)  # what its own rule refuses, its parts may not
             return self._open(node, op, values)
         self._keep(SpecializedNode(node, op, attributes, origin, self._at(origin)), values)
         return []
