@@ -41,6 +41,7 @@ def test_wrong_inputs_are_refused_alike_or_answered_alike():
 FOUND = (
     "Pad/0/1 shorter 0/constant", "pyflame::SumTo/1/1 last is 7/constant", "pyflame::SumTo/1/1 more rank/constant",
     "pyflame::BatchedScan/0/0 empty/fed", "GridSample/1/1 shorter 0/fed", "Mean/1/0 missing/fed",
+    "Identity/1/count less/fed",
     "Dropout/1/count more/fed", "pyflame::KeyedNormal/0/0 more rank/fed", "pyflame::KeyedUniform/0/0 last is -1/fed",
     "com.microsoft::GatherBlockQuantized/1/2 more rank/fed",
 )  # fmt: skip

@@ -193,8 +193,10 @@ def _refuse(node: Node, rule: _Rule, word: str, known: Mapping[str, DType]) -> N
 
 def _note(node: Node, known: dict[str, DType]) -> None:
     """What a Cast or a Constant says it makes, and what an Identity passes on."""
+    if not node.outputs:
+        return
     if node.op_type == "Identity":
-        dtype = known.get(node.inputs[0])
+        dtype = known.get(next(iter(node.inputs), ""))
         if dtype is not None:
             known[node.outputs[0]] = dtype
         return
