@@ -13,7 +13,7 @@ import pyflame_rt
 from pyflame_rt.generate import Generator, SamplingParams
 from pyflame_rt.graph import DType
 from pyflame_rt.serving import ModelConfig
-from tests.unit.generate.test_generator import WORDS, decoder
+from tests.unit.generate.small_gpt import WORDS, decoder
 from tests.unit.serving.scene import ask, scaled, serving
 
 LETTERS = (string.ascii_lowercase + " :.\n!")[:WORDS]
