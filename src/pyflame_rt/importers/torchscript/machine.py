@@ -358,7 +358,10 @@ class Machine:
         plain = [self.plain(a) for a in args]
         named = {k: self.plain(v) for k, v in kwargs.items()}
         if name in _COPIES_OF_MOVED and base.base is not None:
-            return self.tensor(get_lowering(name)(base.get(), *plain, **named))
+            made = self.tensor(get_lowering(name)(base.get(), *plain, **named))
+            made.twins.append(base.root)
+            base.root.twins.append(made)
+            return made
         return view_of(name, base, plain, named, self.depth)
 
     def _lowered(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -28,7 +28,7 @@ class Way(NamedTuple):
 class Cell:
     """A tensor: its value now, and where it is a view, of what."""
 
-    __slots__ = ("_seen", "_value", "base", "depth", "name", "version", "way")
+    __slots__ = ("_seen", "_value", "base", "depth", "doubted", "name", "twins", "version", "way")
 
     # depth: how many bodies of control flow it was made inside of; name: that of a parameter, which never changes.
     def __init__(self, value: Value, depth: int = 0, base: Cell | None = None, way: Way | None = None,
@@ -40,6 +40,8 @@ class Cell:
         self.name = name
         self.version = 0
         self._seen = 0 if base is None else base.root.version
+        self.twins: list[Cell] = []  # tensors that may share its elements: strides decide, which are not known here
+        self.doubted = False  # a twin was written since
 
     @property
     def root(self) -> Cell:
@@ -50,7 +52,17 @@ class Cell:
         return cell
 
     def get(self) -> Value:
-        """The value now."""
+        """The value now.
+
+        Raises:
+            UnsupportedOperatorError: It may have been changed through a tensor that may be a view of it.
+        """
+        if self.doubted:
+            raise UnsupportedOperatorError(
+                "the model writes in place to a reshape of a view, or to what that was taken from, and then reads the "
+                "other one: whether they share memory depends on strides, which are not followed. Write "
+                "reshape(...).clone(), or view(...)"
+            )
         if self.base is not None and self.way is not None and self._seen != self.root.version:
             return self.way.forward(self.base.get())  # not kept: it may belong to a body of control flow
         return self._value
@@ -65,6 +77,8 @@ class Cell:
                 )
             self._value = value
             self.version += 1
+            for twin in self.twins:
+                twin.doubted = True
             return
         self.base.set(self.way.put(self.base.get(), value))
         self._value, self._seen = value, self.root.version

@@ -220,3 +220,39 @@ def test_an_operator_that_is_not_lowered_is_named(tmp_path):
     session = _session(Odd(), tmp_path / "m.pt")
     with pytest.raises(UnsupportedOperatorError, match="linalg_matrix_exp"):
         session.run(None, {"x": np.ones((2, 2), np.float32)})
+
+
+class WrittenCopy(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        moved = x.t().reshape(-1)
+        moved.add_(1)
+        return moved
+
+
+class WrittenTwin(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.clone()
+        y[0].reshape(-1, 1).add_(1)  # of what lies together a view
+        return y
+
+
+class ReadTwin(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.clone()
+        row = y[0].reshape(-1, 1)
+        y.add_(1)
+        return row
+
+
+def test_writes_that_strides_decide_are_refused_where_they_matter(tmp_path):
+    save_scripted(WrittenCopy().eval(), tmp_path / "copy.pt")
+    close(_answer(tmp_path / "copy.pt"), POSITIVE.t().reshape(-1) + 1)
+    for model in (WrittenTwin(), ReadTwin()):
+        save_scripted(model.eval(), tmp_path / "twin.pt")
+        with pytest.raises(UnsupportedOperatorError, match="depends on strides"):
+            _answer(tmp_path / "twin.pt")
+
+
+def _answer(path):
+    session = pyflame_rt.InferenceSession(path)
+    return session.run(None, {session.get_inputs()[0].name: POSITIVE.numpy()})[0]
