@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import multiprocessing
 import resource
@@ -229,8 +230,7 @@ def _onnxruntime(path: str | None, feed: dict[str, Any], threads: int) -> Any:
 
 
 def _openvino(path: str | None, feed: dict[str, Any], threads: int) -> Any:
-    import openvino
-
+    openvino: Any = importlib.import_module("openvino")
     if path is None:
         return None
     settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}

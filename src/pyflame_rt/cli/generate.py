@@ -62,7 +62,7 @@ def generate(
     given: Any = prompt or _numbers(tokens)
     with status(f"loading {model.name}"):
         maker = _maker(model, words, draft)
-    end = None if words is None else words.eos_token_id
+    end = None if words is None else words.eos_token_ids or None
     if beams > 1:
         if draft is not None or temperature:
             raise InputError("--beams searches for the likeliest tokens: without --draft and --temperature")
@@ -123,7 +123,7 @@ def _maker(model: Path, tokenizer: Any, draft: Path | None) -> Generator | Specu
     return SpeculativeGenerator(session, InferenceSession(str(draft)), tokenizer)
 
 
-def _search(maker: Any, prompt: Any, beams: int, count: int, end: int | None, json: bool) -> None:
+def _search(maker: Any, prompt: Any, beams: int, count: int, end: list[int] | None, json: bool) -> None:
     from pyflame_rt.generate import BeamParams
 
     params = BeamParams(num_beams=beams, max_new_tokens=count, eos_token_id=end, num_return_sequences=beams)

@@ -23,18 +23,23 @@ class Tokenizer:
     Args:
         library: a ``tokenizers.Tokenizer``.
         config: what tokenizer_config.json says.
+        ends: tokens that end a text, where generation_config.json names them.
 
     Attributes:
-        eos_token_id: the token that ends a text, or None.
+        eos_token_ids: tokens that end a text.
         chat_template: how messages become a prompt, or "".
     """
 
-    def __init__(self, library: Any, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, library: Any, config: Mapping[str, Any] | None = None, ends: int | Sequence[int] | None = None
+    ) -> None:
         self._library = library
-        self._config = dict(config or {})
-        end = _content(self._config.get("eos_token"))
-        self.eos_token_id: int | None = library.token_to_id(end) if end else None
-        self.chat_template: str = _template(self._config.get("chat_template"))
+        config = config or {}
+        self._marks = {name: _content(value) for name, value in config.items() if name.endswith("_token")}
+        if ends is None and self._marks.get("eos_token"):
+            ends = library.token_to_id(self._marks["eos_token"])
+        self.eos_token_ids: list[int] = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+        self.chat_template: str = _template(config.get("chat_template"))
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a text."""
@@ -45,13 +50,13 @@ class Tokenizer:
         return str(self._library.decode(list(tokens), skip_special_tokens=True))
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **more: Any) -> str:
-        """The prompt for messages with a "role" and "content", as the model's template writes it.
+        """The prompt for messages with a "role" and "content", as the model's template writes it, or line by line.
 
         Raises:
-            InputError: There is no template, or it refuses the messages.
+            InputError: The template refuses the messages.
         """
         if not self.chat_template:
-            raise InputError("the tokenizer has no chat template: give the whole prompt as text")
+            return "".join(f"{m['role']}: {m['content']}\n" for m in messages) + "assistant: "
         try:
             import jinja2
             import jinja2.sandbox
@@ -64,12 +69,9 @@ class Tokenizer:
         # Templates come with models, from anywhere: they may not reach Python.
         room = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         room.globals["raise_exception"] = refuse
-        marks = {
-            name: _content(self._config.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")
-        }
         try:
             template = room.from_string(self.chat_template)
-            return template.render(messages=list(messages), add_generation_prompt=True, **marks, **more)
+            return template.render(messages=list(messages), add_generation_prompt=True, **self._marks, **more)
         except (jinja2.TemplateError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"the chat template refuses the messages: {error}") from error
 
@@ -100,7 +102,8 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
         library = tokenizers.Tokenizer.from_str(file.read_text("utf-8"))
     except Exception as error:  # the library raises bare Exceptions
         raise InvalidModelError(f"{file}: no tokenizer: {error}") from error
-    return Tokenizer(library, _config(file.with_name("tokenizer_config.json")))
+    ends = _config(file.with_name("generation_config.json")).get("eos_token_id")
+    return Tokenizer(library, _config(file.with_name("tokenizer_config.json")), _ends(file, ends))
 
 
 def _config(file: Path) -> dict[str, Any]:
@@ -113,6 +116,13 @@ def _config(file: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InvalidModelError(f"{file}: it holds no settings")
     return found
+
+
+def _ends(file: Path, found: Any) -> int | list[int] | None:
+    given = found if isinstance(found, list) else [] if found is None else [found]
+    if not all(isinstance(end, int) for end in given):
+        raise InvalidModelError(f"{file.with_name('generation_config.json')}: eos_token_id is {found!r}, no tokens")
+    return given or None
 
 
 def _content(entry: Any) -> str:

@@ -5,22 +5,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyflame_rt.batching import BatchFuture, DynamicBatcher
 from pyflame_rt.feeds import random_feed
+from pyflame_rt.generate import load_tokenizer
 from pyflame_rt.graph import TensorType
 from pyflame_rt.graph.errors import InputError, PyFlameRTError, SessionClosedError
 from pyflame_rt.serving.metrics import MetricsRegistry
 from pyflame_rt.serving.tensors import v2_name
 from pyflame_rt.serving.text import TextModel
-from pyflame_rt.serving.tokenizers import find_text_files
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
+    from pyflame_rt.generate import Tokenizer
     from pyflame_rt.graph import DType, Graph, TensorInfo
     from pyflame_rt.serving.config import ModelConfig
     from pyflame_rt.session import InferenceSession
@@ -74,7 +76,7 @@ class ModelInstance:
         metrics = MetricsRegistry.instance()
         self._observe = lambda rows: metrics.batch_size(self.name, rows)
         self.unbatched = ""  # why requests run one by one
-        self.text_files = find_text_files(config.tokenizer, config.model_path)
+        self.tokenizer = _tokenizer(config.tokenizer, config.model_path)
         self.text_problem = ""  # why it does not generate text
         self.text = self._make_text()
         self.batcher = self._make_batcher()
@@ -82,10 +84,10 @@ class ModelInstance:
 
     def _make_text(self) -> TextModel | None:
         """What generates text, for a decoder with a tokenizer."""
-        if self.text_files is None:
+        if self.tokenizer is None:
             return None
         try:
-            return TextModel(self.session, self.text_files, self.config.queue_capacity)
+            return TextModel(self.session, self.tokenizer, self.config.queue_capacity)
         except InputError as error:
             self.text_problem = str(error)
             return None
@@ -270,6 +272,14 @@ class ModelInstance:
             "queue_depth": stats.queue_depth,
             "loaded_at": self.loaded_at,
         }
+
+
+def _tokenizer(given: str, model_path: str) -> Tokenizer | None:
+    """The tokenizer that is named, else one beside the model; None where there is none."""
+    place = Path(given) if given else Path(model_path).parent if model_path else None
+    if place is None or not (given or (place / "tokenizer.json").is_file()):
+        return None
+    return load_tokenizer(place)
 
 
 def _bytes(inputs: Mapping[str, Any]) -> int:

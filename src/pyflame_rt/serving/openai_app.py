@@ -108,7 +108,7 @@ class OpenAI:
         """Answer a conversation."""
         asked = checked_request(ChatRequest, await self.app.read_json(request))
         messages = [message.plain() for message in asked.messages]
-        return await self._generate(asked, lambda files: [files.chat_prompt(messages)], asked.count(), chat=True)
+        return await self._generate(asked, lambda words: [words.chat(messages)], asked.count(), chat=True)
 
     async def _generate(self, asked: Any, prompts: Any, count: int, *, chat: bool) -> Response:
         with self.service.counted(asked.model):
@@ -167,7 +167,7 @@ class OpenAI:
         with self.service.counted(asked.model):
             instance = await self.service.acquire(asked.model)
             try:
-                files = instance.text_files
+                files = instance.tokenizer
                 if files is None:
                     raise _no_text(instance)
                 encoded = [files.encode(t) if isinstance(t, str) else t for t in asked.texts()]

@@ -12,8 +12,7 @@ from pyflame_rt.graph.errors import QueueFullError, SessionClosedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyflame_rt.generate import Sequence
-    from pyflame_rt.serving.tokenizers import TextFiles
+    from pyflame_rt.generate import Sequence, Tokenizer
     from pyflame_rt.session import InferenceSession
 
 __all__ = ["Stream", "TextModel"]
@@ -91,10 +90,10 @@ class TextModel:
         InputError: The model is no decoder.
     """
 
-    def __init__(self, session: InferenceSession, files: TextFiles, capacity: int = 1000) -> None:
+    def __init__(self, session: InferenceSession, files: Tokenizer, capacity: int = 1000) -> None:
         self.files = files
         self._session, self._capacity = session, capacity
-        self._generator = Generator(session, files.tokenizer)
+        self._generator = Generator(session, files)
         self._changed = threading.Condition()
         self._new: list[Stream] = []
         self._streams: list[Stream] = []  # of the thread that steps
@@ -147,7 +146,7 @@ class TextModel:
     def _fail(self, error: Exception) -> None:
         """A step failed: for whom is not known, so that all are told, and those to come begin anew."""
         streams, self._streams = self._streams, []
-        self._generator = Generator(self._session, self.files.tokenizer)
+        self._generator = Generator(self._session, self.files)
         for stream in streams:
             stream.fail(error)
 
@@ -161,6 +160,6 @@ class TextModel:
             thread.join()
 
 
-def sampling(settings: dict[str, Any], files: TextFiles) -> SamplingParams:
+def sampling(settings: dict[str, Any], files: Tokenizer) -> SamplingParams:
     """Settings of a request, with the tokens that end an answer."""
-    return SamplingParams(eos_token_id=list(files.ends) or None, **settings).checked()
+    return SamplingParams(eos_token_id=files.eos_token_ids or None, **settings).checked()

@@ -41,7 +41,7 @@ def test_a_folder_has_words_marks_and_a_template(folder):
     words = load_tokenizer(folder)
     assert words.encode("w3 w1 w4") == [3, 1, 4]
     assert words.decode([3, 1]) == "w3 w1"
-    assert words.eos_token_id == 30
+    assert words.eos_token_ids == [30]
     assert words.chat([{"role": "w5", "content": "w6 w7"}]) == "w5 w6 w7 w0"
 
 
@@ -71,8 +71,12 @@ def test_damaged_files_are_errors(tmp_path, folder):
     with pytest.raises(InvalidModelError, match="no settings"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").unlink()
-    with pytest.raises(InputError, match="no chat template"):
-        load_tokenizer(tmp_path).chat([])
+    assert load_tokenizer(tmp_path).chat([{"role": "user", "content": "w1"}]) == "user: w1\nassistant: "
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [3, 4]}')
+    assert load_tokenizer(tmp_path).eos_token_ids == [3, 4]
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": "w3"}')
+    with pytest.raises(InvalidModelError, match="eos_token_id is 'w3'"):
+        load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize("more", [(), ("--draft", "draft.onnx")], ids=["alone", "with a draft"])

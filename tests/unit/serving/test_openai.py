@@ -226,5 +226,5 @@ def test_a_tokenizer_that_is_none(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with serving({}) as server:
         for given in (tmp_path, tmp_path / "none.json"):
-            with pytest.raises(pyflame_rt.InputError, match="tokenizer"):
+            with pytest.raises(pyflame_rt.InvalidModelError, match="tokenizer"):
                 server.load_model("gpt", decoder(), config=ModelConfig(tokenizer=str(given)))
