@@ -15,6 +15,7 @@ pf.eval(y)                                # now it is
 from __future__ import annotations
 
 import importlib as _importlib
+import math as _math
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
@@ -31,7 +32,7 @@ from pyflame.autograd import (
 from pyflame.compiling.compiled import CompiledFunction
 from pyflame.compiling.compiled import compile_function as _compile_function
 from pyflame.compiling.tracer import TraceError
-from pyflame.device import (
+from pyflame.devices import (
     Backend, Device, device_info, get_device, rocm_device_count, rocm_get_device, rocm_get_device_info,
     rocm_is_available, rocm_set_device, rocm_synchronize, set_device, synchronize,
 )
@@ -132,64 +133,79 @@ from pyflame.toplevel import (
     stop_gradient,
     typename,
 )
+from pyflame.ops.distances import cdist, dist, pdist
+from pyflame.ops.placing import (
+    block_diag, cartesian_prod, channel_shuffle, combinations, constant_pad_nd, diagonal_scatter, dsplit, hsplit,
+    index_put, masked_scatter, renorm, scatter_reduce, select_scatter, slice_scatter, split_with_sizes,
+    unique_consecutive, unravel_index, vsplit,
+)
+from pyflame.ops.special import digamma, gcd, lcm, ldexp, lgamma, logaddexp2, mvlgamma
+from pyflame.ops.statistics import (
+    corrcoef, cov, cummax, cummin, cumulative_trapezoid, diff, histc, logcumsumexp, msort, nanmedian, nanquantile,
+    quantile, trapezoid,
+)
+from pyflame.suggestions import missing as _missing
+from pyflame.typed import (
+    BFloat16Tensor, BoolTensor, ByteTensor, CharTensor, DoubleTensor, FloatTensor, HalfTensor, IntTensor,
+    LongTensor, ShortTensor,
+)
 from pyflame.viewing import (
     broadcast_tensors, broadcast_to, chunk, diagonal, expand, expand_as, expand_dims, flatten, moveaxis,
     movedim, narrow, permute, ravel, reshape, reshape_as, select, split, squeeze, swapaxes, swapdims,
     tensor_split, transpose, unbind, unflatten, unsqueeze, view, view_as,
 )
 from pyflame_rt._version import __version__ as __version__
+from pyflame_rt.graph.types import Shape
 
 __all__ = [
-    "Backend", "CSLCodeGenerator", "CodeGenOptions", "CodeGenResult", "CompiledFunction", "DType", "Device",
-    "Generator", "Graph", "LazyEvaluationWarning", "MemoryReport",
-    "MeshLayout", "Node", "PECoord", "Tensor", "TensorSpec", "TraceError", "absolute", "acos", "acosh", "add",
+    "BFloat16Tensor", "Backend", "BoolTensor", "ByteTensor", "CSLCodeGenerator", "CharTensor", "CodeGenOptions",
+    "CodeGenResult", "CompiledFunction", "DType", "Device", "DoubleTensor", "FloatTensor", "Generator", "Graph",
+    "HalfTensor", "IntTensor", "LazyEvaluationWarning", "LongTensor", "MemoryReport", "MeshLayout", "Node", "PECoord",
+    "Shape", "ShortTensor", "Size", "Tensor", "TensorSpec", "TraceError", "absolute", "acos", "acosh", "add",
     "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "allclose", "amax", "amin", "aminmax", "arange",
     "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "argmax", "argmin", "argsort",
     "argwhere", "as_tensor", "asarray", "asin", "asinh", "atan", "atan2", "atanh", "atleast_1d", "atleast_2d",
-    "atleast_3d",
-    "backward", "baddbmm", "bernoulli", "bfloat16", "bincount", "bitcast", "bitwise_and", "bitwise_left_shift",
-    "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bmm", "bool_", "broadcast_shapes",
-    "broadcast_tensors", "broadcast_to", "bucketize", "cache_info", "can_cast",
-    "cat", "ceil", "celu", "chunk", "clamp", "clamp_max", "clamp_min",
-    "clear_cache", "clip", "clone", "column_stack", "compile_to_csl", "concat", "concatenate", "copysign", "cos",
-    "cosh",
-    "cosine_similarity", "count_nonzero", "cross", "cumprod", "cumsum", "default_generator", "deg2rad", "det",
-    "device_info", "diag", "diag_embed", "diagflat", "diagonal", "div", "divide", "dot", "double", "dropout", "dstack",
-    "dtype_name", "dtype_size", "einsum", "elu", "embedding", "empty", "empty_like", "enable_grad", "eq", "equal",
-    "erf", "erfc", "erfinv", "exp", "exp2", "expand", "expand_as", "expand_dims", "expit", "expm1", "export",
-    "eye", "finfo", "fix", "flatten", "flip", "fliplr", "flipud", "float16", "float32", "float64", "float_power",
-    "floor",
-    "floor_divide", "fmax", "fmin", "fmod", "frac", "from_dlpack", "from_numpy", "from_torch", "full", "full_like",
-    "gather",
-    "ge", "gelu", "ger", "get_default_dtype", "get_device", "get_graph", "get_node",
-    "get_num_threads", "get_rng_state", "glu", "greater",
-    "greater_equal", "gt", "half", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "heaviside", "hstack",
-    "hypot", "iinfo", "index_add", "index_copy", "index_fill", "index_select", "inference_mode", "initial_seed",
-    "inner",
-    "int16", "int32", "int64", "int8", "inverse", "is_floating_point", "is_grad_enabled",
-    "is_inference_mode_enabled", "is_lazy", "is_tensor", "isclose", "isfinite", "isin", "isinf", "isnan", "isneginf",
-    "isposinf", "isreal", "kron", "kthvalue", "le", "leaky_relu", "lerp", "less", "less_equal", "linear",
-    "linspace", "load", "log", "log10", "log1p", "log2", "log_softmax", "logaddexp", "logical_and", "logical_not",
-    "logical_or", "logical_xor", "logit", "logsigmoid", "logspace", "logsumexp", "long", "lt", "manual_seed",
-    "masked_fill", "masked_select", "matmul", "maximum", "mean", "median", "memory_report", "meshgrid", "minimum",
-    "mish", "mm", "moveaxis", "movedim", "mul", "multinomial", "multiply", "mv", "nan_to_num", "nanmean",
-    "nansum", "narrow", "ne", "neg", "negative", "no_grad", "nonzero", "norm", "normal", "not_equal", "numel",
-    "one_hot", "ones", "ones_like", "outer", "pad", "permute", "pixel_shuffle", "pixel_unshuffle", "positive",
-    "prelu", "print_graph", "prod", "promote_types", "rad2deg", "rand", "rand_like", "randint", "randint_like",
-    "randn", "randn_like", "randperm", "ravel", "reciprocal", "relu", "relu6", "remainder", "repeat",
-    "repeat_interleave", "reshape", "reshape_as", "result_type", "rocm_device_count",
-    "rocm_get_device", "rocm_get_device_info", "rocm_is_available", "rocm_set_device", "rocm_synchronize",
-    "roll", "rot90", "row_stack", "rsqrt", "rsub",
-    "runtime_scalar", "save", "scalar_tensor", "scatter", "scatter_add", "searchsorted", "seed", "select", "selu",
-    "set_default_dtype", "set_device", "set_grad_enabled",
-    "set_num_threads", "set_printoptions", "set_rng_state", "sgn", "short",
-    "sigmoid", "sign", "signbit", "silu", "sin", "sinc", "sinh", "softmax", "softmin", "softplus", "softshrink",
-    "softsign",
-    "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "std_mean", "stop_gradient", "sub", "subtract",
-    "swapaxes", "swapdims", "swish", "synchronize", "take", "take_along_dim", "tan", "tanh", "tanhshrink", "tensor",
-    "tensor_split", "tensordot", "threshold", "tile", "topk", "trace", "transpose", "tril", "tril_indices",
-    "triu", "triu_indices", "true_divide", "trunc", "typename", "uint8", "unbind", "unflatten", "unique",
-    "unsqueeze", "var", "var_mean", "vdot", "view", "view_as", "vstack", "where", "xlogy", "zeros", "zeros_like",
+    "atleast_3d", "backward", "baddbmm", "bernoulli", "bfloat16", "bincount", "bitcast", "bitwise_and",
+    "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "block_diag", "bmm",
+    "bool_", "broadcast_shapes", "broadcast_tensors", "broadcast_to", "bucketize", "cache_info", "can_cast",
+    "cartesian_prod", "cat", "cdist", "ceil", "celu", "channel_shuffle", "chunk", "clamp", "clamp_max", "clamp_min",
+    "clear_cache", "clip", "clone", "column_stack", "combinations", "compile_to_csl", "concat", "concatenate",
+    "constant_pad_nd", "copysign", "corrcoef", "cos", "cosh", "cosine_similarity", "count_nonzero", "cov", "cross",
+    "cummax", "cummin", "cumprod", "cumsum", "cumulative_trapezoid", "default_generator", "deg2rad", "det", "device",
+    "device_info", "diag", "diag_embed", "diagflat", "diagonal", "diagonal_scatter", "diff", "digamma", "dist", "div",
+    "divide", "dot", "double", "dropout", "dsplit", "dstack", "dtype", "dtype_name", "dtype_size", "einsum", "elu",
+    "embedding", "empty", "empty_like", "enable_grad", "eq", "equal", "erf", "erfc", "erfinv", "exp", "exp2",
+    "expand", "expand_as", "expand_dims", "expit", "expm1", "export", "eye", "finfo", "fix", "flatten", "flip",
+    "fliplr", "flipud", "float16", "float32", "float64", "float_power", "floor", "floor_divide", "fmax", "fmin",
+    "fmod", "frac", "from_dlpack", "from_numpy", "from_torch", "full", "full_like", "gather", "gcd", "ge", "gelu",
+    "ger", "get_default_dtype", "get_device", "get_graph", "get_node", "get_num_threads", "get_rng_state", "glu",
+    "greater", "greater_equal", "gt", "half", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "heaviside",
+    "histc", "hsplit", "hstack", "hypot", "iinfo", "index_add", "index_copy", "index_fill", "index_put",
+    "index_select", "inference_mode", "initial_seed", "inner", "int16", "int32", "int64", "int8", "inverse",
+    "is_floating_point", "is_grad_enabled", "is_inference_mode_enabled", "is_lazy", "is_tensor", "isclose",
+    "isfinite", "isin", "isinf", "isnan", "isneginf", "isposinf", "isreal", "kron", "kthvalue", "lcm", "ldexp", "le",
+    "leaky_relu", "lerp", "less", "less_equal", "lgamma", "linear", "linspace", "load", "log", "log10", "log1p",
+    "log2", "log_softmax", "logaddexp", "logaddexp2", "logcumsumexp", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "logit", "logsigmoid", "logspace", "logsumexp", "long", "lt", "manual_seed", "masked_fill",
+    "masked_scatter", "masked_select", "matmul", "maximum", "mean", "median", "memory_report", "meshgrid", "minimum",
+    "mish", "mm", "moveaxis", "movedim", "msort", "mul", "multinomial", "multiply", "mv", "mvlgamma", "nan_to_num",
+    "nanmean", "nanmedian", "nanquantile", "nansum", "narrow", "ne", "neg", "negative", "no_grad", "nonzero", "norm",
+    "normal", "not_equal", "numel", "one_hot", "ones", "ones_like", "outer", "pad", "pdist", "permute",
+    "pixel_shuffle", "pixel_unshuffle", "positive", "prelu", "print_graph", "prod", "promote_types", "quantile",
+    "rad2deg", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "ravel",
+    "reciprocal", "relu", "relu6", "remainder", "renorm", "repeat", "repeat_interleave", "reshape", "reshape_as",
+    "result_type", "rocm_device_count", "rocm_get_device", "rocm_get_device_info", "rocm_is_available",
+    "rocm_set_device", "rocm_synchronize", "roll", "rot90", "row_stack", "rsqrt", "rsub", "runtime_scalar", "save",
+    "scalar_tensor", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "seed", "select", "select_scatter",
+    "selu", "set_default_dtype", "set_device", "set_grad_enabled", "set_num_threads", "set_printoptions",
+    "set_rng_state", "sgn", "short", "sigmoid", "sign", "signbit", "silu", "sin", "sinc", "sinh", "slice_scatter",
+    "softmax", "softmin", "softplus", "softshrink", "softsign", "sort", "split", "split_with_sizes", "sqrt", "square",
+    "squeeze", "stack", "std", "std_mean", "stop_gradient", "sub", "subtract", "swapaxes", "swapdims", "swish",
+    "synchronize", "take", "take_along_dim", "tan", "tanh", "tanhshrink", "tensor", "tensor_split", "tensordot",
+    "threshold", "tile", "topk", "trace", "transpose", "trapezoid", "tril", "tril_indices", "triu", "triu_indices",
+    "true_divide", "trunc", "typename", "uint8", "unbind", "unflatten", "unique", "unique_consecutive",
+    "unravel_index", "unsqueeze", "var", "var_mean", "vdot", "view", "view_as", "vsplit", "vstack", "where", "xlogy",
+    "zeros", "zeros_like",
 ]
 
 __version_info__ = (1, 0, 0, "alpha")
@@ -202,6 +218,9 @@ bool_ = DType.bool
 half, double, short, long = float16, float64, int16, int64
 
 as_tensor = asarray
+dtype, device, Size = DType, Device, Shape
+trapz, sum_to_size = trapezoid, Tensor.sum_to_size
+pi, e, inf, nan, newaxis = _math.pi, _math.e, _math.inf, _math.nan, None
 
 # Names that Python has too: reachable as pf.sum, but not imported by `from pyflame import *`.
 eval = _inspection.eval_tensors
@@ -214,15 +233,34 @@ random = _random
 # Parts that are loaded when they are first used.
 _PARTS = frozenset(
     {
-        "autograd", "benchmarks", "data", "distributed", "extend", "hub", "integrations", "metrics", "models", "nn",
-        "optim", "quantization", "serving", "tools", "training",
+        "accelerator", "amp", "autograd", "backends", "benchmarks", "cuda", "data", "distributed",
+        "distributions", "extend", "func",
+        "hub", "integrations", "jit", "linalg", "metrics", "models", "nn", "onnx", "optim", "quantization",
+        "serving", "special", "tools", "training", "utils", "version",
     }
 )
 # Names of pyflame.csl, likewise.
 _CSL = frozenset({"CSLCodeGenerator", "CodeGenOptions", "CodeGenResult", "compile_to_csl"})
+# Functions of layers that torch has at the top too, and those of mixed precision.
+_FUNCTIONAL = frozenset(
+    {
+        "adaptive_avg_pool1d", "adaptive_max_pool1d", "avg_pool1d", "batch_norm", "bilinear",
+        "binary_cross_entropy_with_logits", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
+        "conv_transpose3d", "cosine_embedding_loss", "ctc_loss", "embedding_bag", "group_norm",
+        "hinge_embedding_loss", "instance_norm", "kl_div", "layer_norm", "margin_ranking_loss", "max_pool1d",
+        "max_pool2d", "max_pool3d", "pairwise_distance", "poisson_nll_loss", "rms_norm", "triplet_margin_loss",
+    }
+)
+_AMP = frozenset({"GradScaler", "autocast"})
 
 
 def __getattr__(name: str) -> _Any:
+    if name in _FUNCTIONAL:
+        return getattr(_importlib.import_module("pyflame.nn.functional"), name)
+    if name in _AMP:
+        return getattr(_importlib.import_module("pyflame.amp"), name)
+    if name == "vmap":
+        return _importlib.import_module("pyflame.func").vmap
     if name in _CSL:
         return getattr(_importlib.import_module("pyflame.csl"), name)
     if name in _PARTS:
@@ -231,7 +269,7 @@ def __getattr__(name: str) -> _Any:
         except ModuleNotFoundError as error:
             if error.name != f"pyflame.{name}":
                 raise
-    raise AttributeError(f"module 'pyflame' has no attribute {name!r}")
+    raise _missing("pyflame", name, globals())
 
 
 if _TYPE_CHECKING:

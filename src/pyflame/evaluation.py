@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame import threads, watching
-from pyflame.device import Backend, chosen
+from pyflame.devices import Backend, chosen
 from pyflame.doubles import HostFirst, split_off
 from pyflame.lazy import Expr, Val, ancestors, modes
 from pyflame.watching import labels_of, node_name

@@ -51,6 +51,7 @@ class Modes(threading.local):
         tracer: set while a function is being compiled.
         anomaly: remember where operators were called, and look for NaN.
         spans: set while somebody wants to know which module records what.
+        autocast: the type that products are computed in inside `pf.autocast`.
     """
 
     grad: bool = True
@@ -58,6 +59,7 @@ class Modes(threading.local):
     tracer: Tracer | None = None
     anomaly: bool = False
     spans: Spans | None = None
+    autocast: DType | None = None
 
 
 modes = Modes()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame.devices import Device
 from pyflame.dtypes import DType, get_default_dtype, to_dtype
 from pyflame.lazy import Val, leaf, modes
 from pyflame.ops import arithmetic as ar
@@ -56,7 +57,10 @@ class Generator:
         True
     """
 
-    def __init__(self, seed: int | None = None) -> None:
+    def __init__(self, seed: int | str | Device | None = None, *, device: Any = None) -> None:
+        if isinstance(seed, str | Device):  # torch's first argument
+            seed, device = None, seed
+        self.device = Device.of("cpu" if device is None else device)
         self._lock = threading.Lock()
         self._start(secrets.randbits(63), 0)
         if seed is not None:
@@ -195,6 +199,7 @@ def randn(
     *size: Any,
     dtype: Any = None,
     layout: MeshLayout | None = None,
+    device: Any = None,
     generator: Generator | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
@@ -206,19 +211,20 @@ def randn(
         [2, 3]
     """
     sizes, dtype = _size_and_dtype(size, dtype)
-    return _finish(_draw("pyflame::KeyedNormal", sizes, dtype, generator), layout, requires_grad)
+    return _finish(_draw("pyflame::KeyedNormal", sizes, dtype, generator), layout, requires_grad, device)
 
 
 def rand(
     *size: Any,
     dtype: Any = None,
     layout: MeshLayout | None = None,
+    device: Any = None,
     generator: Generator | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Numbers from 0 up to but without 1."""
     sizes, dtype = _size_and_dtype(size, dtype)
-    return _finish(_draw("pyflame::KeyedUniform", sizes, dtype, generator), layout, requires_grad)
+    return _finish(_draw("pyflame::KeyedUniform", sizes, dtype, generator), layout, requires_grad, device)
 
 
 def uniform(size: Any, low: float = 0.0, high: float = 1.0, *, dtype: Any = None, generator: Any = None) -> Tensor:
@@ -226,49 +232,73 @@ def uniform(size: Any, low: float = 0.0, high: float = 1.0, *, dtype: Any = None
     return ar.add(ar.mul(rand(size, dtype=dtype, generator=generator), high - low), low)
 
 
-def randn_like(input: Any, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def randn_like(input: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Standard normal numbers in the shape and type of a tensor."""
     x = as_tensor(input)
-    return randn(x.shape, dtype=x.dtype if dtype is None else dtype, requires_grad=requires_grad)
+    kind = x.dtype if dtype is None else dtype
+    return randn(x.shape, dtype=kind, device=device, requires_grad=requires_grad)
 
 
-def rand_like(input: Any, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def rand_like(input: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Numbers from 0 up to but without 1 in the shape and type of a tensor."""
     x = as_tensor(input)
-    return rand(x.shape, dtype=x.dtype if dtype is None else dtype, requires_grad=requires_grad)
+    kind = x.dtype if dtype is None else dtype
+    return rand(x.shape, dtype=kind, device=device, requires_grad=requires_grad)
 
 
-def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, dtype: Any = None, generator: Any = None) -> Tensor:
+def normal(
+    mean: Any = 0.0,
+    std: Any = 1.0,
+    size: Any = None,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    generator: Any = None,
+) -> Tensor:
     """Normal numbers with a mean and a standard deviation, which may be tensors."""
     shape = size
     if shape is None:
         shape = np.broadcast_shapes(*[tuple(v.shape) if isinstance(v, Handle) else () for v in (mean, std)])  # type: ignore[attr-defined]
-    return ar.add(ar.mul(randn(shape, dtype=dtype, generator=generator), std), mean)
+    return ar.add(ar.mul(randn(shape, dtype=dtype, device=device, generator=generator), std), mean)
 
 
-def randint(*args: Any, low: int = 0, dtype: Any = None, generator: Generator | None = None) -> Tensor:
+def randint(
+    *args: Any,
+    low: int = 0,
+    high: int | None = None,
+    size: Any = None,
+    dtype: Any = None,
+    device: Any = None,
+    generator: Generator | None = None,
+) -> Tensor:
     """Integers from ``low`` up to but without ``high``: ``randint(high, size)`` or ``randint(low, high, size)``."""
-    *bounds, size = args
-    low, high = bounds if len(bounds) == 2 else (low, *bounds)
+    given = list(args)
+    if size is None:
+        size = given.pop() if given else None
+    if high is None:
+        high = given.pop() if given else None
+    low = given.pop() if given else low
+    if given or size is None or high is None:
+        raise TypeError("randint takes (high, size) or (low, high, size)")
     if high <= low:
         raise ValueError(f"randint: high must be above low, got {low} and {high}")
     if high - low > 1 << 53:
         raise ValueError(f"randint: more than 2**53 different values, {low} to {high}")
-    drawn = rand(size, dtype=DType.float64, generator=generator)
+    drawn = rand(size, dtype=DType.float64, device=device, generator=generator)
     numbers = cast(pw.floor(ar.mul(drawn, float(high - low))), DType.int64)
     return cast(ar.add(numbers, int(low)), DType.int64 if dtype is None else to_dtype(dtype))
 
 
-def randint_like(input: Any, low: int, high: int | None = None, *, dtype: Any = None) -> Tensor:
+def randint_like(input: Any, low: int, high: int | None = None, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Integers in the shape and type of a tensor."""
     x = as_tensor(input)
     low, high = (0, low) if high is None else (low, high)
-    return randint(low, high, x.shape, dtype=x.dtype if dtype is None else dtype)
+    return randint(low, high, x.shape, dtype=x.dtype if dtype is None else dtype, device=device)
 
 
-def randperm(n: int, *, dtype: Any = None, generator: Generator | None = None) -> Tensor:
+def randperm(n: int, *, dtype: Any = None, device: Any = None, generator: Generator | None = None) -> Tensor:
     """The numbers from 0 to ``n - 1`` in random order."""
-    order = red.argsort(rand(n, dtype=DType.float64, generator=generator))
+    order = red.argsort(rand(n, dtype=DType.float64, device=device, generator=generator))
     return cast(order, DType.int64 if dtype is None else to_dtype(dtype))
 
 

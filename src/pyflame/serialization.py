@@ -26,6 +26,7 @@ from pyflame.evaluation import evaluate
 from pyflame.interop import from_torch
 from pyflame.lazy import leaf
 from pyflame.ops.core import Handle, wrap
+from pyflame.suggestions import missing as _missing
 from pyflame_rt.graph.errors import InvalidModelError, ModelNotFoundError, UnsupportedFormatError
 from pyflame_rt.graph.writing import replacing
 from pyflame_rt.importers.tensor_file import (
@@ -98,7 +99,7 @@ def load(
         UnsupportedFormatError: Nothing says what the format is.
         InvalidModelError: The file is damaged, cannot be read, or holds more than ``max_bytes``.
     """
-    from pyflame.device import Device
+    from pyflame.devices import Device
 
     if device is not None:
         Device.of(device)
@@ -412,3 +413,7 @@ _READERS: dict[str, Callable[[Path, int], Any]] = {
     "npz": _read_npz,
     "torch": _read_torch,
 }
+
+
+def __getattr__(name: str) -> object:
+    raise _missing("pyflame.serialization", name, __all__)

@@ -11,12 +11,17 @@ from pyflame.lazy import next_serial
 from pyflame.ops import activation as act
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import creation as make
+from pyflame.ops import distances as di
 from pyflame.ops import gathering as ga
 from pyflame.ops import linalg as la
+from pyflame.ops import placing as pl
 from pyflame.ops import pointwise as pw
 from pyflame.ops import reduction as red
 from pyflame.ops import shaping as sh
-from pyflame.ops.core import Handle, call, cast
+from pyflame.ops import special as sp
+from pyflame.ops import statistics as st
+from pyflame.ops.core import call, cast
+from pyflame.tensor_kinds import Kinds
 from pyflame.views import refuse_overlap
 
 if TYPE_CHECKING:
@@ -63,7 +68,7 @@ def _to(dtype: DType) -> Callable[[Any], Tensor]:
     return method
 
 
-class Methods(Handle):
+class Methods(Kinds):
     """Everything that tensors share with the functions of the package."""
 
     __slots__ = ()
@@ -144,7 +149,11 @@ class Methods(Handle):
     all, any, count_nonzero = red.all, red.any, red.count_nonzero
     var, std, norm, logsumexp, nansum, nanmean = red.var, red.std, red.norm, red.logsumexp, red.nansum, red.nanmean
     cumsum, cumprod, sort, argsort, topk = red.cumsum, red.cumprod, red.sort, red.argsort, red.topk
-    kthvalue, median = red.kthvalue, red.median
+    kthvalue, median, nanmedian = red.kthvalue, red.median, st.nanmedian
+    quantile, nanquantile, cummax, cummin, diff = st.quantile, st.nanquantile, st.cummax, st.cummin, st.diff
+    logcumsumexp, msort, histc, cov, corrcoef = st.logcumsumexp, st.msort, st.histc, st.cov, st.corrcoef
+    dist, lgamma, digamma, mvlgamma = di.dist, sp.lgamma, sp.digamma, sp.mvlgamma
+    gcd, lcm, ldexp, logaddexp2 = sp.gcd, sp.lcm, sp.ldexp, sp.logaddexp2
 
     # ------------------------------------------------------------------ shapes
 
@@ -188,7 +197,12 @@ class Methods(Handle):
         ga.bincount,
     )
     diagonal, diag, diag_embed, trace = vi.diagonal, ga.diag, ga.diag_embed, ga.trace
-    clone, bitcast = make.clone, make.bitcast
+    bitcast, diagflat = make.bitcast, ga.diagflat
+    index_put, scatter_reduce, masked_scatter, unfold = pl.index_put, pl.scatter_reduce, pl.masked_scatter, pl.unfold
+    select_scatter, slice_scatter, diagonal_scatter = pl.select_scatter, pl.slice_scatter, pl.diagonal_scatter
+    split_with_sizes, hsplit, vsplit, dsplit = pl.split_with_sizes, pl.hsplit, pl.vsplit, pl.dsplit
+    sum_to_size, unique_consecutive, renorm = pl.sum_to_size, pl.unique_consecutive, pl.renorm
+    clone = make.clone
 
     def where(self, condition: Any, other: Any) -> Tensor:
         """The tensor where the condition holds, ``other`` elsewhere."""
@@ -206,10 +220,14 @@ class Methods(Handle):
         rank = len(self._value.spec.shape)
         return vi.permute(self, tuple(range(rank))[::-1])
 
+    H = T
+
     @property
     def mT(self) -> Tensor:
         """The last two dimensions swapped."""
         return vi.transpose(self, -2, -1)
+
+    mH = mT
 
     # ------------------------------------------------------------------ conversion
 
@@ -232,25 +250,56 @@ class Methods(Handle):
         """The tensor in the element type of another."""
         return cast(self, other._value.spec.dtype)
 
-    def cpu(self) -> Any:
+    def cpu(self, memory_format: Any = None) -> Any:
         """The tensor itself: it is computed on the CPU."""
+        del memory_format
         return self
 
-    def new_zeros(self, *size: Any, dtype: Any = None) -> Tensor:
+    def new_zeros(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
         """Zeros of the tensor's element type."""
-        return make.zeros(*size, dtype=self._value.spec.dtype if dtype is None else dtype)
+        kind = self._value.spec.dtype if dtype is None else dtype
+        return make.zeros(*size, dtype=kind, device=device, requires_grad=requires_grad)
 
-    def new_ones(self, *size: Any, dtype: Any = None) -> Tensor:
+    def new_ones(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
         """Ones of the tensor's element type."""
-        return make.ones(*size, dtype=self._value.spec.dtype if dtype is None else dtype)
+        kind = self._value.spec.dtype if dtype is None else dtype
+        return make.ones(*size, dtype=kind, device=device, requires_grad=requires_grad)
 
-    def new_full(self, size: Any, fill_value: Any, *, dtype: Any = None) -> Tensor:
+    def new_full(
+        self, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    ) -> Tensor:
         """A tensor of one value, in the tensor's element type."""
-        return make.full(size, fill_value, self._value.spec.dtype if dtype is None else dtype)
+        kind = self._value.spec.dtype if dtype is None else dtype
+        return make.full(size, fill_value, kind, device=device, requires_grad=requires_grad)
 
-    def new_tensor(self, data: Any, *, dtype: Any = None) -> Tensor:
+    def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
         """A tensor of data, in the tensor's element type."""
-        return make.tensor(data, self._value.spec.dtype if dtype is None else dtype)
+        kind = self._value.spec.dtype if dtype is None else dtype
+        return make.tensor(data, kind, device=device, requires_grad=requires_grad)
+
+    def allclose(self, other: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: Any = False) -> Any:
+        """Whether another tensor is close everywhere; evaluates."""
+        from pyflame.toplevel import allclose
+
+        return allclose(self, other, rtol, atol, equal_nan)
+
+    def equal(self, other: Any) -> Any:
+        """Whether another tensor has the same shape and equal elements; evaluates."""
+        from pyflame.toplevel import equal
+
+        return equal(self, other)
+
+    def multinomial(self, num_samples: Any, replacement: Any = False, *, generator: Any = None) -> Tensor:
+        """Numbers of entries of the last dimension, drawn by weight."""
+        from pyflame.random import multinomial
+
+        return multinomial(self, num_samples, replacement, generator=generator)
+
+    def bernoulli(self, p: Any = None, *, generator: Any = None) -> Tensor:
+        """1 with a probability, else 0."""
+        from pyflame.random import bernoulli
+
+        return bernoulli(self, p, generator=generator)
 
     def stop_gradient(self) -> Tensor:
         """The same values; gradients stop here."""
@@ -271,6 +320,24 @@ class Methods(Handle):
     relu_, sigmoid_, tanh_ = _in_place(act.relu), _in_place(act.sigmoid), _in_place(pw.tanh)
     masked_fill_, index_add_, index_copy_ = _in_place(ga.masked_fill), _in_place(ga.index_add), _in_place(ga.index_copy)
     index_fill_, scatter_, scatter_add_ = _in_place(ga.index_fill), _in_place(ga.scatter), _in_place(ga.scatter_add)
+    index_put_, scatter_reduce_ = _in_place(pl.index_put), _in_place(pl.scatter_reduce)
+    masked_scatter_, renorm_ = _in_place(pl.masked_scatter), _in_place(pl.renorm)
+    sin_, cos_, tan_, asin_, acos_, atan_ = map(_in_place, (pw.sin, pw.cos, pw.tan, pw.asin, pw.acos, pw.atan))
+    sinh_, cosh_, asinh_, acosh_, atanh_ = map(_in_place, (pw.sinh, pw.cosh, pw.asinh, pw.acosh, pw.atanh))
+    erf_, erfc_, erfinv_, exp2_, expm1_ = map(_in_place, (pw.erf, pw.erfc, act.erfinv, pw.exp2, pw.expm1))
+    log2_, log10_, log1p_, rsqrt_, square_ = map(_in_place, (pw.log2, pw.log10, pw.log1p, pw.rsqrt, ar.square))
+    sign_, sgn_, frac_, fix_, logit_ = map(_in_place, (pw.sign, pw.sgn, pw.frac, pw.fix, pw.logit))
+    atan2_, hypot_, copysign_, xlogy_ = map(_in_place, (pw.atan2, pw.hypot, pw.copysign, pw.xlogy))
+    fmod_, remainder_, floor_divide_ = map(_in_place, (ar.fmod, ar.remainder, ar.floor_divide))
+    multiply_, divide_, subtract_, negative_ = mul_, div_, sub_, neg_
+    true_divide_, clip_, absolute_ = div_, clamp_, abs_
+    nan_to_num_, addmm_, addmv_, baddbmm_ = map(_in_place, (pw.nan_to_num, la.addmm, la.addmv, la.baddbmm))
+    addbmm_, addr_, cumsum_, cumprod_ = map(_in_place, (la.addbmm, la.addr, red.cumsum, red.cumprod))
+    eq_, ne_, lt_, le_, gt_, ge_ = map(_in_place, (ar.eq, ar.ne, ar.lt, ar.le, ar.gt, ar.ge))
+    logical_and_, logical_or_ = _in_place(ar.logical_and), _in_place(ar.logical_or)
+    logical_xor_, logical_not_ = _in_place(ar.logical_xor), _in_place(ar.logical_not)
+    bitwise_and_, bitwise_or_ = _in_place(ar.bitwise_and), _in_place(ar.bitwise_or)
+    bitwise_xor_, bitwise_not_ = _in_place(ar.bitwise_xor), _in_place(ar.bitwise_not)
     tril_, triu_, fill_diagonal_ = _in_place(sh.tril), _in_place(sh.triu), _in_place(ga.fill_diagonal)
 
     def copy_(self, source: Any) -> Tensor:
@@ -303,6 +370,39 @@ class Methods(Handle):
 
         spec = self._value.spec
         return self._modify(normal(mean, std, spec.shape, dtype=spec.dtype, generator=generator))  # type: ignore[attr-defined]
+
+    def random_(self, low: Any = 0, high: Any = None, *, generator: Any = None) -> Tensor:
+        """Take random whole numbers from ``low`` up to but without ``high``; ``random_(high)`` begins at 0."""
+        from pyflame.random import randint
+
+        if high is None:
+            low, high = 0, low or (1 << 24)
+        spec = self._value.spec
+        return self._modify(randint(low, high, spec.shape, dtype=spec.dtype, generator=generator))  # type: ignore[attr-defined]
+
+    def exponential_(self, lambd: Any = 1.0, *, generator: Any = None) -> Tensor:
+        """Take waiting times of a rate."""
+        from pyflame.random import rand
+
+        spec = self._value.spec
+        drawn = rand(spec.shape, dtype=spec.dtype, generator=generator)
+        return self._modify(ar.div(pw.log1p(ar.neg(drawn)), -lambd))  # type: ignore[attr-defined]
+
+    def unsqueeze_(self, dim: Any) -> Tensor:
+        """Refuse: a tensor keeps its shape."""
+        raise RuntimeError(f"unsqueeze_: a tensor keeps its shape; write x = x.unsqueeze({dim})")
+
+    def squeeze_(self, dim: Any = None) -> Tensor:
+        """Refuse: a tensor keeps its shape."""
+        raise RuntimeError(f"squeeze_: a tensor keeps its shape; write x = x.squeeze({'' if dim is None else dim})")
+
+    def transpose_(self, dim0: Any, dim1: Any) -> Tensor:
+        """Refuse: a tensor keeps its shape."""
+        raise RuntimeError(f"transpose_: a tensor keeps its shape; write x = x.transpose({dim0}, {dim1})")
+
+    def t_(self) -> Tensor:
+        """Refuse: a tensor keeps its shape."""
+        raise RuntimeError("t_: a tensor keeps its shape; write x = x.t()")
 
     def bernoulli_(self, p: Any = 0.5, *, generator: Any = None) -> Tensor:
         """Take 1 with a probability, else 0."""

@@ -161,7 +161,7 @@ class Tensor(Methods):
     @property
     def device(self) -> Any:
         """Where it is computed."""
-        from pyflame.device import current_device
+        from pyflame.devices import current_device
 
         return current_device()
 
@@ -173,12 +173,14 @@ class Tensor(Methods):
         """Which element of its storage is the first."""
         return geometry_of(self).offset
 
-    def is_contiguous(self) -> bool:
+    def is_contiguous(self, memory_format: Any = None) -> bool:
         """Whether the elements lie row by row; not so in some views."""
+        del memory_format
         return self._alias is None or geometry_of(self).is_contiguous
 
-    def contiguous(self) -> Tensor:
-        """The tensor itself where it :meth:`is_contiguous`, else a copy."""
+    def contiguous(self, memory_format: Any = None) -> Tensor:
+        """The tensor itself where it :meth:`is_contiguous`, else a copy; engines choose their own memory formats."""
+        del memory_format
         return self if self.is_contiguous() else self.clone()
 
     def data_ptr(self) -> int:
@@ -533,7 +535,7 @@ class Tensor(Methods):
             try:
                 result = cast(result, to_dtype(target))
             except TypeError:
-                from pyflame.device import Device
+                from pyflame.devices import Device
 
                 Device.of(target)
         return result.clone() if copy and result is self else result

@@ -17,14 +17,17 @@ from pyflame.autograd.modes import (
     set_detect_anomaly,
     set_grad_enabled,
 )
+from pyflame.suggestions import missing as _missing
 
 if _TYPE_CHECKING:
+    from pyflame.autograd.variable import Variable
     from pyflame.extend.function import AutogradFunction as Function
 
 __all__ = [
     "AnomalyError",
     "Function",
     "GradMode",
+    "Variable",
     "backward",
     "checkpoint",
     "detect_anomaly",
@@ -45,4 +48,8 @@ def __getattr__(name: str) -> _Any:
         from pyflame.extend.function import AutogradFunction
 
         return AutogradFunction
-    raise AttributeError(f"module 'pyflame.autograd' has no attribute {name!r}")
+    if name == "Variable":  # torch's old name for a tensor
+        from pyflame.autograd.variable import Variable
+
+        return Variable
+    raise _missing("pyflame.autograd", name, __all__)

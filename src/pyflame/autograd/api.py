@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame.autograd.engine import gradients, run_hooks
 from pyflame.autograd.leaf import Leaf
-from pyflame.evaluation import evaluate, graphs
-from pyflame.lazy import Val, ancestors, apply, modes, onnx
+from pyflame.evaluation import evaluate
+from pyflame.lazy import Val, apply, modes, onnx
 from pyflame.ops.core import Handle, as_tensor, wrap
 from pyflame_rt.graph.errors import ShapeMismatchError
 
@@ -77,14 +77,14 @@ def backward(
     outputs = _listed(tensors)
     seeds = _seeds(outputs, grad_tensors if grad_tensors is not None else grad_output)
     vals = [out._value for out in outputs]
-    restore = _everything_requires(vals) if not any(v.needs_grad for v in vals) else []
+    if not any(v.needs_grad for v in vals):
+        raise RuntimeError(
+            "nothing to differentiate: no tensor that this depends on requires gradients. "
+            "Call requires_grad_() on those that should get one before they are used (parameters of modules do)"
+        )
     keep = bool(create_graph if retain_graph is None else retain_graph)
     wrt = None if inputs is None else [t._value for t in _listed(inputs)]
-    try:
-        found = gradients(vals, seeds, wrt, create_graph=create_graph, release=not keep)
-    finally:
-        for v in restore:
-            v.needs_grad = False
+    found = gradients(vals, seeds, wrt, create_graph=create_graph, release=not keep)
     mates = tuple(weakref.ref(v) for v in vals)
     wanted = None if wrt is None else {id(v) for v in wrt}
     for v, g in found.values():
@@ -109,42 +109,6 @@ def _store(v: Val, g: Val, mates: tuple[weakref.ref[Val], ...], accumulate: bool
     v.leaf.grad = wrap(g)
 
 
-def _everything_requires(outputs: Sequence[Val]) -> list[Val]:
-    """Where no leaf asks for gradients, all floating-point ones that tensors refer to get them."""
-    marked: list[Val] = []
-    with graphs:
-        exprs = ancestors(outputs)
-    made: dict[int, Val] = {id(v): v for v in outputs}
-    for expr in exprs:
-        made.update({id(v): v for v in expr.inputs if v is not None})
-    computed = {id(v): v for v in made.values() if v.expr is not None and v.array is None}
-    for v in made.values():
-        source = v.expr is None or v.array is not None or not any(_is_real(s) for s in v.expr.inputs)
-        if source and v.handles and v.spec.dtype.is_floating_point and v.spec.known is None:
-            v.needs_grad = True
-            v.leaf = v.leaf or Leaf()
-            marked.append(v)
-    if not marked:
-        raise RuntimeError("nothing to differentiate: no tensor in this graph is a floating-point leaf")
-    for leaf_value in marked:
-        if leaf_value.expr is not None:
-            leaf_value.leaf.requires_grad = True  # type: ignore[union-attr]
-    by_expr: dict[Any, list[Val]] = {}
-    for v in computed.values():
-        by_expr.setdefault(v.expr, []).append(v)
-    for expr in exprs:
-        if any(s is not None and s.needs_grad for s in expr.inputs):
-            for v in by_expr.get(expr, ()):
-                if v.spec.dtype.is_floating_point and not v.needs_grad:
-                    v.needs_grad = True
-                    marked.append(v)
-    return marked
-
-
-def _is_real(v: Val | None) -> bool:
-    return v is not None and v.spec.dtype.is_floating_point and v.spec.known is None
-
-
 def grad(
     outputs: Any,
     inputs: Any,
@@ -152,6 +116,7 @@ def grad(
     *,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    only_inputs: bool = True,
     allow_unused: bool | None = None,
     materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
@@ -163,6 +128,7 @@ def grad(
         grad_outputs: the gradient of each output.
         retain_graph: allow a further pass over the same graph; as ``create_graph`` by default.
         create_graph: let the gradients be differentiated in turn.
+        only_inputs: torch's, which is always True there too.
         allow_unused: give None for inputs that the outputs do not depend on, instead of an error.
         materialize_grads: give zeros for those.
 
@@ -174,6 +140,8 @@ def grad(
         >>> first.item(), second.item()
         (12.0, 12.0)
     """
+    if not only_inputs:
+        raise ValueError("only_inputs=False is gone from torch too; use backward() for the gradients of all leaves")
     outs, ins = _listed(outputs), _listed(inputs)
     for t in ins:
         if not t._value.needs_grad:

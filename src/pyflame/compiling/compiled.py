@@ -16,7 +16,7 @@ from pyflame.compiling.reach import TooMuchStateError
 from pyflame.compiling.trace import Trace, trace_function, write_argument
 from pyflame.compiling.tracer import TraceError
 from pyflame.compiling.trees import blank, flatten, unflatten
-from pyflame.device import chosen
+from pyflame.devices import chosen
 from pyflame.dtypes import get_default_dtype, to_dtype
 from pyflame.evaluation import evaluate
 from pyflame.lazy import MODE_NAMES, Val, leaf, modes

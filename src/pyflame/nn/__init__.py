@@ -148,6 +148,7 @@ from pyflame.nn.transformer import (
     TransformerEncoder,
     TransformerEncoderLayer,
 )
+from pyflame.suggestions import missing as _missing
 
 __all__ = [
     "CELU",
@@ -315,3 +316,7 @@ __all__ = [
     "init",
     "utils",
 ]
+
+
+def __getattr__(name: str) -> object:
+    raise _missing("pyflame.nn", name, __all__)

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from pyflame.arrays import adopt
-from pyflame.device import Device
+from pyflame.devices import Device
 from pyflame.dtypes import DType, to_dtype
 from pyflame.lazy import mode_changes, modes
 from pyflame.nn.hooks import HookTable, RemovableHandle
 from pyflame.nn.parameter import Parameter
+from pyflame.suggestions import missing
 from pyflame.tensors import Tensor
 
 __all__ = ["IncompatibleKeys", "Module"]
@@ -128,7 +129,12 @@ class Module:
         for table in ("_parameters", "_buffers", "_modules"):
             if name in state.get(table, ()):
                 return state[table][name]
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        made = state.get("_modules", {}).get("parametrizations")
+        if made is not None and name in made._modules:
+            return made._modules[name]()
+        if name.startswith("__") or "_modules" not in state:  # asked for by protocols, or before __init__ ran
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name)
+        raise missing(type(self).__name__, name, self.__dir__())
 
     def __delattr__(self, name: str) -> None:
         if not self._forget(name):

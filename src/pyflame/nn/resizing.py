@@ -148,7 +148,7 @@ class ChannelShuffle(Module):
 
     Example:
         >>> import pyflame as pf
-        >>> pf.nn.ChannelShuffle(2)(pf.arange(4).reshape([1, 4, 1])).flatten().tolist()
+        >>> pf.nn.ChannelShuffle(2)(pf.arange(4.0).reshape([1, 4, 1])).flatten().tolist()
         [0.0, 2.0, 1.0, 3.0]
     """
 

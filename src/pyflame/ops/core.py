@@ -48,7 +48,11 @@ class Handle(_Slots):
                 return self._alias.read(self)
             if name == "_alias":
                 return None  # not quite made yet
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            if name.startswith("_"):  # asked for by protocols, often
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name)
+            from pyflame.suggestions import missing
+
+            raise missing("Tensor", name, dir(type(self)))
 
     def _empty(self) -> None:
         """The value is out of date."""

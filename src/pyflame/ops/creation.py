@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame.dtypes import DType, get_default_dtype, to_dtype
+from pyflame.devices import Device
+from pyflame.dtypes import DType, get_default_dtype, scalar_dtype, to_dtype
 from pyflame.lazy import leaf
 from pyflame.ops.core import Handle, as_tensor, call, cast, scalar, sizes_of, wrap
 
@@ -16,35 +17,54 @@ if TYPE_CHECKING:
     from pyflame.tensors import Tensor
 
 
-def _finish(t: Tensor, layout: MeshLayout | None, requires_grad: bool) -> Tensor:
+def _finish(t: Tensor, layout: MeshLayout | None, requires_grad: bool, device: Any = None) -> Tensor:
+    if device is not None:
+        Device.of(device)
     if layout is not None:
         t._value.layout = layout.for_shape(t.shape)
     return t.requires_grad_() if requires_grad else t
 
 
-def tensor(data: Any, dtype: Any = None, *, layout: MeshLayout | None = None, requires_grad: bool = False) -> Tensor:
-    """A tensor of the values of a list, an array or a number: float32 unless an array says otherwise.
+def tensor(
+    data: Any,
+    dtype: Any = None,
+    *,
+    layout: MeshLayout | None = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """A tensor of the values of a list, an array or a number.
+
+    Without a dtype that of an array is kept; Python's ints give int64, bools bool, floats the default dtype.
 
     Example:
         >>> import pyflame as pf, numpy as np
-        >>> pf.tensor([1, 2]).dtype, pf.tensor(np.array([1, 2])).dtype, pf.tensor([True]).dtype
-        (DType.float32, DType.int64, DType.bool)
+        >>> pf.tensor([1, 2]).dtype, pf.tensor([1, 2.5]).dtype, pf.tensor(np.zeros(2, np.int8)).dtype
+        (DType.int64, DType.float32, DType.int8)
     """
     if isinstance(data, Handle):
         made = cast(data.detach(), to_dtype(dtype or data.dtype))  # type: ignore[attr-defined]
-        return _finish(made if made is not data else made.clone(), layout, requires_grad)
-    return _finish(wrap(_leaf_of(data, dtype)), layout, requires_grad)
+        return _finish(made if made is not data else made.clone(), layout, requires_grad, device)
+    return _finish(wrap(_leaf_of(data, dtype)), layout, requires_grad, device)
 
 
 def _leaf_of(data: Any, dtype: Any) -> Any:
     from pyflame.interop import to_array
 
     kind = None if dtype is None else to_dtype(dtype)
-    typed = hasattr(data, "dtype") or hasattr(data, "__dlpack__") or isinstance(data, memoryview)
     array = to_array(data)
     if kind is None:
-        kind = to_dtype(array.dtype) if typed or array.dtype.kind == "b" else get_default_dtype()
+        kind = _inferred(data, array)
     return leaf(np.array(array, kind.numpy, order="C", copy=True), kind)
+
+
+def _inferred(data: Any, array: np.ndarray[Any, Any]) -> DType:
+    """The element type of data that names none: its own where it has one, else that of Python's numbers."""
+    first = data
+    while isinstance(first, (list, tuple)) and first:
+        first = first[0]
+    typed = hasattr(first, "dtype") or hasattr(first, "__dlpack__") or isinstance(data, memoryview)
+    return to_dtype(array.dtype) if typed or array.dtype.kind in "biu" else get_default_dtype()
 
 
 def from_numpy(array: Any, dtype: Any = None, *, layout: MeshLayout | None = None) -> Tensor:
@@ -60,33 +80,46 @@ def from_numpy(array: Any, dtype: Any = None, *, layout: MeshLayout | None = Non
     return tensor(array, dtype, layout=layout)
 
 
-def asarray(data: Any, dtype: Any = None) -> Tensor:
+def asarray(data: Any, dtype: Any = None, *, device: Any = None) -> Tensor:
     """The tensor itself, or one that shares the memory of an array where it can.
 
     The array must not be changed while the tensor is in use.
     """
+    if device is not None:
+        Device.of(device)
     if isinstance(data, Handle):
         return data if dtype is None else cast(data, to_dtype(dtype))  # type: ignore[return-value]
     from pyflame.interop import to_array
 
     array = to_array(data)
-    typed = hasattr(data, "dtype") or hasattr(data, "__dlpack__")
-    kind = to_dtype(dtype if dtype is not None else array.dtype if typed else get_default_dtype())
+    kind = to_dtype(dtype) if dtype is not None else _inferred(data, array)
     return wrap(leaf(np.ascontiguousarray(array, kind.numpy).reshape(array.shape), kind))
 
 
 def full(
-    size: Any, fill_value: Any, dtype: Any = None, *, layout: MeshLayout | None = None, requires_grad: bool = False
+    size: Any,
+    fill_value: Any,
+    dtype: Any = None,
+    *,
+    layout: MeshLayout | None = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:
-    """A tensor of one value, float32 unless told otherwise (bool for True and False)."""
+    """A tensor of one value, in the type of that value unless told otherwise.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.full([2], 7).dtype, pf.full([2], 0.5).dtype, pf.full([2], True).dtype
+        (DType.int64, DType.float32, DType.bool)
+    """
     sizes = _checked(sizes_of((size,)))
-    if dtype is None:
-        kind = DType.bool if isinstance(fill_value, (bool, np.bool_)) else get_default_dtype()
-    else:
+    if dtype is not None:
         kind = to_dtype(dtype)
+    else:
+        kind = fill_value.dtype if isinstance(fill_value, Handle) else scalar_dtype(fill_value)  # type: ignore[attr-defined]
     value = cast(fill_value, kind) if isinstance(fill_value, Handle) else scalar(fill_value, kind)
     made = value if sizes == () else call("Expand", value, sizes)
-    return _finish(made, layout, requires_grad)
+    return _finish(made, layout, requires_grad, device)
 
 
 def _checked(sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -95,16 +128,28 @@ def _checked(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return sizes
 
 
-def zeros(*size: Any, dtype: Any = None, layout: MeshLayout | None = None, requires_grad: bool = False) -> Tensor:
+def zeros(
+    *size: Any,
+    dtype: Any = None,
+    layout: MeshLayout | None = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Zeros: ``zeros([2, 3])`` or ``zeros(2, 3)``, float32 unless told otherwise."""
     size, dtype = _size_and_dtype(size, dtype)
-    return full(size, 0, dtype or get_default_dtype(), layout=layout, requires_grad=requires_grad)
+    return full(size, 0, dtype or get_default_dtype(), layout=layout, device=device, requires_grad=requires_grad)
 
 
-def ones(*size: Any, dtype: Any = None, layout: MeshLayout | None = None, requires_grad: bool = False) -> Tensor:
+def ones(
+    *size: Any,
+    dtype: Any = None,
+    layout: MeshLayout | None = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Ones, float32 unless told otherwise."""
     size, dtype = _size_and_dtype(size, dtype)
-    return full(size, 1, dtype or get_default_dtype(), layout=layout, requires_grad=requires_grad)
+    return full(size, 1, dtype or get_default_dtype(), layout=layout, device=device, requires_grad=requires_grad)
 
 
 def _size_and_dtype(size: tuple[Any, ...], dtype: Any) -> tuple[tuple[int, ...], Any]:
@@ -114,58 +159,74 @@ def _size_and_dtype(size: tuple[Any, ...], dtype: Any) -> tuple[tuple[int, ...],
     return _checked(sizes_of(size)), dtype
 
 
-def empty(*size: Any, dtype: Any = None, layout: MeshLayout | None = None, requires_grad: bool = False) -> Tensor:
+def empty(
+    *size: Any,
+    dtype: Any = None,
+    layout: MeshLayout | None = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """A tensor whose contents do not matter: zeros."""
-    return zeros(*size, dtype=dtype, layout=layout, requires_grad=requires_grad)
+    return zeros(*size, dtype=dtype, layout=layout, device=device, requires_grad=requires_grad)
 
 
-def full_like(input: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def full_like(
+    input: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """A tensor of one value in the shape and type of another."""
     x = as_tensor(input)
-    made = full(x.shape, fill_value, x.dtype if dtype is None else dtype)
+    made = full(x.shape, fill_value, x.dtype if dtype is None else dtype, device=device)
     made._value.layout = x._value.layout
     return made.requires_grad_() if requires_grad else made
 
 
-def zeros_like(input: Any, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def zeros_like(input: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Zeros in the shape and type of another tensor."""
-    return full_like(input, 0, dtype=dtype, requires_grad=requires_grad)
+    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
-def ones_like(input: Any, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def ones_like(input: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Ones in the shape and type of another tensor."""
-    return full_like(input, 1, dtype=dtype, requires_grad=requires_grad)
+    return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
-def empty_like(input: Any, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def empty_like(input: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of the shape and type of another whose contents do not matter: zeros."""
-    return full_like(input, 0, dtype=dtype, requires_grad=requires_grad)
+    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
-def arange(start: Any, end: Any = None, step: Any = 1, dtype: Any = None, *, requires_grad: bool = False) -> Tensor:
-    """Numbers from ``start`` up to but without ``end``, float32 unless told otherwise.
+def arange(
+    start: Any, end: Any = None, step: Any = 1, dtype: Any = None, *, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Numbers from ``start`` up to but without ``end``: int64 where all three are whole, else the default dtype.
 
     Example:
         >>> import pyflame as pf
-        >>> pf.arange(3)
-        tensor([0., 1., 2.])
+        >>> pf.arange(3).tolist(), pf.arange(0.0, 1.0, 0.5).tolist()
+        ([0, 1, 2], [0.0, 0.5])
     """
     if end is None:
         start, end = 0, start
     start, end, step = (v.item() if isinstance(v, Handle) else v for v in (start, end, step))  # type: ignore[attr-defined]
     if step == 0:
         raise ValueError("arange: step must not be 0")
-    kind = get_default_dtype() if dtype is None else to_dtype(dtype)
+    if dtype is None:
+        ints = all(isinstance(v, (int, np.integer)) for v in (start, end, step))
+        kind = DType.int64 if ints else get_default_dtype()
+    else:
+        kind = to_dtype(dtype)
     if not kind.is_floating_point:
         start, end, step = int(start), int(end), int(step)
     count = max(0, math.ceil((end - start) / step))
     whole = all(isinstance(v, (int, np.integer)) for v in (start, step))
     steps = np.arange(count, dtype=np.int64 if whole else np.float64)
     made = wrap(leaf((start + steps * step).astype(kind.numpy), kind))
-    return made.requires_grad_() if requires_grad else made
+    return _finish(made, None, requires_grad, device)
 
 
-def linspace(start: Any, end: Any, steps: int, dtype: Any = None) -> Tensor:
+def linspace(
+    start: Any, end: Any, steps: int, dtype: Any = None, *, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """``steps`` numbers from ``start`` to ``end``, equally far apart."""
     if steps < 0:
         raise ValueError(f"linspace: the number of steps must not be negative, got {steps}")
@@ -173,38 +234,49 @@ def linspace(start: Any, end: Any, steps: int, dtype: Any = None) -> Tensor:
     kind = get_default_dtype() if dtype is None else to_dtype(dtype)
     if not kind.is_floating_point:
         start, end = int(start), int(end)
-    return wrap(leaf(np.linspace(start, end, steps).astype(kind.numpy), kind))
+    made = wrap(leaf(np.linspace(start, end, steps).astype(kind.numpy), kind))
+    return _finish(made, None, requires_grad, device)
 
 
-def logspace(start: Any, end: Any, steps: int, base: float = 10.0, dtype: Any = None) -> Tensor:
+def logspace(
+    start: Any,
+    end: Any,
+    steps: int,
+    base: float = 10.0,
+    dtype: Any = None,
+    *,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """``base`` to the powers that :func:`linspace` gives."""
     start, end = (v.item() if isinstance(v, Handle) else v for v in (start, end))  # type: ignore[attr-defined]
     kind = get_default_dtype() if dtype is None else to_dtype(dtype)
     if not kind.is_floating_point:
         start, end = int(start), int(end)
-    return wrap(leaf(np.logspace(start, end, steps, base=base).astype(kind.numpy), kind))
+    made = wrap(leaf(np.logspace(start, end, steps, base=base).astype(kind.numpy), kind))
+    return _finish(made, None, requires_grad, device)
 
 
-def eye(n: int, m: int | None = None, dtype: Any = None, *, requires_grad: bool = False) -> Tensor:
+def eye(n: int, m: int | None = None, dtype: Any = None, *, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Ones on the diagonal, zeros elsewhere."""
     kind = get_default_dtype() if dtype is None else to_dtype(dtype)
-    return _finish(wrap(leaf(np.eye(n, m, dtype=kind.numpy), kind)), None, requires_grad)
+    return _finish(wrap(leaf(np.eye(n, m, dtype=kind.numpy), kind)), None, requires_grad, device)
 
 
-def tril_indices(row: int, col: int, offset: int = 0, dtype: Any = DType.int64) -> Tensor:
+def tril_indices(row: int, col: int, offset: int = 0, dtype: Any = DType.int64, *, device: Any = None) -> Tensor:
     """Rows and columns of the places of a lower triangle, as a tensor of shape [2, n]."""
-    return asarray(np.stack(np.tril_indices(row, offset, col)), dtype)
+    return asarray(np.stack(np.tril_indices(row, offset, col)), dtype, device=device)
 
 
-def triu_indices(row: int, col: int, offset: int = 0, dtype: Any = DType.int64) -> Tensor:
+def triu_indices(row: int, col: int, offset: int = 0, dtype: Any = DType.int64, *, device: Any = None) -> Tensor:
     """Rows and columns of the places of an upper triangle, as a tensor of shape [2, n]."""
-    return asarray(np.stack(np.triu_indices(row, offset, col)), dtype)
+    return asarray(np.stack(np.triu_indices(row, offset, col)), dtype, device=device)
 
 
-def scalar_tensor(value: Any, dtype: Any = None, *, requires_grad: bool = False) -> Tensor:
+def scalar_tensor(value: Any, dtype: Any = None, *, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A number as a tensor without dimensions."""
     made = scalar(value, get_default_dtype() if dtype is None else to_dtype(dtype))
-    return _finish(made, None, requires_grad)
+    return _finish(made, None, requires_grad, device)
 
 
 def clone(input: Any) -> Tensor:

@@ -8,8 +8,9 @@ from pyflame.dtypes import DType
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import reduction as red
 from pyflame.ops import shaping as sh
-from pyflame.ops.core import as_tensor, axis_of, call, cast, common_dtype, convert, operands, rounded_once
-from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame.ops.core import Handle, as_tensor, axis_of, call, cast, common_dtype, convert, operands, rounded_once
+from pyflame.ops.precision import low_precision
+from pyflame_rt.graph.errors import DTypeMismatchError, ShapeMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
     from pyflame.tensors import Tensor
 
 
+@low_precision
 @rounded_once
 def matmul(input: Any, other: Any) -> Tensor:
-    """The product of matrices, vectors or stacks of matrices, as NumPy has it."""
+    """The product of matrices, vectors or stacks of matrices, as NumPy has it; tensors must have one element type."""
+    same_dtype("matmul", input, other)
     a, b = operands(input, other)
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeMismatchError(
@@ -29,6 +32,21 @@ def matmul(input: Any, other: Any) -> Tensor:
     if a.shape[-1] != inner:
         raise ShapeMismatchError(f"matmul: the inner sizes differ, {a.shape[-1]} != {inner} in {a.shape} @ {b.shape}")
     return call("MatMul", a, b)
+
+
+def same_dtype(name: str, *values: Any) -> None:
+    """Refuse tensors of different element types: products do not promote, as in torch."""
+    kinds = [v._value.spec.dtype for v in values if isinstance(v, Handle)]
+    for kind in kinds:
+        if kind is not kinds[0]:
+            raise MixedTypesError(
+                f"{name}: tensors of {kinds[0].name} and {kind.name}; products take one element type. "
+                f"Convert one of them, as in x.to(pf.{kinds[0].name})"
+            )
+
+
+class MixedTypesError(DTypeMismatchError, RuntimeError):
+    """A product of tensors of different element types."""
 
 
 def _rank(name: str, *pairs: tuple[Tensor, int]) -> None:
@@ -88,12 +106,14 @@ def outer(input: Any, vec2: Any) -> Tensor:
 ger = outer
 
 
+@low_precision
 @rounded_once
 def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """``beta * input + alpha * (mat1 @ mat2)``."""
     return _plus(input, mm(mat1, mat2), beta, alpha)
 
 
+@low_precision
 def addbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """``beta * input + alpha *`` the sum of the products of a batch."""
     a, b = as_tensor(batch1), as_tensor(batch2)
@@ -116,12 +136,14 @@ def _addbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any =
     return _plus(input, red.sum(products, 0, dtype=products.dtype), beta, alpha)
 
 
+@low_precision
 @rounded_once
 def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """``beta * input + alpha * bmm(batch1, batch2)``."""
     return _plus(input, bmm(batch1, batch2), beta, alpha)
 
 
+@low_precision
 @rounded_once
 def addmv(input: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """``beta * input + alpha * (mat @ vec)``."""
@@ -270,6 +292,7 @@ def det(input: Any) -> Tensor:
     return call("Det", as_tensor(input))
 
 
+@low_precision
 @rounded_once
 def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
     """``input @ weight.T + bias``."""

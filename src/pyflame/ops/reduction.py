@@ -9,6 +9,7 @@ from pyflame.dtypes import DType, get_default_dtype, to_dtype
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import pointwise as pw
 from pyflame.ops.core import (
+    Handle,
     as_tensor,
     axes_of,
     axis_of,
@@ -97,36 +98,71 @@ def _extreme(name: str, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
 
 
 def max(
-    input: Any, dim: Any = None, keepdim: bool = False, *, axis: Any = None, keepdims: bool | None = None
-) -> Tensor:
-    """The largest element, or the largest along dimensions: values only, see argmax for places."""
-    if hasattr(dim, "_value"):
-        return ar.maximum(input, dim)
-    return _extreme("ReduceMax", as_tensor(input), dim_argument(dim, axis), _keep(keepdim, keepdims))
+    input: Any,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    other: Any = None,
+    axis: Any = None,
+    keepdims: bool | None = None,
+) -> Any:
+    """The largest element; with ``dim`` a pair: the largest along it, and where they are. See amax for values alone.
+
+    Example:
+        >>> import pyflame as pf
+        >>> values, places = pf.max(pf.tensor([[1.0, 7.0], [5.0, 2.0]]), dim=1)
+        >>> values.tolist(), places.tolist()
+        ([7.0, 5.0], [1, 0])
+    """
+    if other is not None or isinstance(dim, Handle):
+        return ar.maximum(input, dim if other is None else other)
+    return _largest("ReduceMax", "ArgMax", as_tensor(input), dim_argument(dim, axis), _keep(keepdim, keepdims))
 
 
 def min(
-    input: Any, dim: Any = None, keepdim: bool = False, *, axis: Any = None, keepdims: bool | None = None
-) -> Tensor:
-    """The smallest element, or the smallest along dimensions: values only, see argmin for places."""
-    if hasattr(dim, "_value"):
-        return ar.minimum(input, dim)
-    return _extreme("ReduceMin", as_tensor(input), dim_argument(dim, axis), _keep(keepdim, keepdims))
+    input: Any,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    other: Any = None,
+    axis: Any = None,
+    keepdims: bool | None = None,
+) -> Any:
+    """The smallest element; with ``dim`` a pair: the smallest along it, and where they are. See amin for values."""
+    if other is not None or isinstance(dim, Handle):
+        return ar.minimum(input, dim if other is None else other)
+    return _largest("ReduceMin", "ArgMin", as_tensor(input), dim_argument(dim, axis), _keep(keepdim, keepdims))
+
+
+def _largest(name: str, places: str, x: Tensor, dim: Any, keepdim: bool) -> Any:
+    """The extreme of all elements, or values and places along one dimension; the gradient goes to those places."""
+    if dim is None:
+        return _extreme(name, x, None, keepdim)
+    if isinstance(dim, (tuple, list)):
+        raise TypeError(f"max and min go along one dimension, got {tuple(dim)}; amax and amin take several")
+    along = axis_of(dim, x.ndim)
+    if x.ndim == 0:
+        return Ordered(call("Identity", x), ar.mul(cast(x, DType.int64), 0))
+    if x.shape[along] == 0:
+        raise IndexError(f"there is no largest or smallest of no elements: shape {x.shape}, dim {dim}")
+    where = _arg(places, x, along, True)
+    values = call("GatherElements", x, where, axis=along)
+    return Ordered(values, where) if keepdim else Ordered(values.squeeze(along), where.squeeze(along))
 
 
 def amax(input: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
     """The largest element along dimensions."""
-    return max(input, dim, keepdim)
+    return _extreme("ReduceMax", as_tensor(input), dim, keepdim)
 
 
 def amin(input: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
     """The smallest element along dimensions."""
-    return min(input, dim, keepdim)
+    return _extreme("ReduceMin", as_tensor(input), dim, keepdim)
 
 
 def aminmax(input: Any, *, dim: Any = None, keepdim: bool = False) -> Extremes:
     """The smallest and the largest element."""
-    return Extremes(min(input, dim, keepdim), max(input, dim, keepdim))
+    return Extremes(amin(input, dim, keepdim), amax(input, dim, keepdim))
 
 
 def _arg(name: str, input: Any, dim: Any, keepdim: bool) -> Tensor:
@@ -328,9 +364,9 @@ def norm(input: Any, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Tens
         p = 2
     size = ar.abs(x)
     if p == math.inf:
-        return max(size, dim, keepdim)
+        return amax(size, dim, keepdim)
     if p == -math.inf:
-        return min(size, dim, keepdim)
+        return amin(size, dim, keepdim)
     if p == 0:
         # A count has no slope, but it depends on x.
         return sum(ar.where(ar.ne(x, 0), ar.add(ar.mul(x.sign(), 0.0), 1.0), ar.mul(x.sign(), 0.0)), dim, keepdim)

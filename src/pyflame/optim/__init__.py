@@ -1,6 +1,6 @@
 """Optimizers and learning-rate schedulers."""
 
-from pyflame.optim import lr_scheduler
+from pyflame.optim import lr_scheduler, swa_utils
 from pyflame.optim.algorithms import LAMB, SGD, Adagrad, Adam, AdamW, Lion, RMSprop
 from pyflame.optim.lbfgs import LBFGS
 from pyflame.optim.lr_scheduler import (
@@ -24,6 +24,7 @@ from pyflame.optim.lr_scheduler import (
 from pyflame.optim.matrices import Adafactor, Muon
 from pyflame.optim.optimizer import Optimizer
 from pyflame.optim.variants import ASGD, Adadelta, Adamax, NAdam, RAdam, Rprop
+from pyflame.suggestions import missing as _missing
 
 __all__ = [
     "ASGD",
@@ -60,4 +61,9 @@ __all__ = [
     "SequentialLR",
     "StepLR",
     "lr_scheduler",
+    "swa_utils",
 ]
+
+
+def __getattr__(name: str) -> object:
+    raise _missing("pyflame.optim", name, __all__)

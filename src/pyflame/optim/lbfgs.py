@@ -122,7 +122,8 @@ class LBFGS(Optimizer):
         for key in ("d", "prev_flat_grad"):
             if state.get(key) is not None and state[key].numel != size:
                 raise ValueError(f"loaded {key} has {state[key].numel} elements, the parameters have {size}")
-        self.state = {params[0]: state}
+        self.state.clear()
+        self.state[params[0]] = state
 
 
 def _taken(value: Any, dtype: np.dtype[Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -34,10 +35,12 @@ class ParamGroup(dict[str, Any]):
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        rate = settings["lr"]
+        rate = settings.get("lr", 0.0)  # an optimizer that writes its own `step` may have no such setting
         self.lr_tensor = _number(float(rate))
         self.varied: Slots = {}
-        super().__init__({**settings, "lr": rate if isinstance(rate, int) else float(rate)})
+        super().__init__(settings)
+        if "lr" in settings:
+            super().__setitem__("lr", rate if isinstance(rate, int) else float(rate))
 
     def vary(self, key: str) -> None:
         """Let `momentum`, or the first of `betas`, change from step to step without new compilations."""
@@ -83,6 +86,8 @@ class ParamGroup(dict[str, Any]):
 class Optimizer:
     """Changes parameters by their gradients: write `slots` (names of state tensors) and `update`.
 
+    Or write `step`, as in torch: `state[p]` is a dict of your own, and parameters are changed in place under `no_grad`.
+
     Example:
         >>> import pyflame as pf
         >>> class Signs(pf.optim.Optimizer):
@@ -101,7 +106,7 @@ class Optimizer:
         if isinstance(params, Tensor):
             raise TypeError("params must be a list of tensors or dicts. Received: one Tensor")
         self.defaults = defaults
-        self.state: dict[Tensor, Slots] = {}
+        self.state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
         self.param_groups: list[ParamGroup] = []
         listed = list(params)
         if not listed:
@@ -170,7 +175,7 @@ class Optimizer:
 
     def fixed(self) -> list[Any]:
         """What a compiled step is made for; when it is different, another one is made."""
-        kept = [id(slot) for slots in self.state.values() for slot in slots.values()]
+        kept = [id(slot) for slots in self.state.values() for slot in slots.values() if isinstance(slot, Tensor)]
         return [*(group.fixed() for group in self.param_groups), kept]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -192,7 +197,7 @@ class Optimizer:
         """The state by parameter number, and the groups' settings, as torch arranges them."""
         numbers = {id(p): n for n, p in enumerate(p for group in self.param_groups for p in group["params"])}
         groups = [{**group, "params": [numbers[id(p)] for p in group["params"]]} for group in self.param_groups]
-        state = {numbers[id(p)]: {k: v.detach() for k, v in slots.items()} for p, slots in self.state.items()}
+        state = {numbers[id(p)]: {k: _kept(v) for k, v in slots.items()} for p, slots in self.state.items()}
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -208,7 +213,10 @@ class Optimizer:
                     group[key] = value
         params = [(p, group) for group in self.param_groups for p in group["params"]]
         loaded = [(*params[int(n)], slots) for n, slots in state_dict["state"].items()]
-        self.state = {p: self._loaded(p, group, slots) for p, group, slots in loaded}
+        if type(self).step is not Optimizer.step and type(self).update is Optimizer.update:
+            self.state = defaultdict(dict, {p: {k: _copied(v) for k, v in slots.items()} for p, _, slots in loaded})
+            return
+        self.state = defaultdict(dict, {p: self._loaded(p, group, slots) for p, group, slots in loaded})
         self._share_steps()
 
     def __repr__(self) -> str:
@@ -223,7 +231,7 @@ class Optimizer:
         ready = [p for p in group["params"] if p.grad is not None]
         changed: list[Tensor] = []
         for p in ready:
-            slots = self.state.setdefault(p, {})
+            slots = self.state[p]
             for slot in self.slots_of(p, group):
                 if slot not in slots:  # at the first step, or since a setting asks for it
                     slots[slot] = self.start(slot, p, group)
@@ -292,6 +300,15 @@ class Optimizer:
         for slots in self.state.values():
             if "step" in slots:
                 slots["step"] = counters.setdefault(float(slots["step"].numpy()), slots["step"])
+
+
+def _kept(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+def _copied(value: Any) -> Any:
+    """A value of the state of an optimizer that writes its own `step`: tensors are copied, the rest is as it is."""
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def _named(pairs: list[Any]) -> tuple[list[str], list[Any]]:

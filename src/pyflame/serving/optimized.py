@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyflame.arrays import adopt
 from pyflame.compiling.trees import flatten
 from pyflame.data.collate import to_arrays
-from pyflame.device import _PROVIDERS, _parse
+from pyflame.devices import _PROVIDERS, _parse
 from pyflame.exporting import evaluation_graph
 from pyflame.serving.quantized import quantized
 from pyflame_rt.graph.errors import InputError

@@ -5,15 +5,10 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from pyflame.arrays import adopt
-from pyflame.autograd import no_grad
+from pyflame.amp.scaling import GradScaler as _Scaler
 from pyflame.dtypes import DType
 from pyflame.nn.norm import GroupNorm, LayerNorm, RMSNorm, _Tracked
-from pyflame.ops.arithmetic import isfinite
 from pyflame.ops.core import cast
-from pyflame.ops.shaping import stack
 from pyflame.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -60,8 +55,8 @@ def in_precision(model: Module, dtype: DType) -> Iterator[None]:
             module._parameters[name] = parameter
 
 
-class GradScaler:
-    """Scales the loss up so that float16 gradients do not vanish, and steps only when they are finite.
+class GradScaler(_Scaler):
+    """`pf.amp.GradScaler` for the CPU, whose `step` updates the factor too and says whether it stepped.
 
     Args:
         init_scale: The first factor.
@@ -87,42 +82,12 @@ class GradScaler:
         backoff_factor: float = 0.5,
         growth_interval: int = 2000,
     ) -> None:
-        self.value, self.growth_factor, self.backoff_factor = float(init_scale), growth_factor, backoff_factor
-        self.growth_interval, self._finite_steps, self._unscaled = growth_interval, 0, False
+        super().__init__("cpu", init_scale, growth_factor, backoff_factor, growth_interval)
 
-    def scale(self, loss: Tensor) -> Tensor:
-        """The loss times the factor."""
-        return loss * adopt(np.array(self.value, loss.dtype.numpy))
-
-    def unscale_(self, optimizer: Any) -> None:
-        """Divide the gradients by the factor, for clipping before the step."""
-        with no_grad():
-            for group in optimizer.param_groups:
-                for p in group["params"]:
-                    if p.grad is not None:
-                        p.grad = p.grad.detach() * adopt(np.array(1 / self.value, p.grad.dtype.numpy))
-        self._unscaled = True
-
-    def step(self, optimizer: Any) -> bool:
+    def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> bool:
         """Step if all gradients are finite, and choose the next factor; whether it stepped."""
-        if not self._unscaled:
-            self.unscale_(optimizer)
-        self._unscaled = False
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        finite = not gradients or bool(stack([isfinite(g).all() for g in gradients]).all())
-        if finite:
-            optimizer.step()
-            self._finite_steps += 1
-            if self._finite_steps >= self.growth_interval:
-                self.value, self._finite_steps = self.value * self.growth_factor, 0
-        else:
-            self.value, self._finite_steps = max(self.value * self.backoff_factor, 2.0**-14), 0
+        super().step(optimizer, *args, **kwargs)
+        finite = self._finite[id(optimizer)]
+        self.update()
+        self.value = max(self.value, 2.0**-14)
         return finite
-
-    def state_dict(self) -> dict[str, Any]:
-        """The factor and how long it has held."""
-        return {"scale": self.value, "finite_steps": self._finite_steps}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
-        self.value, self._finite_steps = float(state["scale"]), int(state["finite_steps"])

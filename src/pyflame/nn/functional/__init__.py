@@ -2,6 +2,7 @@
 
 from pyflame.nn.functional.attention import scaled_dot_product_attention
 from pyflame.nn.functional.bags import embedding_bag
+from pyflame.nn.functional.choosing import gumbel_softmax, triplet_margin_with_distance_loss
 from pyflame.nn.functional.convolution import (
     bilinear,
     conv1d,
@@ -96,8 +97,11 @@ from pyflame.ops.activation import (
     tanhshrink,
     threshold,
 )
+from pyflame.ops.distances import pdist
+from pyflame.ops.placing import channel_shuffle
 from pyflame.ops.pointwise import tanh
 from pyflame.ops.shaping import pad, pixel_shuffle, pixel_unshuffle
+from pyflame.suggestions import missing as _missing
 
 __all__ = [
     "adaptive_avg_pool1d",
@@ -118,6 +122,7 @@ __all__ = [
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "celu",
+    "channel_shuffle",
     "conv1d",
     "conv2d",
     "conv3d",
@@ -143,6 +148,7 @@ __all__ = [
     "glu",
     "grid_sample",
     "group_norm",
+    "gumbel_softmax",
     "hardshrink",
     "hardsigmoid",
     "hardswish",
@@ -180,6 +186,7 @@ __all__ = [
     "one_hot",
     "pad",
     "pairwise_distance",
+    "pdist",
     "pixel_shuffle",
     "pixel_unshuffle",
     "poisson_nll_loss",
@@ -203,6 +210,11 @@ __all__ = [
     "tanhshrink",
     "threshold",
     "triplet_margin_loss",
+    "triplet_margin_with_distance_loss",
     "unfold",
     "upsample",
 ]
+
+
+def __getattr__(name: str) -> object:
+    raise _missing("pyflame.nn.functional", name, __all__)

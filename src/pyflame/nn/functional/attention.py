@@ -13,6 +13,7 @@ from pyflame.ops.arithmetic import where
 from pyflame.ops.core import call, cast, rounded_once
 from pyflame.ops.creation import full, ones, zeros
 from pyflame.ops.linalg import matmul
+from pyflame.ops.precision import low_precision
 from pyflame.ops.shaping import tril
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def _bias(mask: Any, is_causal: bool, queries: int, keys: int, dtype: DType) -> 
     return where(mask, zeros(list(mask.shape), dtype=dtype), full(list(mask.shape), -math.inf, dtype=dtype))
 
 
+@low_precision
 @rounded_once
 def scaled_dot_product_attention(
     query: Any,

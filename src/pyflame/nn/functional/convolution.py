@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyflame.nn.functional.windows import batched, sizes, symmetric_pads, unbatched
 from pyflame.ops.core import call, cast, common_dtype, rounded_once
-from pyflame.ops.linalg import matmul
+from pyflame.ops.linalg import matmul, same_dtype
+from pyflame.ops.precision import low_precision
 
 if TYPE_CHECKING:
     from pyflame.dtypes import DType
@@ -27,6 +28,7 @@ __all__ = [
 Sizes: TypeAlias = int | Sequence[int]
 
 
+@low_precision
 @rounded_once
 def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
     """`input @ weight.T + bias`.
@@ -36,6 +38,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
         >>> pf.nn.functional.linear(pf.ones([1, 2]), pf.ones([3, 2]), pf.zeros([3])).numpy().tolist()
         [[2.0, 2.0, 2.0]]
     """
+    same_dtype("linear", input, weight, bias)
     if bias is not None and len(input.shape) == 2 and len(weight.shape) == 2 and len(bias.shape) == 1:
         return call("Gemm", input, weight, bias, transB=1)
     product = matmul(input, weight.t() if len(weight.shape) > 1 else weight)
@@ -64,10 +67,12 @@ def _bilinear(input1: Any, input2: Any, weight: Any, bias: Any, dtype: DType) ->
     return product if bias is None else product + bias
 
 
+@low_precision
 @rounded_once
 def _conv(
     rank: int, input: Any, weight: Any, bias: Any, stride: Sizes, padding: Sizes | str, dilation: Sizes, groups: int
 ) -> Tensor:
+    same_dtype(f"conv{rank}d", input, weight, bias)
     x, had_batch = batched(input, rank + 2, f"conv{rank}d")
     strides, dilations = sizes(stride, rank, "stride"), sizes(dilation, rank, "dilation")
     pads = _pads(padding, rank, tuple(weight.shape[2:]), strides, dilations)
@@ -147,6 +152,7 @@ def conv3d(
     return _conv(3, input, weight, bias, stride, padding, dilation, groups)
 
 
+@low_precision
 @rounded_once
 def _conv_transpose(
     rank: int,

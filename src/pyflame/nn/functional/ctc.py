@@ -10,6 +10,7 @@ from pyflame.dtypes import DType
 from pyflame.nn.functional.loss import Reduction
 from pyflame.ops.arithmetic import clamp_min
 from pyflame.ops.core import Handle, as_tensor, call, cast, rounded_once
+from pyflame.ops.precision import full_precision
 from pyflame_rt.graph.errors import ShapeMismatchError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["ctc_loss"]
 
 
+@full_precision
 @rounded_once
 def ctc_loss(
     log_probs: Any,

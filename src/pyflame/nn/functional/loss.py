@@ -15,6 +15,7 @@ from pyflame.ops.arithmetic import clamp_min, minimum, where
 from pyflame.ops.core import call, call_many, cast, rounded_once
 from pyflame.ops.creation import zeros_like
 from pyflame.ops.pointwise import exp, log, sqrt, xlogy
+from pyflame.ops.precision import full_precision
 from pyflame.ops.reduction import norm
 from pyflame_rt.graph.errors import ShapeMismatchError
 
@@ -82,6 +83,7 @@ def _same(input: Any, target: Any) -> None:
         )
 
 
+@full_precision
 def mse_loss(input: Any, target: Any, reduction: Reduction | str = "mean") -> Tensor:
     """Squared differences.
 
@@ -105,6 +107,7 @@ def _difference(input: Any, target: Any) -> Tensor:
     return input - target
 
 
+@full_precision
 def l1_loss(input: Any, target: Any, reduction: Reduction | str = "mean") -> Tensor:
     """Absolute differences.
 
@@ -116,6 +119,7 @@ def l1_loss(input: Any, target: Any, reduction: Reduction | str = "mean") -> Ten
     return reduced(absolute(_difference(input, target)), reduction)
 
 
+@full_precision
 def smooth_l1_loss(input: Any, target: Any, reduction: Reduction | str = "mean", beta: float = 1.0) -> Tensor:
     """Squared below `beta`, absolute above.
 
@@ -132,6 +136,7 @@ def smooth_l1_loss(input: Any, target: Any, reduction: Reduction | str = "mean",
     return reduced(where(size < beta, size * size * (0.5 / beta), size - 0.5 * beta), reduction)
 
 
+@full_precision
 def huber_loss(input: Any, target: Any, reduction: Reduction | str = "mean", delta: float = 1.0) -> Tensor:
     """Squared below `delta`, linear above.
 
@@ -156,6 +161,7 @@ def _log_shares(scores: Any, target: Tensor) -> Tensor:
     return call_many("pyflame::ClassScore", scores, target.unsqueeze(1))[0].squeeze(1)
 
 
+@full_precision
 def nll_loss(
     input: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: Reduction | str = "mean"
 ) -> Tensor:
@@ -197,6 +203,7 @@ def _of_classes(
     return losses.sum() / shares.sum() if Reduction(reduction) is Reduction.MEAN else reduced(losses, reduction)
 
 
+@full_precision
 def cross_entropy(
     input: Any,
     target: Any,
@@ -269,6 +276,7 @@ def _smoothed(
     return losses.sum() / shares.sum()
 
 
+@full_precision
 @rounded_once
 def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction: Reduction | str = "mean") -> Tensor:
     """The loss of probabilities against zeros and ones; logarithms are bounded below by -100, as in torch.
@@ -285,6 +293,7 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction:
     return reduced(losses if weight is None else losses * weight, reduction)
 
 
+@full_precision
 def binary_cross_entropy_with_logits(
     input: Any, target: Any, weight: Any = None, reduction: Reduction | str = "mean", pos_weight: Any = None
 ) -> Tensor:
@@ -309,6 +318,7 @@ bce_loss = binary_cross_entropy
 bce_with_logits = binary_cross_entropy_with_logits
 
 
+@full_precision
 def kl_div(input: Any, target: Any, reduction: Reduction | str = "mean", log_target: bool = False) -> Tensor:
     """The divergence of the target from log-probabilities; "batchmean" divides by the batch, as the definition does.
 
@@ -327,6 +337,7 @@ def kl_div(input: Any, target: Any, reduction: Reduction | str = "mean", log_tar
     return reduced(terms, reduction)
 
 
+@full_precision
 def poisson_nll_loss(
     input: Any,
     target: Any,
@@ -349,6 +360,7 @@ def poisson_nll_loss(
     return reduced(losses, reduction)
 
 
+@full_precision
 def gaussian_nll_loss(
     input: Any, target: Any, var: Any, full: bool = False, eps: float = 1e-6, reduction: Reduction | str = "mean"
 ) -> Tensor:
@@ -387,6 +399,7 @@ def pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepd
     return norm(x1 - x2 + eps, p, dim=-1, keepdim=keepdim)
 
 
+@full_precision
 def cosine_embedding_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0.0, reduction: Reduction | str = "mean"
 ) -> Tensor:
@@ -406,6 +419,7 @@ def cosine_embedding_loss(
     return reduced(losses, reduction)
 
 
+@full_precision
 def margin_ranking_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0.0, reduction: Reduction | str = "mean"
 ) -> Tensor:
@@ -419,6 +433,7 @@ def margin_ranking_loss(
     return reduced(clamp_min(-target * (input1 - input2) + margin, 0.0), reduction)
 
 
+@full_precision
 def hinge_embedding_loss(input: Any, target: Any, margin: float = 1.0, reduction: Reduction | str = "mean") -> Tensor:
     """Distances: small where the target is 1, above the margin where it is -1.
 
@@ -432,6 +447,7 @@ def hinge_embedding_loss(input: Any, target: Any, margin: float = 1.0, reduction
     return reduced(losses, reduction)
 
 
+@full_precision
 def soft_margin_loss(input: Any, target: Any, reduction: Reduction | str = "mean") -> Tensor:
     """Two classes, 1 and -1, by the logistic loss.
 
@@ -443,6 +459,7 @@ def soft_margin_loss(input: Any, target: Any, reduction: Reduction | str = "mean
     return reduced(softplus(-target * input), reduction)
 
 
+@full_precision
 def multi_margin_loss(
     input: Any,
     target: Any,
@@ -471,6 +488,7 @@ def multi_margin_loss(
     return reduced((excess * (1 - true)).sum(dim=-1) / classes, reduction)
 
 
+@full_precision
 def triplet_margin_loss(
     anchor: Any,
     positive: Any,

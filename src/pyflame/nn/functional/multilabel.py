@@ -10,6 +10,7 @@ from pyflame.ops.activation import logsigmoid
 from pyflame.ops.arithmetic import clamp_min, logical_and, where
 from pyflame.ops.core import call, cast, rounded_once
 from pyflame.ops.creation import zeros_like
+from pyflame.ops.precision import full_precision
 from pyflame.ops.reduction import cumsum
 from pyflame_rt.graph.errors import ShapeMismatchError
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["multilabel_margin_loss", "multilabel_soft_margin_loss"]
 
 
+@full_precision
 @rounded_once
 def multilabel_soft_margin_loss(
     input: Any, target: Any, weight: Any = None, reduction: Reduction | str = "mean"
@@ -43,6 +45,7 @@ def multilabel_soft_margin_loss(
     return reduced(losses.mean(dim=-1), reduction)
 
 
+@full_precision
 @rounded_once
 def multilabel_margin_loss(input: Any, target: Any, reduction: Reduction | str = "mean") -> Tensor:
     """Every class of a sample should beat every other class by 1.

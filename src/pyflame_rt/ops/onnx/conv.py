@@ -286,9 +286,33 @@ def _conv_transpose_vjp(
     before, after = _halves(padding)
     geometry: dict[str, Any] = {"strides": steps, "dilations": gaps, "pads": [*before, *after], "group": group}
     taps = [int(k) for k in w.shape[2:]]  # type: ignore[arg-type]
-    dx = _first(Conv(g, w, **geometry), x.shape)
-    dw = ConvWeightGrad(g, x, kernel_shape=taps, **geometry)
+    whole = Conv(g, w, **geometry)
+    dx = _first(whole, x.shape)
+    read, geometry["pads"] = _read_by(g, x.shape, whole.shape, taps, steps, gaps, padding)
+    dw = ConvWeightGrad(read, x, kernel_shape=taps, **geometry)
     return (dx, dw) if b is None else (dx, dw, _bias_gradient(g))
+
+
+def _read_by(
+    g: Value,
+    sizes: Sequence[DimLike],
+    windows: Sequence[DimLike],
+    taps: list[int],
+    steps: list[int],
+    gaps: list[int],
+    padding: list[tuple[int, int]],
+) -> tuple[Value, list[int]]:
+    """The part of a gradient that the windows of an input see, and its padding, where output padding adds windows."""
+    before, after = _halves(padding)
+    cut: dict[int, DimLike] = {}
+    for i, (count, found) in enumerate(zip(sizes[2:], windows[2:], strict=True)):
+        size = g.shape[i + 2]
+        if isinstance(count, int) and isinstance(found, int) and isinstance(size, int) and found > count:
+            seen = (count - 1) * steps[i] + gaps[i] * (taps[i] - 1) + 1 - before[i]
+            cut[i + 2] = min(seen, size)
+            after[i] = seen - min(seen, size)
+    read = g if not cut else Slice(g, [0] * len(cut), list(cut.values()), list(cut))
+    return read, [*before, *after]
 
 
 def _first(x: Value, sizes: Sequence[DimLike]) -> Value:

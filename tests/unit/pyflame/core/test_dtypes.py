@@ -63,11 +63,23 @@ def test_arrays_keep_their_type(name):
     assert pf.zeros([2], dtype=name).dtype.name == name
 
 
-def test_lists_are_float32_and_flags_bool():
-    assert pf.tensor([1, 2]).dtype is pf.float32
-    assert pf.tensor([True]).dtype is pf.bool_
-    assert pf.arange(3).dtype is pf.float32
-    assert pf.full([2], True).dtype is pf.bool_
+@pytest.mark.parametrize("data", [1, True, 2.5, [1, 2], [1, 2.5], [True], [], [[1], [2]], (1, 2), [np.float64(1)],
+                                  [np.int32(1)], np.zeros(2, np.int8), 2**40])  # fmt: skip
+def test_data_has_the_element_type_that_torch_gives_it(data):
+    assert pf.tensor(data).dtype.name == str(torch.tensor(data).dtype).removeprefix("torch.")
+    assert pf.as_tensor(data).dtype.name == str(torch.as_tensor(data).dtype).removeprefix("torch.")
+
+
+@pytest.mark.parametrize("args", [(3,), (1, 4), (0, 1, 0.25), (3.0,), (0, 6, 2), (5, 0, -2)])
+def test_ranges_are_whole_where_their_bounds_are(args):
+    ours, theirs = pf.arange(*args), torch.arange(*args)
+    assert ours.dtype.name == str(theirs.dtype).removeprefix("torch.")
+    assert ours.tolist() == theirs.tolist()
+
+
+@pytest.mark.parametrize("value", [3, 2.5, True])
+def test_full_has_the_type_of_its_value(value):
+    assert pf.full([2], value).dtype.name == str(torch.full([2], value).dtype).removeprefix("torch.")
 
 
 @pytest.mark.parametrize("array", [np.array(["a"]), np.array([1j]), np.array([object()]), np.array(["2020"], "M8[Y]")])

@@ -31,8 +31,6 @@ SAMPLES = {torch.float64: 60, torch.float32: 60, torch.int64: 60, torch.bool: 60
 DIFFERENT = dict(
     line.split("  # ", 1) for line in Path(__file__).with_name("opinfo_exceptions.txt").read_text("utf-8").splitlines()
 )
-# Values without places: the documents of the package say so of max and min.
-ONLY_VALUES = ("max", "min")
 
 
 def convert(value):
@@ -70,8 +68,9 @@ def function(name):
         return lambda a, condition, b: pf.where(condition, a, b)
     if name.startswith("nn.functional."):
         return getattr(pf.nn.functional, name.removeprefix("nn.functional."))
-    if name.startswith("linalg."):
-        return getattr(pf.linalg, name.removeprefix("linalg."))
+    for part in ("linalg", "special"):
+        if name.startswith(f"{part}."):
+            return getattr(getattr(pf, part), name.removeprefix(f"{part}."))
     found = getattr(pf, name, None)
     if found is None or isinstance(found, pf.DType):
         found = getattr(pf.Tensor, name)
@@ -79,7 +78,7 @@ def function(name):
 
 
 def compare_values(name, got, want, tolerance):
-    if name in ONLY_VALUES or EXCEPTIONS.get(name, "").startswith("places"):
+    if EXCEPTIONS.get(name, "").startswith("places"):
         got, want = got[:1], want[:1]
     for ours, theirs in zip(got, want, strict=True):
         assert tuple(ours.shape) == tuple(theirs.shape)

@@ -54,28 +54,36 @@ _TARGETS = ("wse2", "wse3")
 
 
 class Device:
-    """A place where tensors are: the memory of this process, whatever evaluates them.
+    """A place where tensors are: the memory of this process, whatever evaluates them; `pf.device`, as in torch.
 
     Example:
-        >>> Device.of("cpu")
-        device('cpu')
+        >>> import pyflame as pf
+        >>> pf.device("cpu"), pf.zeros(2, device="cpu").device.type
+        (device('cpu'), 'cpu')
     """
 
     __slots__ = ("index", "type")
 
-    def __init__(self, type: str, index: int = 0) -> None:
-        self.type = type
-        self.index = index
+    def __init__(self, type: Any, index: int | None = None) -> None:
+        kind, _, number = str(type).partition(":")
+        if kind != "cpu" or number not in ("", "0") or index not in (None, 0):
+            name = str(type) if index is None else f"{type}:{index}"
+            raise RuntimeError(
+                f"there is no device {name!r} here. Tensors are on 'cpu'; pf.set_device chooses what computes them"
+            )
+        self.type = kind
+        self.index = index if not number else int(number)
 
     @staticmethod
     def of(name: Any) -> Device:
         """The device of a name; an unknown one is an error that lists what there is."""
-        if isinstance(name, Device):
-            return name
-        kind, _, index = str(name).partition(":")
-        if kind != "cpu" or (index and index != "0"):
-            raise RuntimeError(f"there is no device {name!r} here. Devices: cpu")
-        return Device("cpu")
+        return name if isinstance(name, Device) else Device(name)
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to undo: all tensors are made on this device anyway."""
 
     def __eq__(self, other: object) -> bool:
         return str(self) == str(other)
