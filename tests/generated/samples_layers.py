@@ -342,6 +342,11 @@ def gru_reset_steps(r: Draw) -> Sample:
     return S(r.f(t, n, 3 * h), r.f(1, 3 * h, h), r.f(1, n, h), outs=2)
 
 
+@sample("ChipTransfer", domain="pyflame")
+def chip_transfer(r: Draw) -> Sample:
+    return S(r.f(*_steps(r)), source=0, target=1)
+
+
 @sample("GRUStepsGrad", domain="pyflame")
 def gru_steps_grad(r: Draw) -> Sample:
     t, n, h = _steps(r)

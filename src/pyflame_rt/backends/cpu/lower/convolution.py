@@ -177,7 +177,7 @@ def channels_last(low: Lowering, name: str) -> View:
         return _ordered(view)
     turned = f"{name}\0channels last"
     if turned not in low.places:
-        low.places[turned] = low.reordered(view, MemDesc(view.shape, "f32", "acdb"))
+        low.places[turned] = _ordered(low.reordered(view, MemDesc(view.shape, "f32", "acdb")))
     return low.places[turned]
 
 
