@@ -124,7 +124,7 @@ $(BIN)/python:
 		"$$("$(PYTHON)" --version 2>&1)." >&2; exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
 
-$(VENV)/.core: EXTRAS :=
+$(VENV)/.core: EXTRAS := [serve]
 $(VENV)/.dev: EXTRAS := [dev,torch,mlx,image,serve]
 $(VENV)/.docs: EXTRAS := [docs]
 $(VENV)/.core $(VENV)/.dev $(VENV)/.docs: pyproject.toml | $(BIN)/python

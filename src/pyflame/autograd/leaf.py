@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyflame.lazy import Spec, Val
+from pyflame.lazy import Spec, Val, next_serial
 from pyflame.storage import Versioned, state_lock
 
 if TYPE_CHECKING:
@@ -25,13 +25,15 @@ class Leaf(Versioned):
         retains: keep the gradient although the value was computed.
         lent: the array that stands for the gradient while a compiled function has it to itself.
         hooks: called with the gradient; may return another.
+        serial: counts up with each operation and leaf: what a trace made has a number after its first.
     """
 
-    __slots__ = ("_grad", "_spec", "hooks", "lent", "requires_grad", "retains")
+    __slots__ = ("_grad", "_spec", "hooks", "lent", "requires_grad", "retains", "serial")
 
     def __init__(self, requires_grad: bool = False) -> None:
         super().__init__()
         self.requires_grad = requires_grad
+        self.serial = next_serial()
         self.retains = False
         self._grad: Tensor | None = None
         self._spec: Spec | None = None

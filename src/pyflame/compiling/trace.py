@@ -219,6 +219,8 @@ def _bindings(tracer: Tracer, places: dict[int, int], outs: dict[int, int], spec
                 raise TraceError("a compiled function gives a tensor from outside the contents of another as they are")
             found.append(State(family, old, reads.get(id(old), -1), out, family.value.spec))
     for lf, old in tracer.grads.values():
+        if lf.serial > tracer.start:
+            continue  # of a tensor the function made itself: nobody sees it afterwards
         had = None if id(lf) in tracer.cleared else old is not None
         place = gradients.get(id(lf), -1)
         new = lf.grad
@@ -230,6 +232,17 @@ def _bindings(tracer: Tracer, places: dict[int, int], outs: dict[int, int], spec
             made.other = new if new is not None and out < 0 else None
         found.append(made)
     return found
+
+
+def _refuse_gradients(tracer: Tracer, values: list[Val]) -> None:
+    """A tensor made inside would come out without the gradient it got there."""
+    for v in values:
+        leaf = v.leaf
+        if leaf is not None and leaf.serial > tracer.start and leaf.has_grad:
+            raise TraceError(
+                f"a compiled function returns or keeps a tensor (of shape {list(v.spec.shape)}) that it made itself, "
+                "with a gradient: return its gradient beside it"
+            )
 
 
 def _source(t: Any, v: Val, outs: dict[int, int], inputs: list[Val], known: dict[int, Any]) -> tuple[str, Any]:
@@ -276,6 +289,7 @@ def trace_function(function: Any, structure: Any, tensors: list[Any], arrays: li
         del result
         writes = effects.written(outs)
         values = [_value_of(t) for t in outs]
+        _refuse_gradients(tracer, values)
         for family, _, _ in tracer.written.values():
             family.current()
     except BaseException:

@@ -20,7 +20,7 @@ def penalty(critic, real, fake, alpha):
     return ((gradients.view(gradients.size(0), -1).norm(2, dim=1) - 1) ** 2).mean()
 
 
-def main():
+def main(compiled=lambda step: step):
     critic = fill(torch, nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)))
     optimizer = torch.optim.RMSprop(critic.parameters(), lr=1e-3)
     real, fake = torch.from_numpy(numbers(6, 4)), torch.from_numpy(numbers(6, 4, seed=1))
@@ -32,5 +32,5 @@ def main():
         optimizer.step()
         return loss
 
-    run = step
+    run = compiled(step)
     return [run(torch.from_numpy(abs(numbers(6, 1, seed=i)) % 1)).item() for i in range(20)]
