@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pyflame_rt.graph import AnyType, Graph, TensorInfo
-from pyflame_rt.ops.core.registry import all_ops
 from tests.generated.build import Answer, agree, answer, names_the_node, session, value_type
-from tests.generated.draw import Draw, Sample, draw_sample
+from tests.generated.draw import Draw, Sample, draw_sample, operators
 from tests.generated.others import explained, onnxruntime_answer
 from tests.generated.sweep import RANDOM
 
@@ -57,7 +56,7 @@ class Drawn:
 
 @cache
 def _names() -> tuple[str, ...]:
-    return tuple(op.full_name for op in all_ops() if op.name not in APART)
+    return tuple(op.full_name for op in operators() if op.name not in APART)
 
 
 @cache

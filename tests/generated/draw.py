@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.ops.core.registry import Op, all_ops
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["SAMPLES", "Draw", "S", "Sample", "draw_sample", "sample"]
+__all__ = ["SAMPLES", "Draw", "S", "Sample", "draw_sample", "operators", "sample"]
 
 Array = np.ndarray[Any, Any]
 F32, F64, I32, I64, U8, I8 = np.float32, np.float64, np.int32, np.int64, np.uint8, np.int8
@@ -25,6 +27,11 @@ class Sample:
     outputs: int = 1
     name: str = ""
     domain: str = ""
+
+
+def operators() -> list[Op]:
+    """Those of the library, whatever importers and other tests have added."""
+    return [op for op in all_ops() if op.body.__module__.startswith("pyflame_rt.ops.")]
 
 
 def S(*inputs: Any, outs: int = 1, **attributes: Any) -> Sample:

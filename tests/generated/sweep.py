@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pyflame_rt.ops.core.registry import all_ops
 from tests.generated.build import Answer, agree, answer, names_the_node, one_node, session
-from tests.generated.draw import Sample, draw_sample
+from tests.generated.draw import Sample, draw_sample, operators
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,7 +107,7 @@ def _of(op: str, seed: int) -> Iterator[Case]:
 @cache
 def cases(seeds: int = SEEDS) -> tuple[Case, ...]:
     """All of them, in an order that mixes operators."""
-    found = [case for op in all_ops() for seed in range(seeds) for case in _of(op.full_name, seed)]
+    found = [case for op in operators() for seed in range(seeds) for case in _of(op.full_name, seed)]
     order = np.random.default_rng(0).permutation(len(found))
     return tuple(found[i] for i in order)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -147,15 +148,28 @@ def compile_program(
         )  # fmt: skip
 
 
+# Several threads may compile: the first raises the limit, the last puts it back.
+_limit_lock = threading.Lock()
+_compiling = 0
+_usual_limit = 0
+
+
 @contextmanager
 def _deep_recursion() -> Iterator[None]:
     """Comptime calls nest deeper than Python's default allows; our own limit stops endless ones."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, 12_000))
+    global _compiling, _usual_limit
+    with _limit_lock:
+        if not _compiling:
+            _usual_limit = sys.getrecursionlimit()
+            sys.setrecursionlimit(max(_usual_limit, 12_000))
+        _compiling += 1
     try:
         yield
     finally:
-        sys.setrecursionlimit(before)
+        with _limit_lock:
+            _compiling -= 1
+            if not _compiling:
+                sys.setrecursionlimit(_usual_limit)
 
 
 def _compile(

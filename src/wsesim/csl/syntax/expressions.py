@@ -40,6 +40,7 @@ class ExpressionParser:
         self.source, self.tokens, self.diagnostics = source, tokens, diagnostics
         self.at = 0
         self.depth = 0
+        self.blocks = 0  # that are open
 
     # --- cursor ---
 

@@ -48,6 +48,10 @@ def parse(source: Source, diagnostics: Diagnostics) -> s.File:
         return s.File(())
 
 
+# Blocks inside each other: a limit of our own, whatever Python's is.
+MAX_BLOCKS = 120
+
+
 class Parser(ExpressionParser):
     """Declarations and statements; expressions are in the base class."""
 
@@ -155,6 +159,15 @@ class Parser(ExpressionParser):
 
     def block(self, label: str = "") -> s.Block:
         """``{ ... }`` with recovery inside."""
+        self.blocks += 1
+        try:
+            return self._statements(label)
+        finally:
+            self.blocks -= 1
+
+    def _statements(self, label: str) -> s.Block:
+        if self.blocks > MAX_BLOCKS:
+            raise RecursionError
         pos = self.pos()
         self.expect("{", "'{'")
         body: list[s.Stmt] = []
