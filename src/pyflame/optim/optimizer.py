@@ -184,6 +184,10 @@ class Optimizer:
             for p in group["params"]:
                 p.zero_grad(set_to_none=set_to_none)
 
+    def parameters(self) -> list[Tensor]:
+        """All tensors it changes, group by group."""
+        return [p for group in self.param_groups for p in group["params"]]
+
     def get_lr(self) -> float:
         """The learning rate of the first group."""
         return self.param_groups[0]["lr"]

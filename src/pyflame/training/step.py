@@ -142,7 +142,7 @@ class TrainingStep:
         self._update()
 
     def _parameters(self) -> list[Tensor]:
-        return [p for group in self.optimizer.param_groups for p in group["params"]]
+        return self.optimizer.parameters()
 
     def _update(self) -> None:
         config = self.config
