@@ -132,6 +132,10 @@ $(VENV)/.core $(VENV)/.dev $(VENV)/.docs: pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m compileall -q src  # as pip does for a package that is not editable: imports are quick at once
 	@touch $@
 
+.PHONY: steps
+steps: $(VENV)/.dev ## Count the steps of the zoo's models after optimisation beside the nodes onnxruntime executes
+	$(ONE_THREAD) $(BIN)/python benchmarks/steps.py $(ARGS)
+
 .PHONY: views
 views: $(VENV)/.dev ## Run 20,000 random programs of views and in-place operations beside torch
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -m slow tests/unit/pyflame/core/test_views_against_torch.py $(ARGS)

@@ -87,6 +87,11 @@ class Explanation:
         return [row for row in self.rows if not row.moves]
 
     @property
+    def steps(self) -> list[Placement]:
+        """The rows that a run executes: views and nodes that another row's step does as well are none."""
+        return [row for row in self.nodes if not row.fused_with and (row.nbytes or row.host_step)]
+
+    @property
     def host_step_count(self) -> int:
         """Nodes that run on the host although the provider computes elsewhere."""
         return sum(row.host_step for row in self.rows)

@@ -47,15 +47,14 @@ def measure(graph: Graph, feed: dict[str, Any], repeat: int) -> dict[str, float]
     options = SessionOptions(optimization_level=OptLevel.NONE, enable_profiling=True)
     with InferenceSession(graph, options) as session:
         session.run(None, feed)
-        rows = session.explain().rows
-    steps = [row for row in rows if not row.fused_with and not row.moves and (row.nbytes or row.host_step)]
+        explained = session.explain()
     with InferenceSession(graph, SessionOptions(optimization_level=OptLevel.NONE)) as session:
         best = min(_seconds(session, feed) for _ in range(repeat + 1))
     return {
         "nodes": len(graph.nodes),
-        "steps": len(steps),
+        "steps": len(explained.steps),
         "bytes": sum(tensor.size_bytes for tensor in graph.initializers.values()),
-        "flops": sum(row.flops for row in rows),
+        "flops": sum(row.flops for row in explained.rows),
         "milliseconds": best * 1e3,
     }
 

@@ -22,6 +22,8 @@ from dataclasses import field
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import ml_dtypes
+
 from pyflame_rt.graph import Node
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.opt.base import PassResult, Rewrite
@@ -377,6 +379,15 @@ def _value(
         if node is not None and node.outputs[0] == name and taken in (None, node):
             yield from _at(editor, term, node, bound, {**labels, term.label: node})
         return
-    number = editor.scalar(name)  # a number in the picture stands for a constant close to it
-    if number is not None and (number == term or abs(number - term) <= 1e-4 * abs(term)):
+    number = editor.scalar(name)
+    if number is not None and _is_number(number, term, editor.dtype(name)):
         yield bound, labels
+
+
+def _is_number(number: Any, wanted: float, kind: DType | None) -> bool:
+    """Whether a constant is a number of a picture, as exactly as its type holds it."""
+    if number == wanted:
+        return True
+    if kind is None or not kind.is_float:
+        return False
+    return abs(number - wanted) <= 4 * float(ml_dtypes.finfo(kind.numpy).eps) * abs(wanted)

@@ -23,10 +23,13 @@ def silu(m: Match, x: str) -> str | NoMatch:
 def scaled_silu(m: Match, x: str, c: str) -> str | NoMatch:
     """A value times the sigmoid of a multiple of it, as the quick form of Gelu is."""
     factor = m.scalar(c)
-    if factor is None or not math.isfinite(factor) or m.editor.rank(c) not in (0, 1):
+    rank, added = m.editor.rank(x), m.editor.rank(c)
+    if factor is None or not math.isfinite(factor) or factor == 1.0:
         return NoMatch("the factor is not a constant number")
-    if m.dtype(x) not in _WIDE or factor == 1.0:
-        return NoMatch("the elements are not float32 or float64")
+    if m.dtype(x) is not DType.Float32:
+        return NoMatch("the elements are not float32, as the attribute is")
+    if rank is None or added is None or added > rank:
+        return NoMatch("the factor adds axes")
     return m.emit("Swish", [x], {"alpha": float(factor)})
 
 
@@ -82,7 +85,7 @@ def hard_swish(m: Match, x: str) -> str | NoMatch:
     node = m.labels.get("hard")
     if node is not None:
         alpha, beta = node.get_attr("alpha", 0.2), node.get_attr("beta", 0.5)
-        if abs(alpha - 1 / 6) > 1e-6 or beta != 0.5:
+        if abs(alpha - 1 / 6) > 1e-8 or beta != 0.5:
             return NoMatch("the ramp is another one")
     return _activation(m, x, "HardSwish")
 

@@ -6,10 +6,19 @@ from pyflame_rt.graph import DType
 from pyflame_rt.opt.rule import Match, NoMatch, rule
 
 _INTEGERS = (DType.Bool, DType.UInt8, DType.Int8, DType.UInt16, DType.Int16, DType.UInt32, DType.Int32)
+_FLOATS = (DType.Float16, DType.BFloat16, DType.Float32, DType.Float64)
 # For each type, those whose every number it holds (NaN and infinities of floats as well).
 _HOLDS: dict[DType, tuple[DType, ...]] = {
-    DType.Float64: _INTEGERS,
-    DType.Float32: (DType.Bool, DType.UInt8, DType.Int8, DType.UInt16, DType.Int16),
+    DType.Float64: (*_INTEGERS, DType.Float16, DType.BFloat16, DType.Float32),
+    DType.Float32: (
+        DType.Bool,
+        DType.UInt8,
+        DType.Int8,
+        DType.UInt16,
+        DType.Int16,
+        DType.Float16,
+        DType.BFloat16,
+    ),
     DType.Int64: _INTEGERS,
     DType.Int32: (DType.Bool, DType.UInt8, DType.Int8, DType.UInt16, DType.Int16),
     DType.Int16: (DType.Bool, DType.UInt8, DType.Int8),
@@ -37,6 +46,8 @@ def cast_pair(m: Match, x: str) -> str | NoMatch:
     if kind.onnx == m.attr("last", "to"):
         return x
     last = next((d for d in DType if d.onnx == m.attr("last", "to")), None)
-    if last is None or not last.is_float:
-        return NoMatch("casts of integers to integers wrap")
+    if last not in _FLOATS:
+        return NoMatch("other casts wrap, saturate or refuse")
+    if kind in (DType.Int32, DType.UInt32) and last not in _FLOATS[2:]:
+        return NoMatch("a library may round twice on its way from a large integer to half precision")
     return m.emit("Cast", [x], {"to": m.attr("last", "to")})

@@ -74,6 +74,8 @@ def _whole(m: Match, x: str, starts: Any, ends: Any, axes: Any, steps: Any) -> b
     places = list(range(len(starts))) if axes is None else axes
     if rank is None or shape is None or any(start != 0 for start in starts):
         return False
+    if not len(starts) == len(ends) == len(places) == len(steps) or any(not -rank <= axis < rank for axis in places):
+        return False
     sizes = [shape[axis] for axis in places]
     return all(end >= 2**31 - 1 or (isinstance(n, int) and end >= n) for end, n in zip(ends, sizes, strict=True))
 

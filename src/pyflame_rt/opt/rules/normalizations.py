@@ -10,8 +10,6 @@ from pyflame_rt.opt.rule import Match, NoMatch, rule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_WIDE = (DType.Float32, DType.Float64)
-
 
 def _centred(op: Any, x: Any, a: Any) -> Any:
     return op.Sub(x, op.ReduceMean(x, a, label="mean"), label="away")
@@ -99,8 +97,8 @@ def rms_norm(m: Match, x: str, b: str, e: str, w: str) -> str | NoMatch:
 def _unfit(m: Match, x: str, axes: list[str], scales: list[str]) -> str:
     """Why a group is no normalisation over the last axis; empty when it is."""
     shape = m.shape(x)
-    if shape is None or not shape or m.dtype(x) not in _WIDE:
-        return "the elements are not float32 or float64, or the rank is not known"
+    if shape is None or not shape or m.dtype(x) is not DType.Float32:  # statistics of the operators are float32
+        return "the elements are not float32, or the rank is not known"
     for name in axes:
         given = m.editor.ints(name)
         if given is None or [axis % len(shape) for axis in given] != [len(shape) - 1]:
