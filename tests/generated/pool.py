@@ -14,10 +14,11 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 __all__ = ["Findings", "main", "run_cases"]
 
@@ -57,16 +58,48 @@ def _run(kind: str, numbers: list[int], options: dict[str, Any], cache: str) -> 
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
         env=environment,
     )  # fmt: skip
-    try:
-        out, err = process.communicate(json.dumps(numbers), timeout=PATIENCE * max(1, len(numbers) / 10))
-        how = f"exit status {process.returncode}: {err.strip().splitlines()[-1:] or ''}" if process.returncode else ""
-    except subprocess.TimeoutExpired:
-        process.kill()
-        out, _ = process.communicate()
-        how = f"no answer within {PATIENCE} s"
+    out, err, silent = _said(process, json.dumps(numbers))
+    how = f"exit status {process.returncode}: {err.strip().splitlines()[-1:] or ''}" if process.returncode else ""
+    how = f"no answer within {PATIENCE} s" if silent else how
     rows = [json.loads(line) for line in out.splitlines() if line.startswith("[")]
     open_ = {row[0] for row in rows if row[1] == "begin"} - {row[0] for row in rows if row[1] == "end"}
     return [row for row in rows if row[1] == "end"], min(open_, default=-1), how
+
+
+def _collect(stream: IO[str], into: list[str]) -> None:
+    for line in stream:
+        into.append(line)  # noqa: PERF402 - others count the lines meanwhile
+
+
+def _said(process: subprocess.Popen[str], given: str) -> tuple[str, str, bool]:
+    """What a process wrote, and whether it was ended because it was silent for too long."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    lines: list[str] = []
+    errors: list[str] = []
+    readers = [
+        threading.Thread(target=_collect, args=(stream, into), daemon=True)
+        for stream, into in ((process.stdout, lines), (process.stderr, errors))
+    ]
+    for reader in readers:
+        reader.start()
+    process.stdin.write(given)
+    process.stdin.close()
+    heard, last, silent = -1, time.monotonic(), False
+    while process.poll() is None and not silent:
+        time.sleep(0.02)
+        if len(lines) != heard:
+            heard, last = len(lines), time.monotonic()
+        silent = time.monotonic() - last > PATIENCE
+    if silent:
+        process.kill()
+    process.wait()
+    for reader in readers:
+        reader.join()
+    process.stdout.close()
+    process.stderr.close()
+    return "".join(lines), "".join(errors), silent
 
 
 def run_cases(kind: str, numbers: list[int], *, jobs: int = 1, chunk: int = 100, **options: Any) -> Findings:

@@ -19,9 +19,9 @@ own = partial(sample, domain="pyflame")
 # ---------------------------------------------------------------------- sequences and optionals
 
 
-def _sequence(r: Draw) -> list[Any]:
+def _sequence(r: Draw, count: int | None = None) -> list[Any]:
     shape = r.dims(1, 2)
-    return [r.f(*shape) for _ in range(r.n(1, 3))]
+    return [r.f(*shape) for _ in range(r.n(1, 3) if count is None else count)]
 
 
 @sample("ConcatFromSequence")
@@ -48,7 +48,7 @@ def sequence_insert(r: Draw) -> Sample:
 
 @sample("SequenceConstruct")
 def sequence_construct(r: Draw) -> Sample:
-    return S(*_sequence(r))
+    return S(*_sequence(r, r.k(1, 3)))
 
 
 @sample("SequenceEmpty")
@@ -101,8 +101,9 @@ def branch(r: Draw) -> Sample:
 def loop(r: Draw) -> Sample:
     body = _body(
         "loop", [("i", DType.Int64), ("go", DType.Bool), ("v", DType.Float32)],
-        [("Add", ["v", "v"], ["w"]), ("Identity", ["go"], ["on"]), ("Tanh", ["w"], ["s"])], ["on", "w", "s"],
+        [("Add", ["v", "v"], ["w"]), ("Less", ["i", "six"], ["on"]), ("Tanh", ["w"], ["s"])], ["on", "w", "s"],
     )  # fmt: skip
+    body.add_initializer("six", np.asarray(6, I64))  # without a trip count it ends by itself
     return S(np.asarray(r.n(0, 4), I64), np.asarray(True), r.f(*r.dims(1, 2)), body=body, outs=2)
 
 

@@ -43,6 +43,10 @@ FOUND = (
     "Identity/1/count less/fed",
     "Dropout/1/count more/fed", "pyflame::KeyedNormal/0/0 more rank/fed", "pyflame::KeyedUniform/0/0 last is -1/fed",
     "com.microsoft::GatherBlockQuantized/1/2 more rank/fed",
+    "pyflame::Bundle/0/count less/fed", "com.microsoft::QEmbedLayerNormalization/0/3 empty/fed", "RNN/1/0 empty/fed",
+    "ConstantOfShape/0/0 more rank/fed", "ai.onnx.ml::SVMRegressor/0/0 more rank/fed", "LSTM/1/0 empty/fed",
+    "SimplifiedLayerNormalization/0/1 longer 0/fed", "pyflame::ClassScoreGrad/1/3 less rank/fed",
+    "GRU/1/0 empty/fed", "pyflame::ClassScoreGrad/1/4 less rank/fed", "Loop/1/0 missing/fed",
 )  # fmt: skip
 
 

@@ -5,8 +5,9 @@ import onnx
 import onnx.parser
 import pytest
 
+import pyflame_rt
 from pyflame_rt.graph import DType, Shape, TensorType, symbol
-from pyflame_rt.graph.errors import PyFlameRTError
+from pyflame_rt.graph.errors import MemoryLimitError, PyFlameRTError
 from pyflame_rt.importers.onnx_importer import graph_from_proto
 from pyflame_rt.ops import Context, Program, infer_types
 from pyflame_rt.ops.core.evaluate import to_host, to_library
@@ -320,3 +321,22 @@ def test_onnxruntime_agrees_on_loops():
         feeds = {info.name: a for info, a in zip(session.get_inputs(), args, strict=True)}
         for ours, theirs in zip(run(read(text), *args), session.run(None, feeds), strict=True):
             np.testing.assert_array_equal(ours, theirs)
+
+
+ENDLESS = """
+g (bool go, float[2] x) => (float[2] y, float[T, 2] all) {
+    y, all = Loop ("", go, x) <body = b (int64 i, bool more, float[2] v) => (bool on, float[2] w, float[2] s) {
+        on = Identity (more)
+        w = Identity (v)
+        s = Add (v, v)
+    }>
+}
+"""
+
+
+@pytest.mark.parametrize("provider", ["Reference", "CPU"])
+def test_a_loop_that_never_ends_keeps_no_more_than_is_allowed(provider):
+    options = pyflame_rt.SessionOptions(memory_limit=1 << 18, log_level="error")
+    session = pyflame_rt.InferenceSession(read(ENDLESS), options, providers=[f"{provider}ExecutionProvider"])
+    with pytest.raises(MemoryLimitError, match=r"Loop.*turns have collected"):
+        session.run(None, {"go": np.array(True), "x": np.ones(2, np.float32)})

@@ -288,8 +288,10 @@ def test_gather_from_blocks(agrees_with_onnxruntime, bits, zeros, indices):
     agrees_with_onnxruntime("GatherBlockQuantized", arrays, {"bits": bits, "block_size": block}, opset=21)
 
 
+@pytest.mark.parametrize("size", [1, 5000])
 @pytest.mark.parametrize("kind", KINDS)
-def test_embeddings(agrees_with_onnxruntime, kind):
+def test_embeddings(agrees_with_onnxruntime, kind, size):
+    """What follows the mask are scales, whatever their size: they name no rows."""
     ids = rng.integers(0, 9, (2, 4)).astype(np.int32)
     tables = [q(kind, 9, 8), q(kind, 6, 8), q(kind, 2, 8), q(kind, 8), q(kind, 8)]
     mask = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], np.int32)
@@ -298,7 +300,7 @@ def test_embeddings(agrees_with_onnxruntime, kind):
         ids % 2,
         *tables,
         mask,
-        *[scale(0.02 + 0.01 * i) for i in range(5)],
+        *[scale(0.02 * (1 if i else size) + 0.01 * i) for i in range(5)],
         *[zero(kind, i) for i in range(5)],
     ]
     agrees_with_onnxruntime("QEmbedLayerNormalization", arrays, {"epsilon": 1e-5}, outputs=["y", "lengths"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DType, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
-from pyflame_rt.ops.core.guards import Within, at_most, has_rank, has_shape, size_at
+from pyflame_rt.ops.core.guards import Within, at_most, has_rank, has_shape, same_size, size_at
 from pyflame_rt.ops.core.registry import operator, primitive
 from pyflame_rt.ops.core.type_rules import merge_dims, same
 from pyflame_rt.ops.core.value import Value, constant
@@ -20,13 +20,13 @@ from pyflame_rt.ops.onnx.index import Gather
 from pyflame_rt.ops.onnx.logic import Equal
 from pyflame_rt.ops.onnx.math import Sqrt, Tanh
 from pyflame_rt.ops.onnx.matmul import Gemm, MatMul
-from pyflame_rt.ops.onnx.norm import GroupNormalization, LayerNormalization
+from pyflame_rt.ops.onnx.norm import GroupNormalization, LayerNormalization, layer_needs
 from pyflame_rt.ops.onnx.reduce import ReduceMean, ReduceSum
 from pyflame_rt.ops.onnx.shape import Flatten, Reshape, Transpose
 from pyflame_rt.ops.onnx.slicing import Split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 MICROSOFT = "com.microsoft"
 
@@ -263,7 +263,7 @@ def _simplified(X: Value, scale: Value, /, *, axis: int, epsilon: float, stash_t
     return (y if X.dtype is inner else Cast(y, to=X.dtype)) * scale, inverse
 
 
-@operator(since=1)
+@operator(since=1, requires=layer_needs)
 def SimplifiedLayerNormalization(
     X: Value, scale: Value, /, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> tuple[Value, Value]:
@@ -271,7 +271,7 @@ def SimplifiedLayerNormalization(
     return _simplified(X, scale, axis=axis, epsilon=epsilon, stash_type=stash_type)
 
 
-@operator(since=1, domain=MICROSOFT, name="SimplifiedLayerNormalization")
+@operator(since=1, domain=MICROSOFT, name="SimplifiedLayerNormalization", requires=layer_needs)
 def MicrosoftSimplifiedLayerNormalization(
     X: Value, scale: Value, /, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> tuple[Value, Value]:
@@ -287,7 +287,22 @@ def MicrosoftLayerNormalization(
     return LayerNormalization(X, Scale, B, axis=axis, epsilon=epsilon, stash_type=stash_type)
 
 
-@operator(since=1, domain=MICROSOFT)
+def _skip_needs(*names: str) -> Callable[..., None]:
+    """One number of each of these vectors for each place of the last axis."""
+
+    def needs(input: Value, skip: Value, /, *vectors: Value | None, **_: Any) -> None:
+        has_rank("input", input, 2, 3)
+        has_rank("skip", skip, *range(1, input.rank + 1))
+        for size, wanted in zip(skip.shape[::-1], input.shape[::-1], strict=False):
+            if size != 1:
+                same_size("the last sizes of skip: one", size, wanted, f"as in the input of shape {input.shape}")
+        for name, vector in zip(names, vectors, strict=False):
+            has_shape(name, vector, [input.shape[-1]], "width")
+
+    return needs
+
+
+@operator(since=1, domain=MICROSOFT, requires=_skip_needs("gamma", "beta", "bias"))
 def SkipLayerNormalization(
     input: Value,
     skip: Value,
@@ -304,7 +319,7 @@ def SkipLayerNormalization(
     return y, mean, inverse, total
 
 
-@operator(since=1, domain=MICROSOFT)
+@operator(since=1, domain=MICROSOFT, requires=_skip_needs("gamma", "bias"))
 def SkipSimplifiedLayerNormalization(
     input: Value, skip: Value, gamma: Value, bias: Value | None = None, /, *, epsilon: float = 1e-12
 ) -> tuple[Value, Value | None, Value, Value]:

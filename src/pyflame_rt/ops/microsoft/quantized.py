@@ -6,6 +6,8 @@ ONNX Runtime's integer kernels by one quantization step.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from pyflame_rt.graph import DType, TensorType
 from pyflame_rt.graph.errors import InputError, UnsupportedOperatorError
 from pyflame_rt.ops.core.registry import operator
@@ -26,6 +28,11 @@ from pyflame_rt.ops.onnx.quantize import QuantizeLinear as Quantize
 from pyflame_rt.ops.onnx.reduce import ReduceMean, ReduceSum
 from pyflame_rt.ops.onnx.shape import Reshape, Transpose, Unsqueeze
 from pyflame_rt.ops.onnx.slicing import Concat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyflame_rt.ops.core.guards import Within
 
 # ------------------------------------------------------------------ pieces
 
@@ -432,7 +439,12 @@ def QAttention(
     )
 
 
-@operator(since=1, domain=MICROSOFT, requires=embed_needs)
+def _quantized_embed_needs(*inputs: Value | None, **attributes: Any) -> Iterator[Within]:
+    """Those of the tables before they were quantized: what follows the mask are scales and zero points."""
+    return embed_needs(*inputs[:8], **attributes)  # pyright: ignore[reportArgumentType] - the count was checked
+
+
+@operator(since=1, domain=MICROSOFT, requires=_quantized_embed_needs)
 def QEmbedLayerNormalization(
     input_ids: Value,
     segment_ids: Value | None,

@@ -13,6 +13,7 @@ from pyflame_rt.ops.core.registry import operator, primitive
 from pyflame_rt.ops.core.type_rules import same, static_size
 from pyflame_rt.ops.core.upgrade import Upgrade, upgrade
 from pyflame_rt.ops.core.value import Value, constant
+from pyflame_rt.ops.ml.scores import feature_needs
 from pyflame_rt.ops.onnx.activation import Sigmoid, Softmax
 from pyflame_rt.ops.onnx.arithmetic import Abs
 from pyflame_rt.ops.onnx.cast import Cast
@@ -147,7 +148,7 @@ def _linear(X: Value, coefficients: list[float], intercepts: list[float] | None,
     return y + constant(np.asarray(intercepts, np.float32)) if intercepts else y
 
 
-@operator(since=1, domain=DOMAIN)
+@operator(since=1, domain=DOMAIN, requires=feature_needs)
 def LinearRegressor(
     X: Value,
     /,
@@ -163,7 +164,7 @@ def LinearRegressor(
     return transformed(_linear(X, coefficients, intercepts, targets), post_transform)
 
 
-@operator(since=1, domain=DOMAIN)
+@operator(since=1, domain=DOMAIN, requires=feature_needs)
 def LinearClassifier(
     X: Value,
     /,

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from emberharmony import library
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.ops.core.guards import has_rank
 
-__all__ = ["label_array", "logistic", "transform_scores", "two_class_scores"]
+if TYPE_CHECKING:
+    from pyflame_rt.ops.core.value import Value
+
+__all__ = ["feature_needs", "label_array", "logistic", "transform_scores", "two_class_scores"]
 
 Array = np.ndarray[Any, Any]
 _TINY = 1e-7
+
+
+def feature_needs(X: Value, /, *_: Value | None, **__: Any) -> None:
+    """Rows of features, or one row."""
+    has_rank("X", X, 1, 2)
 
 
 def label_array(strings: list[str] | None, ints: list[int] | None) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 from pyflame_rt.graph import DType, Shape, TensorType
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.ops.core.registry import primitive
-from pyflame_rt.ops.ml.scores import label_array, logistic, transform_scores, two_class_scores
+from pyflame_rt.ops.ml.scores import feature_needs, label_array, logistic, transform_scores, two_class_scores
 
 if TYPE_CHECKING:
     from pyflame_rt.ops.core.value import Value
@@ -46,7 +46,7 @@ def _regressed_type(X: Value, /, **_: Any) -> TensorType:
     return TensorType(DType.Float32, Shape([rows, 1]))
 
 
-@primitive(since=1, domain=DOMAIN, infer=_regressed_type, host=True)
+@primitive(since=1, domain=DOMAIN, infer=_regressed_type, requires=feature_needs, host=True)
 def SVMRegressor(
     ops: Any,
     X: Any,
@@ -83,7 +83,7 @@ def _classified_type(
     return TensorType(kind, Shape([rows])), TensorType(DType.Float32, Shape([rows, None]))
 
 
-@primitive(since=1, domain=DOMAIN, infer=_classified_type, host=True)
+@primitive(since=1, domain=DOMAIN, infer=_classified_type, requires=feature_needs, host=True)
 def SVMClassifier(
     ops: Any,
     X: Any,

@@ -10,7 +10,7 @@ from pyflame_rt.graph import DType, Shape, Tensor, TensorType
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.core.registry import primitive
-from pyflame_rt.ops.ml.scores import label_array, transform_scores, two_class_scores
+from pyflame_rt.ops.ml.scores import feature_needs, label_array, transform_scores, two_class_scores
 
 if TYPE_CHECKING:
     from pyflame_rt.ops.core.value import Value
@@ -200,7 +200,7 @@ def _regressed_type(X: Value, /, *, n_targets: int | None = None, **_: Any) -> T
     return TensorType(DType.Float32, Shape([rows, n_targets]))
 
 
-@primitive(since=5, domain=DOMAIN, infer=_regressed_type, host=True)
+@primitive(since=5, domain=DOMAIN, infer=_regressed_type, requires=feature_needs, host=True)
 def TreeEnsembleRegressor(
     ops: Any,
     X: Any,
@@ -261,7 +261,7 @@ def _classified_type(
     return TensorType(kind, Shape([rows])), TensorType(DType.Float32, Shape([rows, count if count > 1 else None]))
 
 
-@primitive(since=5, domain=DOMAIN, infer=_classified_type, host=True)
+@primitive(since=5, domain=DOMAIN, infer=_classified_type, requires=feature_needs, host=True)
 def TreeEnsembleClassifier(
     ops: Any,
     X: Any,
@@ -336,7 +336,7 @@ def _ensemble_type(X: Value, /, *, n_targets: int | None = None, **_: Any) -> Te
     return TensorType(X.dtype, Shape([None if shape is None else shape[0], n_targets]))
 
 
-@primitive(since=5, domain=DOMAIN, infer=_ensemble_type, host=True)
+@primitive(since=5, domain=DOMAIN, infer=_ensemble_type, requires=feature_needs, host=True)
 def TreeEnsemble(
     ops: Any,
     X: Any,

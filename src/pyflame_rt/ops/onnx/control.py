@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from pyflame_rt.graph import DimLike, DType, Graph, Node, Shape, TensorType, ValueType
+from pyflame_rt.graph.budget import check_memory
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
 from pyflame_rt.graph.graph import node_subgraphs
 from pyflame_rt.ops.core.evaluate import Interpreter, describe, run_op, to_host, to_library
@@ -149,6 +150,9 @@ def If(
 
 # ---------------------------------------------------------------------- Loop
 
+# Bytes of an array besides its elements.
+_PER_VALUE = 128
+
 
 def _loop_types(
     M: Value | None = None,
@@ -182,12 +186,15 @@ def Loop(
     flag = to_library(_like_declared(body, 1, True), lib) if cond is None else cond
     going, turn = _truth(interpreter, flag), 0
     scans: list[list[Any]] = [[] for _ in body.outputs[1 + count :]]
+    held = 0  # a loop may go on for ever: what it keeps is limited
     while going and (limit is None or turn < limit):
         number = to_library(_like_declared(body, 0, np.int64(turn)), lib)
         flag, *results = interpreter.run(body, [number, flag, *carried, *captures])
         carried = results[:count]
         for items, value in zip(scans, results[count:], strict=True):
             items.append(value)
+            held += _PER_VALUE + getattr(value, "nbytes", 0)
+        check_memory(f"what {turn + 1} turns have collected", held)
         # With a trip count and no condition given, the body's condition is ignored.
         going = _truth(interpreter, flag) if cond is not None or limit is None else True
         turn += 1

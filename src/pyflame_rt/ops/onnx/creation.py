@@ -10,6 +10,7 @@ import numpy as np
 
 from pyflame_rt.graph import Dim, DType, Shape, Tensor, TensorType, symbol
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError, UndeterminedError
+from pyflame_rt.ops.core.guards import has_rank
 from pyflame_rt.ops.core.registry import primitive
 from pyflame_rt.ops.core.size_arithmetic import ceil_divide, known_ints, surely_not_negative, vector_length
 from pyflame_rt.ops.core.type_rules import same, tensor_like
@@ -93,7 +94,11 @@ def _constant_of_shape_type(input: Value, /, *, value: Tensor | None) -> Value:
     return Value(None, TensorType(dtype, Shape(sizes)), known)
 
 
-@primitive(since=25, infer=_constant_of_shape_type)
+def _constant_of_shape_needs(input: Value, /, **_: Any) -> None:
+    has_rank("input", input, 1)
+
+
+@primitive(since=25, infer=_constant_of_shape_type, requires=_constant_of_shape_needs)
 def ConstantOfShape(ops: Any, input: Any, /, *, value: Tensor | None = None) -> Any:
     """One value everywhere, float32 zero by default."""
     fill = _fill(value)

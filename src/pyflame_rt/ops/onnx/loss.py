@@ -8,6 +8,7 @@ import numpy as np
 
 from pyflame_rt.graph import DType, Node, TensorType
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, ShapeMismatchError
+from pyflame_rt.ops.core.guards import at_least, has_shape
 from pyflame_rt.ops.core.registry import operator, primitive
 from pyflame_rt.ops.core.upgrade import Upgrade, upgrade
 from pyflame_rt.ops.core.value import Value, constant
@@ -77,7 +78,22 @@ def SoftmaxCrossEntropyLoss(
 # ---------------------------------------------------------------------- the class of each sample
 
 
-@operator(since=1, domain="pyflame")
+def _one_of_each(X: Value, **others: Value) -> None:
+    """One number of each of the others for each sample of X."""
+    at_least("the rank of X", X.rank, 2)
+    for name, value in others.items():
+        has_shape(name, value, [X.shape[0], 1, *X.shape[2:]], "one for each sample")
+
+
+def _score_grad_needs(G: Value, X: Value, Index: Value, Top: Value, LogSum: Value, /) -> None:
+    _one_of_each(X, G=G, Index=Index, Top=Top, LogSum=LogSum)
+
+
+def _score_needs(X: Value, Index: Value, /) -> None:
+    _one_of_each(X, Index=Index)
+
+
+@operator(since=1, domain="pyflame", requires=_score_grad_needs)
 def ClassScoreGrad(G: Value, X: Value, Index: Value, Top: Value, LogSum: Value, /) -> Value:
     """The gradient of ClassScore towards X, from what it returned."""
     others = -(Exp((X - Top) - LogSum) * G)
@@ -101,7 +117,7 @@ def _class_score_vjp(
     return bent if dx is None else dx + bent, None
 
 
-@operator(since=1, domain="pyflame", vjp=_class_score_vjp, partial=True)
+@operator(since=1, domain="pyflame", vjp=_class_score_vjp, partial=True, requires=_score_needs)
 def ClassScore(X: Value, Index: Value, /) -> tuple[Value, Value, Value]:
     """LogSoftmax of X [N, C] at one class of each sample, Index [N, 1].
 

@@ -74,7 +74,7 @@ def _channel_needs(*names: str) -> Callable[..., None]:
     return needs
 
 
-def _layer_needs(X: Value, /, *weights: Value | None, axis: int, **_: Any) -> None:
+def layer_needs(X: Value, /, *weights: Value | None, axis: int, **_: Any) -> None:
     """Scale and bias broadcast to the axes that are normalised."""
     normalize_axis(axis, X.rank)
     for name, weight in zip(("scale", "B"), weights, strict=False):
@@ -311,7 +311,7 @@ def _added(a: Value | None, b: Value | None) -> Value | None:
     return b if a is None else a if b is None else a + b
 
 
-@operator(since=17, vjp=_layer_norm_vjp, partial=True, requires=_layer_needs)
+@operator(since=17, vjp=_layer_norm_vjp, partial=True, requires=layer_needs)
 def LayerNormalization(
     X: Value, Scale: Value, B: Value | None = None, /, *, axis: int = -1, epsilon: float = _EPSILON, stash_type: int = 1
 ) -> tuple[Value, Value, Value]:
@@ -323,7 +323,7 @@ def LayerNormalization(
     return (y if B is None else y + B), mean, inverse
 
 
-@operator(since=23, requires=_layer_needs)
+@operator(since=23, requires=layer_needs)
 def RMSNormalization(
     X: Value, scale: Value, /, *, axis: int = -1, epsilon: float = _EPSILON, stash_type: int = 1
 ) -> Value:

@@ -250,6 +250,9 @@ class _Worker:
         made_later = {o for node, _ in self.out.deferred for o in node.outputs} | self.opaque
         missing = [name for name in asked if name not in self.out.types and name not in made_later]
         if missing:
+            maker = next((node for node in self.graph.nodes if missing[0] in node.outputs), None)
+            if maker is not None:
+                raise InputError(f"{where(maker)}: it gave fewer outputs than are asked for, {missing[0]!r} is not one")
             raise InputError(f"the model has no value {missing[0]!r}")
         read = [n for node, _ in self.out.deferred for n in node.inputs if n and n not in self.out.constants]
         if not self.staged:
@@ -537,10 +540,10 @@ class _Worker:
         self.out.steps.append(step)
 
     def _drop_dead(self) -> None:
-        """Forget steps and constants nothing reads."""
+        """Forget steps and constants nothing reads; what an operator requires holds also of what it makes no use of."""
         used, kept = set(self.out.outputs), []
         for step in reversed(self.out.steps):
-            if any(o in used for o in step.node.outputs):
+            if step.op.full_name == "pyflame::Within" or any(o in used for o in step.node.outputs):
                 used.update(n for n in step.node.inputs if n)
                 kept.append(step)
         self.out.steps = kept[::-1]
