@@ -225,10 +225,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", type=int, default=1, help="only every so many-th case")
     parser.add_argument("--only", default="", help="only cases whose name has this in it")
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--count", type=int, help="how many from there on")
     given = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     cases = all_cases()
-    numbers = [i for i, case in enumerate(cases) if given.only in case[0]][:: given.every]
+    numbers = [i for i, case in enumerate(cases) if given.only in case[0]]
+    numbers = numbers[given.first :][: given.count][:: given.every]
     counts: dict[str, int] = {}
     findings = 0
     for name, outcome, finding in sweep(numbers):
