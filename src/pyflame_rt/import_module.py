@@ -21,6 +21,7 @@ from pyflame_rt.importers.registry import (
 )
 
 if TYPE_CHECKING:
+    from pyflame_rt.importers.huggingface.importer import HuggingFaceImporter
     from pyflame_rt.importers.onnx_importer import (
         MAX_OPSET_VERSION,
         MIN_OPSET_VERSION,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_OPSET_VERSION",
     "MIN_OPSET_VERSION",
+    "HuggingFaceImporter",
     "ImportOptions",
     "ImportResult",
     "ImportStats",
@@ -53,6 +55,7 @@ __all__ = [
 
 _ONNX = "pyflame_rt.importers.onnx_importer"
 _LAZY = {
+    "HuggingFaceImporter": "pyflame_rt.importers.huggingface.importer",
     "MAX_OPSET_VERSION": _ONNX,
     "MIN_OPSET_VERSION": _ONNX,
     "ONNXImporter": _ONNX,

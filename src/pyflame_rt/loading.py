@@ -34,7 +34,8 @@ def load_graph(model: Any, *, any_suffix: bool = False) -> tuple[Graph, Path | N
     """The graph of a model, and the file it came from.
 
     Args:
-        model: a path to a .onnx or .pfm file, the bytes of one, a Graph or an onnx.ModelProto.
+        model: a path to a .onnx or .pfm file or to a folder of a Hugging Face model, the bytes of a file, a Graph or
+            an onnx.ModelProto.
         any_suffix: read files of an unknown suffix as ONNX, as ONNX Runtime does.
 
     Example:
@@ -68,10 +69,13 @@ def _from_bytes(data: bytes) -> Graph:
 
 
 def _from_file(path: Path, any_suffix: bool) -> Graph:
-    from pyflame_rt.importers.registry import is_original
+    from pyflame_rt.importers.registry import find_importer, is_original
 
     if path.is_dir():
-        raise InvalidModelError(f"{str(path)!r} is a folder, not a model file")
+        importer = find_importer(path)
+        if importer is None:
+            raise InvalidModelError(f"{str(path)!r} is a folder without a config.json, not a model")
+        return importer.load(path)
     if not path.is_file():
         raise ModelNotFoundError(f"there is no file {str(path)!r}")
     if path.suffix.lower() == ".pfm":

@@ -38,7 +38,7 @@ app = typer.Typer(
     add_completion=False,
 )
 
-Model = Annotated[Path, typer.Argument(help="A .onnx or .pfm file.")]
+Model = Annotated[Path, typer.Argument(help="A .onnx or .pfm file, or a folder of a Hugging Face model.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ProviderName = Annotated[str, typer.Option("--provider", "-p", help="Where to run.")]
 Inputs = Annotated[list[str], typer.Option("--input", "-i", help="NAME=FILE.npy, NAME=FILE.npz or FILE.npz.")]
@@ -148,7 +148,9 @@ def _writable(target: Path) -> None:
 
 @app.command()
 def convert(
-    source: Annotated[Path, typer.Argument(help="A model: .onnx, .pfm, TorchScript .pt or .pt2.")],
+    source: Annotated[
+        Path, typer.Argument(help="A model: .onnx, .pfm, TorchScript .pt, .pt2, or a Hugging Face folder.")
+    ],
     target: Annotated[Path, typer.Argument(help="The .pfm or .onnx file to write.")],
     shape: Annotated[list[str], typer.Option(help="Shape of an input, NAME=2,3,?; ? stays open.")] = [],  # noqa: B006
     json: AsJson = False,
@@ -158,11 +160,17 @@ def convert(
     graph = _load(source, parse_shapes(shape))
     with status(f"writing {target.name}"):
         write_model(graph, target)
-    sizes = {"source_bytes": source.stat().st_size, "target_bytes": target.stat().st_size}
+    sizes = {"source_bytes": _bytes(source), "target_bytes": target.stat().st_size}
     if json:
         print_json({"source": str(source), "target": str(target), "nodes": len(graph.nodes), **sizes})
         return
     console.print(f"{target}: {len(graph.nodes)} nodes, {size_text(sizes['target_bytes'])}", highlight=False)
+
+
+def _bytes(source: Path) -> int:
+    """What a model takes on disk."""
+    files = source.iterdir() if source.is_dir() else [source]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 @app.command()

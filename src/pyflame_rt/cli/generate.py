@@ -101,7 +101,7 @@ def _tokenizer(model: Path, given: Path | None, *, needed: bool) -> Any:
     """The tokenizer asked for, or that of the model's folder; None where none is needed and none is there."""
     from pyflame_rt.generate import load_tokenizer
 
-    place = model.parent if given is None else given
+    place = given if given is not None else model if model.is_dir() else model.parent
     if given is None and not needed and not (place / "tokenizer.json").is_file():
         return None
     return load_tokenizer(place)

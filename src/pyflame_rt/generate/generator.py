@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +13,12 @@ from pyflame_rt.generate.beams import BeamParams, beam_search
 from pyflame_rt.generate.decoder import Decoder
 from pyflame_rt.generate.prefix import PrefixCache
 from pyflame_rt.generate.sampling import Sampler, SamplingParams, Token
-from pyflame_rt.graph.errors import InputError
+from pyflame_rt.generate.tokenizer import load_tokenizer
+from pyflame_rt.graph.errors import InputError, ModelNotFoundError
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator, Mapping
     from collections.abc import Sequence as Tokens
 
@@ -160,6 +163,27 @@ class Generator:
         self._rows: list[Sequence] = []  # by row of the cache
         self._waiting: deque[Sequence] = deque()
         self._reading: dict[int, int] = {}  # tokens of the prompt that were read, of sequences not ready yet
+
+    @classmethod
+    def from_pretrained(cls, folder: str | os.PathLike[str], **settings: Any) -> Generator:
+        """The generator of a Hugging Face folder, with its tokenizer where it has a tokenizer.json.
+
+        Args:
+            folder: with config.json and weights of a decoder; see :class:`HuggingFaceImporter`.
+            settings: of the generator.
+
+        Raises:
+            ModelNotFoundError: There is no such folder.
+            UnsupportedFormatError: Its architecture is not known.
+            InputError: It is no decoder.
+        """
+        from pyflame_rt.session import InferenceSession
+
+        place = Path(folder)
+        if not place.is_dir():
+            raise ModelNotFoundError(f"there is no folder {str(place)!r}")
+        words = load_tokenizer(place) if (place / "tokenizer.json").is_file() else None
+        return cls(InferenceSession(place), words, **settings)
 
     # ------------------------------------------------------------------ the simple ways
 

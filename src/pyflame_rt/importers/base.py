@@ -127,6 +127,12 @@ class Importer:
         """The graph as the file has it."""
         raise NotImplementedError
 
+    def locate(self, source: Any) -> Any:
+        """What is to be read, which must be there: a file, unless it is no path."""
+        if isinstance(source, (str, os.PathLike)) and not Path(source).is_file():
+            raise ModelNotFoundError(f"there is no file {str(source)!r}")
+        return source
+
     def check_source(self, source: Any) -> list[str]:
         """Messages of the format's own checker; asked only when strict."""
         del source
@@ -138,12 +144,12 @@ class Importer:
 
     def load(self, source: Any, options: ImportOptions | None = None) -> Graph:
         """Read a model for a session, which checks it itself; raises typed errors."""
-        return self.read(_existing(source), ImportOptions() if options is None else options)
+        return self.read(self.locate(source), ImportOptions() if options is None else options)
 
     def import_model(self, source: Any, options: ImportOptions | None = None) -> ImportResult:
         """Import a model; failures are reported in the result, not raised."""
         chosen = ImportOptions() if options is None else options
-        return self._reported(source, chosen, ImportStats(), lambda: self.read(_existing(source), chosen))
+        return self._reported(source, chosen, ImportStats(), lambda: self.read(self.locate(source), chosen))
 
     def _reported(
         self, source: Any, chosen: ImportOptions, stats: ImportStats, read: Callable[[], Graph]
@@ -161,12 +167,6 @@ class Importer:
         return ImportResult(True, graph, "", stats)
 
     import_file = import_model
-
-
-def _existing(source: Any) -> Any:
-    if isinstance(source, (str, os.PathLike)) and not Path(source).is_file():
-        raise ModelNotFoundError(f"there is no file {str(source)!r}")
-    return source
 
 
 def finish(graph: Graph, options: ImportOptions, stats: ImportStats) -> None:

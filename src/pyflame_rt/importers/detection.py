@@ -20,13 +20,16 @@ _TORCH_LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 def detect(path: str | os.PathLike[str]) -> str:
     """The kind of a file: "torch", "torch-legacy", "torchscript", "torch-export", "safetensors", or "" for others.
 
-    Files of ONNX and .pfm go by their suffix. A file that does not exist is of no kind.
+    A folder with a config.json is "huggingface". Files of ONNX and .pfm go by their suffix. A file that does not exist
+    is of no kind.
 
     Example:
         >>> detect("missing.pt")
         ''
     """
     file = Path(path)
+    if (file / "config.json").is_file():
+        return "huggingface"
     if not file.is_file():
         return ""
     try:

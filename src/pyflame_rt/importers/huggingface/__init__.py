@@ -1,0 +1,1 @@
+"""Folders of Hugging Face models (config.json, safetensors) to graphs, without transformers."""

@@ -1,0 +1,301 @@
+"""Decoders with past keys and values: GPT-2, Llama, Qwen2, Mistral, Gemma, Phi, by one table of names and settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pyflame_rt.graph import DType, Shape, TensorType
+from pyflame_rt.graph.dim import dim_from_text
+from pyflame_rt.graph.errors import InvalidModelError
+from pyflame_rt.importers.huggingface.blocks import LayerNames, Net, Style, hidden_bias, layer, rotary
+from pyflame_rt.ops.microsoft.attention import count, size_of
+from pyflame_rt.ops.onnx.cast import Cast
+from pyflame_rt.ops.onnx.reduce import CumSum
+from pyflame_rt.ops.onnx.shape import Unsqueeze
+from pyflame_rt.ops.onnx.slicing import Concat, Slice
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyflame_rt.importers.huggingface.folder import Settings
+    from pyflame_rt.ops.core.trace import Tracer
+    from pyflame_rt.ops.core.value import Value
+
+__all__ = ["DECODERS", "ConcatCache", "DecoderFamily", "KeyValues", "build_decoder", "decoder_sizes"]
+
+
+@dataclass(frozen=True)
+class DecoderFamily:
+    """What a family of decoders calls its weights and settings.
+
+    Attributes:
+        base: prefix of all but the head.
+        layers: prefix of a layer, with {} for its number.
+        names: within a layer.
+        tokens: table of tokens.
+        places: table of positions; "" for rotary ones.
+        norm: after the last layer.
+        keys: names of settings where they are not the usual ones.
+        style: of layers, but their sizes.
+        defaults: settings that a folder may leave out.
+        refused: settings that must have one of these values, or be left out.
+        conv1d: products are kept [in, out].
+        embed_scale: states begin as the tokens' rows times the root of their width.
+    """
+
+    base: str
+    layers: str
+    names: LayerNames
+    tokens: str
+    norm: str
+    places: str = ""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    style: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    refused: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    conv1d: bool = False
+    embed_scale: bool = False
+
+    def key(self, usual: str) -> str:
+        """This family's name of a setting."""
+        return self.keys.get(usual, usual)
+
+
+_LLAMA = LayerNames(
+    q="self_attn.q_proj",
+    k="self_attn.k_proj",
+    v="self_attn.v_proj",
+    o="self_attn.o_proj",
+    norm="input_layernorm",
+    mlp_norm="post_attention_layernorm",
+    gate="mlp.gate_proj",
+    up="mlp.up_proj",
+    down="mlp.down_proj",
+)
+_GPT2 = LayerNames(
+    q="", k="", v="", qkv="attn.c_attn", o="attn.c_proj", norm="ln_1", mlp_norm="ln_2", up="mlp.c_fc", down="mlp.c_proj"
+)
+_PHI = _LLAMA._replace(
+    o="self_attn.dense",
+    gate="",
+    up="mlp.fc1",
+    down="mlp.fc2",
+    q_norm="self_attn.q_layernorm",
+    k_norm="self_attn.k_layernorm",
+)
+_RMS = {"norm": "rms"}
+
+
+def _like_llama(**changes: Any) -> DecoderFamily:
+    given: dict[str, Any] = {
+        "base": "model.",
+        "layers": "layers.{}.",
+        "names": _LLAMA,
+        "tokens": "embed_tokens",
+        "norm": "norm",
+        "style": _RMS,
+        "defaults": {"hidden_act": "silu", "rms_norm_eps": 1e-6},
+    }
+    return DecoderFamily(**{**given, **changes})
+
+
+DECODERS: dict[str, DecoderFamily] = {
+    "gpt2": DecoderFamily(
+        base="transformer.",
+        layers="h.{}.",
+        names=_GPT2,
+        tokens="wte",
+        places="wpe",
+        norm="ln_f",
+        keys={
+            "hidden_size": "n_embd",
+            "num_hidden_layers": "n_layer",
+            "num_attention_heads": "n_head",
+            "eps": "layer_norm_epsilon",
+            "hidden_act": "activation_function",
+        },
+        defaults={"layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "tie_word_embeddings": True},
+        refused={
+            "scale_attn_weights": (True,),
+            "scale_attn_by_inverse_layer_idx": (False,),
+            "add_cross_attention": (False,),
+        },
+        conv1d=True,
+    ),
+    "llama": _like_llama(refused={"pretraining_tp": (1,)}),
+    "mistral": _like_llama(defaults={"hidden_act": "silu", "rms_norm_eps": 1e-6, "sliding_window": None}),
+    "qwen2": _like_llama(),
+    "gemma": _like_llama(
+        style={"norm": "rms", "norm_offset": 1.0},
+        defaults={
+            "hidden_act": "gelu_pytorch_tanh",
+            "rms_norm_eps": 1e-6,
+            "head_dim": 256,
+            "tie_word_embeddings": True,
+        },
+        refused={"use_bidirectional_attention": (False,)},
+        embed_scale=True,
+    ),
+    "phi": _like_llama(
+        names=_PHI,
+        norm="final_layernorm",
+        keys={"eps": "layer_norm_eps"},
+        style={"norm": "layer", "parallel": True},
+        defaults={"hidden_act": "gelu_new", "layer_norm_eps": 1e-5, "partial_rotary_factor": 0.5},
+    ),
+}
+
+
+class KeyValues(Protocol):
+    """Where a decoder's keys and values come from and go to, where its tokens stand, and what they see."""
+
+    tokens: Value
+    positions: Value
+
+    def bias(self, window: int | None) -> Value:
+        """What is added to scores: tokens see what is not later than they are, and not further back than a window."""
+        ...
+
+    def extend(self, number: int, k: Value, v: Value) -> tuple[Value, Value]:
+        """All keys and values of a layer, for those of the new tokens."""
+        ...
+
+    def finish(self) -> None:
+        """Declare the outputs."""
+        ...
+
+
+class ConcatCache:
+    """Past keys and values as inputs, with the present ones as outputs: the form that exporters to ONNX write.
+
+    Inputs are ``input_ids``, ``attention_mask``, ``position_ids`` and ``past_key_values.N.key`` and ``.value``; outputs
+    besides the scores are ``present.N.key`` and ``.value``.
+    """
+
+    def __init__(self, tracer: Tracer, layers: int, heads: int, size: int) -> None:
+        batch, length, past = (
+            dim_from_text(name) for name in ("batch_size", "sequence_length", "past_sequence_length")
+        )
+        total = dim_from_text("past_sequence_length + sequence_length")
+
+        def tokens(name: str, sizes: Any) -> Value:
+            return tracer.input(name, TensorType(DType.Int64, Shape([batch, sizes])))
+
+        self.tokens = tokens("input_ids", length)
+        self._mask = tokens("attention_mask", total)
+        self.positions = tokens("position_ids", length)
+        kind = TensorType(DType.Float32, Shape([batch, heads, past, size]))
+        self._past = [
+            tuple(tracer.input(f"past_key_values.{i}.{what}", kind) for what in ("key", "value")) for i in range(layers)
+        ]
+        self._tracer = tracer
+        self._present: list[tuple[Value, Value]] = []
+        self._biases: dict[int | None, Value] = {}
+
+    def bias(self, window: int | None) -> Value:
+        """What is added to scores."""
+        if window not in self._biases:
+            self._biases[window] = hidden_bias(self._seen(window))
+        return self._biases[window]
+
+    def _seen(self, window: int | None) -> Value:
+        total, length = size_of(self._mask, 1), size_of(self.tokens, 1)
+        queries = count(length) + (total - length)
+        seen = count(total) <= Unsqueeze(queries, [1])
+        there = Cast(Unsqueeze(self._mask, [1, 2]), to=DType.Bool)
+        seen = Unsqueeze(seen, [0, 1]) & there
+        if window is None:
+            return seen
+        # The past may be padded anywhere: the place of a key is the number of those before it that count.
+        ends = Unsqueeze(CumSum(self._mask, 1), [1])
+        own = Slice(ends, Unsqueeze(total - length, [0]), Unsqueeze(total, [0]), [2])
+        near = Unsqueeze(ends, [2]) > Unsqueeze(own, [3]) - window
+        return seen & near
+
+    def extend(self, number: int, k: Value, v: Value) -> tuple[Value, Value]:
+        """The past ones, then the new ones."""
+        past_k, past_v = self._past[number]
+        self._present.append((Concat(past_k, k, axis=2), Concat(past_v, v, axis=2)))
+        return self._present[-1]
+
+    def finish(self) -> None:
+        """Declare the present ones."""
+        for i, pair in enumerate(self._present):
+            for what, value in zip(("key", "value"), pair, strict=True):
+                self._tracer.output(value, f"present.{i}.{what}")
+
+
+def decoder_style(family: DecoderFamily, settings: Settings) -> Style:
+    """How the layers are put together, with their sizes."""
+    heads = settings.size(family.key("num_attention_heads"))
+    hidden = settings.size(family.key("hidden_size"))
+    shared = settings.size("num_key_value_heads", heads)
+    if heads % shared or ("head_dim" not in settings and hidden % heads):
+        raise InvalidModelError(f"{settings.where}: {heads} heads, {shared} for keys, of {hidden} features")
+    eps = "eps" if "eps" in family.keys else "rms_norm_eps"
+    return Style(
+        heads,
+        settings.size("head_dim", hidden // heads),
+        shared,
+        act=settings.text(family.key("hidden_act")),
+        eps=settings.number(family.key(eps)),
+        **family.style,
+    )
+
+
+def decoder_sizes(family: DecoderFamily, settings: Settings) -> tuple[int, int, int]:
+    """Layers, heads of keys, and the width of one."""
+    style = decoder_style(family, settings)
+    return settings.layers(family.key("num_hidden_layers")), style.kv_heads, style.head_dim
+
+
+def layer_windows(settings: Settings, layers: int) -> list[int | None]:
+    """How far back the tokens of each layer see; None for all the way."""
+    if not settings.flag("use_sliding_window", default="use_sliding_window" not in settings.values):
+        return [None] * layers
+    if "sliding_window" not in settings:
+        return [None] * layers
+    window = settings.size("sliding_window")
+    kinds = settings.values.get("layer_types")
+    if kinds is None:
+        first = settings.values.get("max_window_layers", 0)
+        return [window if i >= first else None for i in range(layers)]
+    if not isinstance(kinds, list) or len(kinds) != layers:
+        raise InvalidModelError(f"{settings.where}: layer_types does not tell of {layers} layers")
+    return [window if kind == "sliding_attention" else None for kind in kinds]
+
+
+def build_decoder(family: DecoderFamily, settings: Settings, net: Net, cache: KeyValues, *, head: bool = True) -> None:
+    """Trace a decoder: scores of what follows each token, or the states of the tokens where there is no head."""
+    for name, fine in family.refused.items():
+        settings.refuse(name, *fine)
+    style, layers = decoder_style(family, settings), settings.layers(family.key("num_hidden_layers"))
+    base = family.base if net.weights.has_prefix(family.base) else ""
+    x = net.embed(cache.tokens, base + family.tokens)
+    if family.embed_scale:
+        x = x * settings.size(family.key("hidden_size")) ** 0.5
+    angles = None
+    if family.places:
+        x = x + net.embed(cache.positions, base + family.places)
+    else:
+        angles = rotary(settings, cache.positions, style.head_dim)
+    for i, window in enumerate(layer_windows(settings, layers)):
+        x = layer(
+            net,
+            x,
+            base + family.layers.format(i),
+            family.names,
+            style,
+            cache.bias(window),
+            angles=angles,
+            extend=lambda k, v, i=i: cache.extend(i, k, v),
+        )
+    x = net.norm(x, base + family.norm, style)
+    if not head:
+        net.tracer.output(x, "last_hidden_state")
+    elif settings.flag("tie_word_embeddings", default=True) or "lm_head.weight" not in net.weights:
+        net.tracer.output(net.project(x, f"{base}{family.tokens}.weight"), "logits")
+    else:
+        net.tracer.output(net.linear(x, "lm_head") if not family.conv1d else net.project(x, "lm_head.weight"), "logits")
+    cache.finish()
