@@ -49,7 +49,7 @@ def model_graph(
     """
     tensors: list[Any] = []
     structure = flatten(example, tensors)
-    tracer = Tracer()
+    tracer = Tracer(exports=True)
     tracer.spans = Spans(model)
     inputs = [_placeholder(tracer, i, t) for i, t in enumerate(tensors)]
     results = _outputs(_trace(model, structure, inputs, tracer), inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from pyflame.ops import pointwise as pw
 from pyflame.ops import reduction as red
 from pyflame.ops.core import Handle, as_tensor, call, cast, convert, is_scalar, scalar, wrap
 from pyflame.ops.creation import _finish, _size_and_dtype
+from pyflame.ops.ranges import probabilities, some_chance
+from pyflame_rt.graph.errors import ShapeMismatchError
 
 if TYPE_CHECKING:
     from pyflame.layout import MeshLayout
@@ -229,6 +232,8 @@ def rand(
 
 def uniform(size: Any, low: float = 0.0, high: float = 1.0, *, dtype: Any = None, generator: Any = None) -> Tensor:
     """Numbers between two bounds."""
+    if low > high:
+        raise ValueError(f"uniform: the upper bound {high} is below the lower one {low}")
     return ar.add(ar.mul(rand(size, dtype=dtype, generator=generator), high - low), low)
 
 
@@ -257,6 +262,10 @@ def normal(
 ) -> Tensor:
     """Normal numbers with a mean and a standard deviation, which may be tensors."""
     shape = size
+    if is_scalar(std) and not std >= 0:
+        raise ValueError(f"normal: std must not be negative, got {std}")
+    if isinstance(std, Handle):
+        std = probabilities(std, "normal: std", math.inf)  # type: ignore[arg-type]
     if shape is None:
         shape = np.broadcast_shapes(*[tuple(v.shape) if isinstance(v, Handle) else () for v in (mean, std)])  # type: ignore[attr-defined]
     return ar.add(ar.mul(randn(shape, dtype=dtype, device=device, generator=generator), std), mean)
@@ -313,7 +322,9 @@ def bernoulli(input: Any, p: float | None = None, *, seed: int | None = None, ge
     """
     x = as_tensor(input)
     kind = x.dtype if x.dtype.is_floating_point else get_default_dtype()
-    chance: Any = x if p is None else p
+    if p is not None and not 0 <= p <= 1:
+        raise ValueError(f"bernoulli: p is a probability, got {p}")
+    chance: Any = probabilities(x, "bernoulli: a probability") if p is None else p
     drawn = _draw("pyflame::KeyedUniform", tuple(x.shape), _drawn_in(kind), generator, seed)
     return cast(ar.lt(drawn, convert(chance, drawn.dtype) if not is_scalar(chance) else chance), x.dtype)
 
@@ -343,6 +354,11 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, *, seed: int | No
 def multinomial(input: Any, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Tensor:
     """Numbers of entries of the last dimension, drawn by weight."""
     x = as_tensor(input)
+    if x.ndim not in (1, 2) or not x.dtype.is_floating_point:
+        raise ShapeMismatchError(f"multinomial takes weights [C] or [N, C] of a floating type, got {x.dtype}{x.shape}")
+    if num_samples <= 0:
+        raise ValueError(f"multinomial: at least one sample is drawn, got num_samples={num_samples}")
+    x = some_chance(probabilities(x, "multinomial: a weight", math.inf))
     weights = x.unsqueeze(0) if x.ndim == 1 else x
     if not replacement and num_samples > weights.shape[-1]:
         raise ValueError(f"{num_samples} samples without replacement from {weights.shape[-1]} entries")

@@ -371,18 +371,21 @@ class Methods(Kinds):
         spec = self._value.spec
         return self._modify(normal(mean, std, spec.shape, dtype=spec.dtype, generator=generator))  # type: ignore[attr-defined]
 
-    def random_(self, low: Any = 0, high: Any = None, *, generator: Any = None) -> Tensor:
+    def random_(self, low: Any = None, high: Any = None, *, generator: Any = None) -> Tensor:
         """Take random whole numbers from ``low`` up to but without ``high``; ``random_(high)`` begins at 0."""
         from pyflame.random import randint
 
         if high is None:
-            low, high = 0, low or (1 << 24)
+            low, high = 0, (1 << 24) if low is None else low
         spec = self._value.spec
         return self._modify(randint(low, high, spec.shape, dtype=spec.dtype, generator=generator))  # type: ignore[attr-defined]
 
     def exponential_(self, lambd: Any = 1.0, *, generator: Any = None) -> Tensor:
         """Take waiting times of a rate."""
         from pyflame.random import rand
+
+        if not lambd > 0:
+            raise ValueError(f"exponential_: the rate must be above 0, got {lambd}")
 
         spec = self._value.spec
         drawn = rand(spec.shape, dtype=spec.dtype, generator=generator)

@@ -44,6 +44,7 @@ class _Pass:
         self.found: dict[int, tuple[Val, Val]] = {}
         self.values: dict[int, Val] = {}
         self.arrived: dict[tuple[Expr, int], Val] = {}
+        self.flat: set[tuple[Expr | None, int]] = set()  # where rules said that nothing changes
         self.made: dict[tuple[Expr, int], Val] | None = None
         self.release = release
         self.order = self._order(outputs)
@@ -120,6 +121,9 @@ class _Pass:
                 self._arrive(v, ones_like(v) if seed is None else seed)
         for expr in reversed(self.order):
             self._through(expr)
+        for v in self.values.values() if self.flat else ():
+            if self._is_leaf(v) and (None, id(v)) in self.flat and id(v) not in self.found:
+                self.found[id(v)] = (v, zeros_like(v))
         return self.found
 
     def _through(self, expr: Expr) -> None:
@@ -127,6 +131,8 @@ class _Pass:
         outs = self._outputs_of(expr)
         arrived = tuple((expr, i) in self.arrived for i in range(len(rule.outs)))
         if not any(arrived):
+            if self.flat and any((expr, i) in self.flat for i in range(len(rule.outs))):
+                self._stay_flat(expr, outs)
             return
         grads = [self._hooked(outs[i], self.arrived.pop((expr, i))) if come else None for i, come in enumerate(arrived)]
         leave = None if modes.spans is None else mark_backward(expr, "/backward")
@@ -145,8 +151,21 @@ class _Pass:
             if leave is not None:
                 leave()
         for source, result in zip(_sources(expr), results, strict=True):
-            if result is not None and source is not None and source.needs_grad:
+            if source is None or not source.needs_grad:
+                continue
+            if result is not None:
                 self._arrive(source, result)
+            elif expr.function is None:
+                self.flat.add((None, id(source)) if self._is_leaf(source) else (source.expr, source.index))
+
+    def _stay_flat(self, expr: Expr, outs: list[Val]) -> None:
+        """Nothing but zero comes to an expression: it is not worked out, what is asked for gets zeros."""
+        for v in outs:
+            if (expr, v.index) in self.flat:
+                self._hooked(v, zeros_like(v))
+        for source in _sources(expr):
+            if source is not None and source.needs_grad:
+                self.flat.add((None, id(source)) if self._is_leaf(source) else (source.expr, source.index))
 
     def _outputs_of(self, expr: Expr) -> list[Val]:
         """The values an expression makes; those the graph lost are made again, as further handles."""
@@ -204,6 +223,12 @@ def ones_like(v: Val) -> Val:
     """The gradient of a value with respect to itself."""
     one = leaf(np.ones((), v.spec.dtype.numpy), v.spec.dtype)
     return one if v.spec.shape == () else apply(onnx("Expand"), (one, const(tuple(v.spec.shape))))
+
+
+def zeros_like(v: Val) -> Val:
+    """The gradient of a value that makes no difference."""
+    zero = leaf(np.zeros((), v.spec.dtype.numpy), v.spec.dtype)
+    return zero if v.spec.shape == () else apply(onnx("Expand"), (zero, const(tuple(v.spec.shape))))
 
 
 def run_hooks(hooks: dict, grad: Val) -> Val:

@@ -39,9 +39,11 @@ class Tracer:
         settings: optimizers that stepped.
         consulted: tensors from outside whose contents the function looked at, with the values they had.
         spans: which module recorded what.
+        exports: the graph is for a file, where checks of ours have no place.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, exports: bool = False) -> None:
+        self.exports = exports
         self.start = next_serial()
         self.captured: dict[int, tuple[Val, ref[Handle] | ref[Family]]] = {}
         self.written: dict[int, tuple[Family, Val, int | None]] = {}

@@ -13,6 +13,7 @@ from pyflame.devices import Device
 from pyflame.dtypes import DType, to_dtype
 from pyflame.lazy import mode_changes, modes
 from pyflame.nn.hooks import HookTable, RemovableHandle
+from pyflame.nn.locating import OURS, locate
 from pyflame.nn.parameter import Parameter
 from pyflame.suggestions import missing
 from pyflame.tensors import Tensor
@@ -72,10 +73,14 @@ class Module:
             raise AttributeError(f"{type(self).__name__}.__init__ must call super().__init__() first")
         if modes.tracer is not None:
             modes.tracer.note_mode(self)
-        if modes.spans is not None:
-            run = (lambda: hooks.run(self, args, kwargs)) if hooks else (lambda: self.forward(*args, **kwargs))
-            return modes.spans.call(self, run)
-        return hooks.run(self, args, kwargs) if hooks else self.forward(*args, **kwargs)
+        try:
+            if modes.spans is not None:
+                run = (lambda: hooks.run(self, args, kwargs)) if hooks else (lambda: self.forward(*args, **kwargs))
+                return modes.spans.call(self, run)
+            return hooks.run(self, args, kwargs) if hooks else self.forward(*args, **kwargs)
+        except OURS as error:
+            locate(error, self, args)
+            raise
 
     def __runtime_graph__(self, arguments: tuple[Any, ...]) -> Any:
         """The module in evaluation mode as a graph of `pyflame_rt`, for arguments like these."""

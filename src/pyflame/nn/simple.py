@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from pyflame.nn.functional.activation import in_place
 from pyflame.nn.module import Module
-from pyflame.tensors import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,10 +55,7 @@ class FunctionLayer(Module):
 
     def forward(self, input: Any) -> Any:
         """The function's value."""
-        output = self.call(input)
-        if self.inplace and isinstance(output, Tensor):
-            return input._modify(output)
-        return output
+        return in_place(self.call, input) if self.inplace else self.call(input)
 
     def extra_repr(self) -> str:
         """The settings."""

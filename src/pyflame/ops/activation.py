@@ -32,7 +32,7 @@ def relu(input: Any) -> Tensor:
 
 def relu6(input: Any) -> Tensor:
     """The tensor limited to 0 .. 6."""
-    return ar.clamp(input, 0, 6)
+    return hardtanh(input, 0.0, 6.0)
 
 
 def sigmoid(input: Any) -> Tensor:
@@ -98,7 +98,8 @@ def selu(input: Any) -> Tensor:
 def celu(input: Any, alpha: float = 1.0) -> Tensor:
     """``max(0, x) + min(0, alpha * (exp(x / alpha) - 1))``."""
     x = floating(input)
-    return ar.where(ar.gt(x, 0), x, ar.mul(ar.sub(pw.exp(ar.div(ar.minimum(x, 0.0), alpha)), 1.0), alpha))
+    below = ar.where(ar.gt(x, 0), scalar(0, x.dtype), x)
+    return ar.where(ar.gt(x, 0), x, ar.mul(ar.sub(pw.exp(ar.div(below, alpha)), 1.0), alpha))
 
 
 def leaky_relu(input: Any, negative_slope: float = 0.01) -> Tensor:
@@ -119,7 +120,9 @@ def prelu(input: Any, weight: Any) -> Tensor:
 def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
     """The tensor limited to an interval."""
     x = as_tensor(input)
-    return ar.clamp(x, convert(min_val, x.dtype), convert(max_val, x.dtype))
+    if not x.dtype.is_floating_point:
+        return ar.clamp(x, convert(min_val, x.dtype), convert(max_val, x.dtype))
+    return call("pyflame::HardTanh", x, low=float(min_val), high=float(max_val))
 
 
 @rounded_once
@@ -163,7 +166,7 @@ def hardshrink(input: Any, lambd: float = 0.5) -> Tensor:
 def threshold(input: Any, threshold: float, value: float) -> Tensor:
     """The input where it is above ``threshold``, ``value`` elsewhere."""
     x = as_tensor(input)
-    return ar.where(ar.gt(x, threshold), x, convert(value, x.dtype))
+    return ar.where(ar.le(x, threshold), convert(value, x.dtype), x)
 
 
 @rounded_once

@@ -16,6 +16,7 @@ from pyflame.ops.core import (
     is_scalar,
     operands,
     rounded_once,
+    same_type,
     scalar,
     unary,
 )  # fmt: skip
@@ -206,7 +207,9 @@ def addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Tensor
 
 @rounded_once
 def lerp(input: Any, end: Any, weight: Any) -> Tensor:
-    """``input + weight * (end - input)``."""
+    """``input + weight * (end - input)``; both ends are of one element type."""
+    for other in (end, weight):
+        same_type("lerp", as_tensor(input), other)
     return add(input, mul(weight, sub(end, input)))
 
 
@@ -251,10 +254,10 @@ def clamp(input: Any, min: Any = None, max: Any = None) -> Tensor:
     if not dtype.is_floating_point:
         x = x if low is None else maximum(x, low)
         return x if high is None else minimum(x, high)
-    # Where the tensor equals its bound, the gradient is the tensor's; NaN on either side stays.
+    # Where the tensor equals its bound, the gradient is the tensor's; NaN on either side stays, and has none.
     if low is not None:
-        x = where(logical_or(lt(x, low), isnan(low)), low, x)
-    return x if high is None else where(logical_or(gt(x, high), isnan(high)), high, x)
+        x = where(ge(x, low), x, where(lt(x, low), low, add(x, low).detach()))
+    return x if high is None else where(le(x, high), x, where(gt(x, high), high, add(x, high).detach()))
 
 
 clip = clamp

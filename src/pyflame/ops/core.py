@@ -9,7 +9,7 @@ import numpy as np
 
 from pyflame.dtypes import DType, category, get_default_dtype, result_dtype, scalar_dtype, to_dtype
 from pyflame.lazy import Val, apply, apply_many, const, leaf, modes, onnx
-from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.errors import DTypeMismatchError, ShapeMismatchError
 from pyflame_rt.ops.core.registry import Op, get_op
 
 if TYPE_CHECKING:
@@ -201,6 +201,17 @@ def convert(v: Any, dtype: DType) -> Tensor:
     return cast(as_tensor(v), dtype)
 
 
+class WrongTypeError(DTypeMismatchError, TypeError):
+    """Elements of a type that cannot name anything."""
+
+
+def same_type(name: str, x: Tensor, source: Any) -> None:
+    """Refuse to put elements of one type among those of another; numbers take the type of the tensor."""
+    if isinstance(source, Handle) and source._value.spec.dtype is not x._value.spec.dtype:
+        have, want = source._value.spec.dtype.name, x._value.spec.dtype.name
+        raise WrongTypeError(f"{name}: elements of {have} into a tensor of {want}; convert them, as in x.to(pf.{want})")
+
+
 def floating(x: Any) -> Tensor:
     """The tensor, integers as the default floating-point type."""
     x = as_tensor(x)
@@ -311,3 +322,4 @@ def dim_argument(dim: Any, axis: Any) -> Any:
 
 __all__ += ["DimensionError", "Val", "axes_of", "axis_of", "floating", "is_scalar", "onnx", "scalar", "unary"]
 __all__ += ["common_dtype", "convert", "dim_argument", "op_named", "rounded_once", "sizes_of"]
+__all__ += ["WrongTypeError", "same_type"]

@@ -9,25 +9,16 @@ import numpy as np
 
 from pyflame.lazy import const
 from pyflame.ops import arithmetic as ar
-from pyflame.ops import pointwise as pw
 from pyflame.ops import reduction as red
 from pyflame.ops import shaping as sh
 from pyflame.ops.core import call, operands, rounded_once, wrap
+from pyflame.ops.linalg import same_dtype
 from pyflame_rt.graph.errors import ShapeMismatchError
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
 
 __all__ = ["cdist", "dist", "pdist"]
-
-
-def _length(x: Tensor, p: float, dim: Any, keepdim: bool = False) -> Tensor:
-    """The p-norm, with a gradient of zero where it is zero."""
-    if p != 2:
-        return red.norm(x, p, dim, keepdim)
-    squares = red.sum(ar.square(x), dim, keepdim)
-    some = ar.gt(squares, 0)
-    return ar.where(some, pw.sqrt(ar.where(some, squares, 1.0)), 0.0)
 
 
 @rounded_once
@@ -48,12 +39,13 @@ def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str = "use_mm_for_eucl
     modes = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
     if compute_mode not in modes:
         raise ValueError(f"cdist: compute_mode is one of {', '.join(modes)}, got {compute_mode!r}")
+    same_dtype("cdist", x1, x2)
     a, b = operands(x1, x2)
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-1]:
         raise ShapeMismatchError(f"cdist takes [..., P, M] and [..., R, M], got {a.shape} and {b.shape}")
     if p < 0:
         raise ValueError(f"cdist: p must not be negative, got {p}")
-    return _length(ar.sub(sh.unsqueeze(a, -2), sh.unsqueeze(b, -3)), p, -1)
+    return red.norm(ar.sub(sh.unsqueeze(a, -2), sh.unsqueeze(b, -3)), p, -1)
 
 
 @rounded_once
@@ -64,7 +56,7 @@ def pdist(input: Any, p: float = 2.0) -> Tensor:
         raise ShapeMismatchError(f"pdist takes a matrix, got {x.shape}")
     first, second = np.triu_indices(x.shape[0], 1)
     rows = [call("Gather", x, wrap(const(i.astype(np.int64))), axis=0) for i in (first, second)]
-    return _length(ar.sub(rows[0], rows[1]), p, -1)
+    return red.norm(ar.sub(rows[0], rows[1]), p, -1)
 
 
 @rounded_once
@@ -74,4 +66,4 @@ def dist(input: Any, other: Any, p: float = 2.0) -> Tensor:
     difference = ar.sub(a, b)
     if p == math.inf and difference.numel == 0:
         raise ValueError("dist: there is no largest of no elements")
-    return _length(difference, p, None)
+    return red.norm(difference, p)

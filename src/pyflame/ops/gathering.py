@@ -11,8 +11,9 @@ from pyflame.dtypes import DType
 from pyflame.lazy import const, leaf
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import shaping as sh
-from pyflame.ops.core import Handle, as_tensor, axis_of, call, cast, convert, wrap
+from pyflame.ops.core import Handle, as_tensor, axis_of, call, cast, convert, same_type, wrap
 from pyflame.ops.indexing import as_entry, getitem, in_range
+from pyflame.ops.ranges import numbers_within
 from pyflame_rt.graph.errors import ShapeMismatchError
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ def _index(index: Any) -> Tensor:
     return entry  # type: ignore[return-value]
 
 
+def strict(places: Tensor, size: int, axis: int) -> Tensor:
+    """Indices from 0 on: these functions do not count from the end."""
+    return numbers_within(places, 0, size, f"an index of dimension {axis}")
+
+
 def index_select(input: Any, dim: int, index: Any) -> Tensor:
     """Entries of a dimension by number."""
     x, places = as_tensor(input), _index(index)
@@ -35,7 +41,7 @@ def index_select(input: Any, dim: int, index: Any) -> Tensor:
     if x.ndim == 0:
         return call("Identity", x)
     places = places.reshape((1,)) if places.ndim == 0 else places
-    return call("Gather", x, in_range(places, x.shape[along], along), axis=along)
+    return call("Gather", x, strict(places, x.shape[along], along), axis=along)
 
 
 def take(input: Any, index: Any) -> Tensor:
@@ -52,7 +58,7 @@ def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Tensor:
     shape = np.broadcast_shapes(*[tuple(1 if a == along else s for a, s in enumerate(v.shape)) for v in (x, places)])
     x = sh.broadcast_to(x, tuple(x.shape[along] if a == along else s for a, s in enumerate(shape)))
     places = sh.broadcast_to(places, tuple(places.shape[along] if a == along else s for a, s in enumerate(shape)))
-    return gather(x, along, places)
+    return gather(x, along, ar.where(ar.lt(places, 0), ar.add(places, x.shape[along]), places))
 
 
 def gather(input: Any, dim: int, index: Any) -> Tensor:
@@ -66,7 +72,7 @@ def gather(input: Any, dim: int, index: Any) -> Tensor:
         return flat.reshape(places.shape)
     _same_rank("gather", x, places)
     x = sh.slice_axes(x, [(a, 0, min(x.shape[a], places.shape[a]), 1) for a in range(x.ndim) if a != along])
-    return call("GatherElements", x, in_range(places, x.shape[along], along), axis=along)
+    return call("GatherElements", x, strict(places, x.shape[along], along), axis=along)
 
 
 def _same_rank(name: str, x: Tensor, index: Tensor) -> None:
@@ -87,6 +93,7 @@ def scatter(
 def _scatter(input: Any, dim: int, index: Any, src: Any, mode: str) -> Tensor:
     x, places = as_tensor(input), _index(index)
     along = axis_of(dim, x.ndim)
+    same_type("scatter", x, src)
     source = convert(src, x.dtype)
     if x.ndim == 0:
         one = (1,)
@@ -100,7 +107,7 @@ def _scatter(input: Any, dim: int, index: Any, src: Any, mode: str) -> Tensor:
         source = sh.expand(source, places.shape)
     _same_rank("scatter", x, places)
     source = sh.slice_axes(source, [(a, 0, places.shape[a], 1) for a in range(places.ndim)])
-    return call("ScatterElements", x, in_range(places, x.shape[along], along), source, axis=along, reduction=mode)
+    return call("ScatterElements", x, strict(places, x.shape[along], along), source, axis=along, reduction=mode)
 
 
 def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Tensor:
@@ -132,11 +139,12 @@ def index_fill(input: Any, dim: int, index: Any, value: Any) -> Tensor:
 
 def _index_put(input: Any, dim: int, index: Any, source: Any, mode: str) -> Tensor:
     x, places = as_tensor(input), _index(index)
+    same_type("index_add" if mode == "add" else "index_copy", x, source)
     along = axis_of(dim, x.ndim)
     if x.ndim == 0:
         return _index_put(x.reshape((1,)), 0, places, as_tensor(source).reshape((1,)), mode).reshape(())
     order = [along, *[a for a in range(x.ndim) if a != along]]
-    places = sh.reshape(in_range(places, x.shape[along], along), (places.numel, 1))
+    places = sh.reshape(strict(places, x.shape[along], along), (places.numel, 1))
     rows = sh.permute(convert(source, x.dtype), order)
     done = call("ScatterND", sh.permute(x, order), places, rows, reduction=mode)
     return sh.permute(done, np.argsort(order).tolist())
@@ -302,4 +310,4 @@ def trace(input: Any) -> Tensor:
 def embedding(input: Any, weight: Any) -> Tensor:
     """Rows of a matrix by number."""
     w, places = as_tensor(weight), _index(input)
-    return call("Gather", w, in_range(places, w.shape[0], 0), axis=0)
+    return call("Gather", w, strict(places, w.shape[0], 0), axis=0)

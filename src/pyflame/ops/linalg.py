@@ -179,6 +179,7 @@ def _plus(input: Any, product: Tensor, beta: Any, alpha: Any) -> Tensor:
 def einsum(equation: str, *operands: Any) -> Tensor:
     """Sums of products by a formula such as ``"bij,bjk->bik"``."""
     given = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
+    same_dtype("einsum", *given)
     dtype = common_dtype(given)
     tensors = [convert(v, dtype) for v in given]
     terms, arrow, out = equation.replace(" ", "").partition("->")
@@ -228,6 +229,7 @@ def _without_repeats(x: Tensor, labels: str) -> tuple[Tensor, str]:
 @rounded_once
 def tensordot(a: Any, b: Any, dims: Any = 2) -> Tensor:
     """Sums of products over pairs of dimensions: the last of one and first of the other, or those listed."""
+    same_dtype("tensordot", a, b)
     x, y = operands(a, b)
     if isinstance(dims, int):
         left, right = list(range(x.ndim - dims, x.ndim)), list(range(dims))
@@ -273,6 +275,7 @@ def kron(input: Any, other: Any) -> Tensor:
 
 def cross(input: Any, other: Any, dim: int = -1) -> Tensor:
     """The cross product of vectors of three along a dimension."""
+    same_dtype("cross", input, other)
     a, b = sh.broadcast_tensors(*operands(input, other))
     along = axis_of(dim, a.ndim)
     if a.shape[along] != 3:

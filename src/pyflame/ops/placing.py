@@ -14,8 +14,8 @@ from pyflame.ops import arithmetic as ar
 from pyflame.ops import gathering as ga
 from pyflame.ops import reduction as red
 from pyflame.ops import shaping as sh
-from pyflame.ops.core import as_tensor, axis_of, call, cast, convert, scalar, sizes_of, wrap
-from pyflame.ops.indexing import getitem, in_range, setitem
+from pyflame.ops.core import as_tensor, axis_of, call, cast, convert, same_type, scalar, sizes_of, wrap
+from pyflame.ops.indexing import getitem, setitem
 from pyflame_rt.graph.errors import ShapeMismatchError
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def index_put(input: Any, indices: Sequence[Any], values: Any, accumulate: bool 
         [0.0, 5.0, 0.0]
     """
     x = as_tensor(input)
+    same_type("index_put", x, values)
     key = tuple(slice(None) if i is None else i for i in indices)
     if not accumulate:
         return setitem(x, key, values)
@@ -103,7 +104,7 @@ def scatter_reduce(input: Any, dim: int, index: Any, src: Any, reduce: str, *, i
         return total if reduce == "sum" else _divided(total, x, dim, places, source, include_self)
     along = axis_of(dim, x.ndim)
     mode = {"prod": "mul", "amax": "max", "amin": "min"}[reduce]
-    return call("ScatterElements", x, in_range(places, x.shape[along], along), source, axis=along, reduction=mode)
+    return call("ScatterElements", x, ga.strict(places, x.shape[along], along), source, axis=along, reduction=mode)
 
 
 def _with_first(x: Tensor, dim: int, places: Tensor, reduce: str) -> Tensor:

@@ -235,9 +235,11 @@ def atan2(input: Any, other: Any) -> Tensor:
     half = where(signbit(y), scalar(-math.pi, x.dtype), scalar(math.pi, x.dtype))
     turned = where(lt(x, 0.0), add(angle, half), angle)
     upright = where(eq(y, 0.0), where(signbit(x), half, y), mul(half, 0.5))
-    # On the axis x = 0 the slope for x is that of atan(y / x): keep the graph connected through it.
+    # On the axis x = 0 the slope for x is that of atan(y / x): keep the graph connected through it. At the origin
+    # there is no slope.
+    origin = logical_and(flat, eq(y, 0.0))
     through = sub(upright, div(sub(x, x.detach()), where(eq(y, 0.0), 1.0, y)))
-    return where(flat, through, turned)
+    return where(origin, upright.detach(), where(flat, through, turned))
 
 
 arctan2 = atan2

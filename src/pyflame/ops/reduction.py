@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyflame.dtypes import DType, get_default_dtype, to_dtype
 from pyflame.ops import arithmetic as ar
-from pyflame.ops import pointwise as pw
 from pyflame.ops.core import (
     Handle,
     as_tensor,
@@ -239,8 +238,8 @@ def var(
 def std(
     input: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
 ) -> Tensor:
-    """Standard deviation, the root of :func:`var`."""
-    return pw.sqrt(var(input, dim, unbiased, keepdim, correction=correction))
+    """Standard deviation, the root of :func:`var`; where nothing deviates, its gradient is 0."""
+    return call("pyflame::FlatRoot", var(input, dim, unbiased, keepdim, correction=correction))
 
 
 @rounded_once
@@ -249,7 +248,7 @@ def std_mean(
 ) -> tuple[Tensor, Tensor]:
     """Standard deviation and mean."""
     variance, centre = var_mean(input, dim, unbiased, keepdim, correction=correction)
-    return pw.sqrt(variance), centre
+    return call("pyflame::FlatRoot", variance), centre
 
 
 def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Tensor:
@@ -358,7 +357,7 @@ def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
 
 @rounded_once
 def norm(input: Any, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Tensor:
-    """The p-norm over dimensions: ``(sum |x|**p) ** (1/p)``."""
+    """The p-norm over dimensions: ``(sum |x|**p) ** (1/p)``; where all is zero, its gradient is 0."""
     x = floating(input)
     if p in ("fro", None):
         p = 2
@@ -374,7 +373,14 @@ def norm(input: Any, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Tens
         return sum(size, dim, keepdim)
     if p == 2:
         return _reduce("ReduceL2", x, dim, keepdim) if x.ndim else size
-    return ar.pow(sum(ar.pow(size, p), dim, keepdim), 1.0 / p)
+    if 0 < p < 1:  # slopes there are infinite at 0
+        absent = ar.eq(size, 0)
+        powers = ar.where(absent, 0.0, ar.pow(ar.where(absent, 1.0, size), p))
+    else:
+        powers = ar.pow(size, p)
+    total = sum(powers, dim, keepdim)
+    nothing = ar.eq(total, 0)
+    return ar.where(nothing, total, ar.pow(ar.where(nothing, 1.0, total), 1.0 / p))
 
 
 def zero_of(x: Tensor) -> Tensor:

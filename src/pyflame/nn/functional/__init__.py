@@ -1,5 +1,19 @@
 """Layers as functions, with torch's names and defaults."""
 
+from pyflame.nn.functional.activation import (
+    celu,
+    elu,
+    hardsigmoid,
+    hardswish,
+    hardtanh,
+    leaky_relu,
+    mish,
+    relu,
+    relu6,
+    selu,
+    silu,
+    threshold,
+)
 from pyflame.nn.functional.attention import scaled_dot_product_attention
 from pyflame.nn.functional.bags import embedding_bag
 from pyflame.nn.functional.choosing import gumbel_softmax, triplet_margin_with_distance_loss
@@ -71,31 +85,19 @@ from pyflame.nn.functional.sparse import embedding, one_hot
 from pyflame.nn.functional.unpooling import max_unpool1d, max_unpool2d, max_unpool3d
 from pyflame.nn.functional.vision import affine_grid, fold, grid_sample, interpolate, unfold, upsample
 from pyflame.ops.activation import (
-    celu,
-    elu,
     gelu,
     glu,
     hardshrink,
-    hardsigmoid,
-    hardswish,
-    hardtanh,
-    leaky_relu,
     log_softmax,
     logsigmoid,
-    mish,
     prelu,
-    relu,
-    relu6,
-    selu,
     sigmoid,
-    silu,
     softmax,
     softmin,
     softplus,
     softshrink,
     softsign,
     tanhshrink,
-    threshold,
 )
 from pyflame.ops.distances import pdist
 from pyflame.ops.placing import channel_shuffle

@@ -9,7 +9,7 @@ from pyflame.dtypes import DType
 from pyflame.lazy import modes
 from pyflame.nn.functional.dropout import dropout
 from pyflame.ops.activation import softmax
-from pyflame.ops.arithmetic import where
+from pyflame.ops.arithmetic import logical_not, logical_or, where
 from pyflame.ops.core import call, cast, rounded_once
 from pyflame.ops.creation import full, ones, zeros
 from pyflame.ops.linalg import matmul
@@ -77,7 +77,8 @@ def scaled_dot_product_attention(
         query: What is asked.
         key: What is known.
         value: What is mixed.
-        attn_mask: Added to the scores, or a boolean mask that is True where attention may go.
+        attn_mask: Added to the scores, or a boolean mask that is True where attention may go; a query that may see
+            nothing gets zeros.
         dropout_p: Share of the weights to leave out.
         is_causal: Let no position see a later one.
         scale: In place of 1 / sqrt(E).
@@ -97,7 +98,20 @@ def scaled_dot_product_attention(
     if attn_mask is None and not dropout_p and _is_trained(query, key, value):
         factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
         return call("pyflame::HeadsAttention", query, key, value, scale=float(factor), causal=int(is_causal))
-    return attend(query, key, value, attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale).output
+    if attn_mask is None or is_causal:
+        return attend(query, key, value, attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale).output
+    dead, mask = _dead_rows(attn_mask)
+    mixed = attend(query, key, value, mask, dropout_p=dropout_p, scale=scale).output
+    return where(dead, zeros([1], dtype=mixed.dtype), mixed)
+
+
+def _dead_rows(mask: Any) -> tuple[Tensor, Tensor]:
+    """Queries that may see nothing, [..., L, 1], and the mask with all of those open: they would give NaN."""
+    if mask.dtype is DType.bool:
+        dead = logical_not(mask.any(-1, True))
+        return dead, logical_or(mask, dead)
+    dead = (mask == -math.inf).all(-1, True)
+    return dead, where(dead, zeros([1], dtype=mask.dtype), mask)
 
 
 def _is_trained(query: Any, key: Any, value: Any) -> bool:

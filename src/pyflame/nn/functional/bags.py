@@ -10,6 +10,7 @@ from pyflame.ops.arithmetic import clamp_min, isnan, logical_and, logical_or, wh
 from pyflame.ops.core import call, cast
 from pyflame.ops.creation import arange, full, ones, zeros, zeros_like
 from pyflame.ops.gathering import index_add
+from pyflame.ops.ranges import whole_numbers
 from pyflame.ops.reduction import cumsum
 from pyflame.ops.shaping import cat
 from pyflame_rt.graph.errors import ShapeMismatchError
@@ -90,8 +91,7 @@ def _check(input: Any, offsets: Any, mode: str, by_frequency: bool, shares: Any)
         )
     if mode == "max" and by_frequency:
         raise NotImplementedError("embedding_bag: max mode does not support scaling the gradient by the frequency")
-    if input.dtype.is_floating_point:
-        raise TypeError(f"input must be whole numbers. Received: {input.dtype.name}")
+    whole_numbers(input, "embedding_bag: input")
     if len(input.shape) not in (1, 2):
         raise ValueError(f"input has to be 1D or 2D Tensor. Received: {len(input.shape)} dimensions")
     if len(input.shape) == 2 and offsets is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyflame.nn.functional.activation import in_place
 from pyflame.ops.activation import leaky_relu
 from pyflame.ops.arithmetic import where
 from pyflame.ops.creation import full
@@ -114,7 +115,13 @@ def rrelu(
     """
     if lower > upper:
         raise ValueError(f"lower must be at most upper. Received: {lower}, {upper}")
-    if not training:
-        return _kept(input, leaky_relu(input, (lower + upper) / 2), inplace)
-    slopes = uniform(list(input.shape), lower, upper, dtype=input.dtype)
-    return _kept(input, input * where(input <= 0, slopes, 1.0), inplace)
+    function = _random_slopes if training else _middle_slope
+    return in_place(function, input, lower, upper) if inplace else function(input, lower, upper)
+
+
+def _middle_slope(input: Any, lower: float, upper: float) -> Tensor:
+    return leaky_relu(input, (lower + upper) / 2)
+
+
+def _random_slopes(input: Any, lower: float, upper: float) -> Tensor:
+    return input * where(input <= 0, uniform(list(input.shape), lower, upper, dtype=input.dtype), 1.0)

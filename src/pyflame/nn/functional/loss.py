@@ -8,14 +8,16 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from pyflame.dtypes import DType
+from pyflame.lazy import modes
 from pyflame.ops import linalg
 from pyflame.ops.activation import log_softmax, logsigmoid, softplus
 from pyflame.ops.arithmetic import abs as absolute
 from pyflame.ops.arithmetic import clamp_min, minimum, where
-from pyflame.ops.core import call, call_many, cast, rounded_once
+from pyflame.ops.core import call, call_many, cast, operands, rounded_once
 from pyflame.ops.creation import zeros_like
 from pyflame.ops.pointwise import exp, log, sqrt, xlogy
 from pyflame.ops.precision import full_precision
+from pyflame.ops.ranges import OutOfRangeError, numbers_within, probabilities, whole_numbers
 from pyflame.ops.reduction import norm
 from pyflame_rt.graph.errors import ShapeMismatchError
 
@@ -153,7 +155,24 @@ def huber_loss(input: Any, target: Any, reduction: Reduction | str = "mean", del
 
 def _picked(scores: Any, target: Any) -> Tensor:
     """The score of each sample's own class: `scores[n, target[n, ...], ...]`."""
-    return call("GatherElements", scores, cast(target, DType.int64).unsqueeze(1), axis=1).squeeze(1)
+    return call("GatherElements", scores, target.unsqueeze(1), axis=1).squeeze(1)
+
+
+def classes_of(target: Any, count: int, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Where samples have a class, and the classes, 0 for those without one.
+
+    Classes that are known are checked at once, others when they are computed.
+    """
+    whole_numbers(target, "target")
+    array = target._value.array
+    target = cast(target, DType.int64)
+    known = target != ignore_index
+    if array is not None and modes.tracer is None:
+        wrong = (array != ignore_index) & ((array < 0) | (array >= count))
+        if wrong.any():
+            raise OutOfRangeError(f"target {array[wrong][0]} is out of range: there are {count} classes, from 0 on")
+        return known, where(known, target, zeros_like(target))
+    return known, numbers_within(where(known, target, zeros_like(target)), 0, count, "target")
 
 
 def _log_shares(scores: Any, target: Tensor) -> Tensor:
@@ -192,9 +211,10 @@ def _of_classes(
     score: Callable[[Any, Tensor], Tensor],
 ) -> Tensor:
     """Minus the score of each sample's own class; those without one count nothing."""
-    target = cast(target, DType.int64)
-    known = target != ignore_index
-    safe = where(known, target, zeros_like(target))
+    classes = int(input.shape[1])
+    if weight is not None and list(weight.shape) != [classes]:
+        raise ShapeMismatchError(f"weight must have one number for each of {classes} classes. Received: {weight.shape}")
+    known, safe = classes_of(target, classes, ignore_index)
     losses = -score(input, safe)
     shares = cast(known, input.dtype)
     if weight is not None:
@@ -264,15 +284,14 @@ def _smoothed(
 ) -> Tensor:
     """The losses of all classes alike, as label smoothing wants them."""
     terms = scores if weight is None else scores * _spread(weight, len(scores.shape), axis)
-    target = cast(target, DType.int64)
-    known = target != ignore_index
+    known, safe = classes_of(target, int(scores.shape[axis]), ignore_index)
     losses = -terms.sum(dim=axis)
     losses = where(known, losses, zeros_like(losses))
     if Reduction(reduction) is not Reduction.MEAN:
         return reduced(losses, reduction)
     shares = cast(known, scores.dtype)
     if weight is not None:
-        shares = shares * call("Gather", weight, where(known, target, zeros_like(target)), axis=0)
+        shares = shares * call("Gather", weight, safe, axis=0)
     return losses.sum() / shares.sum()
 
 
@@ -288,8 +307,7 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction:
         0.6931
     """
     _same(input, target)
-    yes, no = clamp_min(log(input), -100.0), clamp_min(log(1 - input), -100.0)
-    losses = -(target * yes + (1 - target) * no)
+    losses = call("pyflame::BinaryCrossEntropy", *operands(probabilities(input, "input"), target))
     return reduced(losses if weight is None else losses * weight, reduction)
 
 
@@ -371,6 +389,7 @@ def gaussian_nll_loss(
         >>> pf.nn.functional.gaussian_nll_loss(pf.zeros([1]), pf.ones([1]), pf.ones([1])).numpy().item()
         0.5
     """
+    var = probabilities(var, "var", math.inf)
     spread = clamp_min(var.detach(), eps) + (var - var.detach())
     difference = input - target
     losses = 0.5 * (log(spread) + difference * difference / spread)
@@ -480,7 +499,10 @@ def multi_margin_loss(
     if input.ndim < 2:  # one sample: its target may have no axis, or one of size 1
         input, target = input.reshape([-1]), target.reshape([])
     classes = input.shape[-1]
-    true = cast(one_hot(target, classes), input.dtype)
+    if list(target.shape) != list(input.shape[:-1]):
+        raise ShapeMismatchError(f"target must be {list(input.shape[:-1])}. Received: {list(target.shape)}")
+    whole_numbers(target, "target")
+    true = cast(one_hot(numbers_within(target, 0, classes, "target"), classes), input.dtype)
     own = (input * true).sum(dim=-1, keepdim=True)
     excess = clamp_min(margin - own + input, 0.0) ** p
     if weight is not None:

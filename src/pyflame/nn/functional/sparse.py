@@ -9,6 +9,7 @@ from pyflame.dtypes import DType
 from pyflame.ops.arithmetic import logical_and, where
 from pyflame.ops.core import call, cast
 from pyflame.ops.creation import arange, ones, zeros
+from pyflame.ops.ranges import numbers_within, whole_numbers
 from pyflame.ops.reduction import norm
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ def embedding(
     """
     if sparse:
         raise NotImplementedError("embedding: gradients are dense here, sparse=True is not supported; leave it out")
-    if input.dtype.is_floating_point:
-        input = cast(input, DType.int64)
+    whole_numbers(input, "embedding: input")
+    input = numbers_within(input, 0, int(weight.shape[0]), "embedding: input")
     if max_norm is not None:
         _shorten(weight, input, max_norm, norm_type)
     rows = call("Gather", weight, input, axis=0)
@@ -99,7 +100,11 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
         >>> pf.nn.functional.one_hot(pf.tensor([0, 2], dtype=pf.int64), 3).numpy().tolist()
         [[1, 0, 0], [0, 0, 1]]
     """
+    whole_numbers(tensor, "one_hot: classes")
     if num_classes < 0:
+        if not tensor.numel:
+            raise ValueError("one_hot: no classes are there to count; give num_classes")
         num_classes = int(tensor.numpy().max()) + 1
+    tensor = numbers_within(tensor, 0, num_classes, "one_hot: a class")
     classes = arange(num_classes, dtype=DType.int64)
     return cast(cast(tensor, DType.int64).unsqueeze(-1) == classes, DType.int64)

@@ -47,7 +47,7 @@ def Relu(X: Value, /) -> Value:
     return Max(X, 0)
 
 
-@operator(since=16, infer=same)
+@operator(since=16, infer=same, vjp=lambda g, y, x, *, alpha: (Where(x > 0.0, g, g * alpha),))
 def LeakyRelu(X: Value, /, *, alpha: float = 0.009999999776482582) -> Value:
     """``X`` where it is not negative, else ``alpha * X``."""
     return Where(X < 0.0, X * alpha, X)
@@ -73,13 +73,34 @@ def ThresholdedRelu(X: Value, /, *, alpha: float = 1.0) -> Value:
     return Where(alpha < X, X, 0.0)
 
 
-@operator(since=22, infer=same)
+def _hard_sigmoid_vjp(g: Value, y: Value, x: Value, *, alpha: float, beta: float) -> tuple[Value]:
+    """Flat at both ends, and where they begin."""
+
+    def slope(wide: Value, grad: Value) -> Value:
+        line = wide * alpha + beta
+        return Where(And(line > 0.0, line < 1.0), grad * alpha, 0.0)
+
+    return (_both_widened(slope, x, g),)
+
+
+def _hard_swish_vjp(g: Value, y: Value, x: Value) -> tuple[Value]:
+    """0 up to -3, 1 from 3 on, a line in between."""
+    return (_both_widened(lambda v, h: Where(v < 3.0, Where(v > -3.0, h * (v / 3.0 + 0.5), 0.0), h), x, g),)
+
+
+def _both_widened(body: Callable[[Value, Value], Value], x: Value, g: Value) -> Value:
+    if x.dtype not in _HALF:
+        return body(x, g)
+    return Cast(body(Cast(x, to=DType.Float32), Cast(g, to=DType.Float32)), to=x.dtype)
+
+
+@operator(since=22, infer=same, vjp=_hard_sigmoid_vjp)
 def HardSigmoid(X: Value, /, *, alpha: float = 0.20000000298023224, beta: float = 0.5) -> Value:
     """``alpha * X + beta``, limited to 0 and 1."""
     return widened(X, lambda x: Clip(x * alpha + beta, 0.0, 1.0))
 
 
-@operator(since=22, infer=same)
+@operator(since=22, infer=same, vjp=_hard_swish_vjp)
 def HardSwish(X: Value, /) -> Value:
     """``X * HardSigmoid(X)`` with a slope of one sixth."""
     return widened(X, lambda x: x * HardSigmoid(x, alpha=1.0 / 6.0, beta=0.5))
@@ -99,17 +120,16 @@ def Shrink(input: Value, /, *, bias: float = 0.0, lambd: float = 0.5) -> Value:
 def _clip_vjp(
     g: Value, y: Value, x: Value, low: Value | None = None, high: Value | None = None
 ) -> tuple[Value | None, ...]:
-    """Through where nothing was cut off, to the bound that did it elsewhere."""
+    """Through where the element lies between the bounds, to the bound that cut it off elsewhere; NaN stops it."""
     inside, to_low, to_high = g, None, None
     raised = x if low is None else Max(x, low)
     if high is not None:
-        cut = raised > high
-        inside = Where(cut, 0.0, inside)
-        to_high = unbroadcast(Where(cut, g, 0.0), high)
+        to_high = unbroadcast(Where(raised > high, g, 0.0), high)
+        inside = Where(x <= high, inside, 0.0)
     if low is not None:
-        below = x < low
-        to_low = unbroadcast(Where(below, inside, 0.0), low)
-        inside = Where(below, 0.0, inside)
+        uncut = g if high is None else Where(raised > high, 0.0, g)
+        to_low = unbroadcast(Where(x < low, uncut, 0.0), low)
+        inside = Where(x >= low, inside, 0.0)
     return inside, to_low, to_high
 
 
@@ -152,7 +172,7 @@ def Softsign(input: Value, /) -> Value:
 def Elu(X: Value, /, *, alpha: float = 1.0) -> Value:
     """``X`` above 0, else ``alpha * (exp(X) - 1)``."""
     # Only what is below 0 is raised: an overflow above would spoil the gradient.
-    return widened(X, lambda x: Where(x > 0.0, x, (Exp(Min(x, 0.0)) - 1.0) * alpha))
+    return widened(X, lambda x: Where(x > 0.0, x, (Exp(Where(x > 0.0, 0.0, x)) - 1.0) * alpha))
 
 
 @operator(since=22, infer=same)

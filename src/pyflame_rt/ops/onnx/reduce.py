@@ -124,6 +124,15 @@ def _log_sum_exp_vjp(
     return (_restored(g, axes, keepdims) * share,)
 
 
+def _length_vjp(
+    g: Value, y: Value, x: Value, axes: Value | None = None, *, keepdims: int, noop_with_empty_axes: int
+) -> tuple[Value, ...]:
+    """Along the vector, over its length; a vector of length 0 has no direction, and no slope."""
+    length, wide = _restored(y, axes, keepdims), _restored(g, axes, keepdims)
+    nowhere = Equal(length, 0.0)
+    return (x * Where(nowhere, 0.0, wide / Where(nowhere, 1.0, length)),)
+
+
 # ------------------------------------------------------------------ primitives
 
 
@@ -231,7 +240,7 @@ def ReduceSumSquare(
     return _in_float32(data, lambda x: ReduceSum(x * x, axes, **options))
 
 
-@operator(since=18, infer=_reduced_type)
+@operator(since=18, infer=_reduced_type, vjp=_length_vjp)
 def ReduceL2(data: Value, axes: Value | None = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Value:
     """Root of the sum of squares."""
     options = {"keepdims": keepdims, "noop_with_empty_axes": noop_with_empty_axes}
