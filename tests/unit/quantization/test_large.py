@@ -61,6 +61,7 @@ def test_a_language_model_in_four_bits():
 
 
 CALIBRATION = """
+import pathlib
 import resource
 import numpy as np
 from pyflame_rt.graph import Graph
@@ -79,7 +80,11 @@ config.calibration_method = CalibrationMethod.Entropy
 shape = (16, 3, 224, 224)
 calibrator = Calibrator(graph, config)
 calibrator.calibrate(lambda: {"x": rng.standard_normal(shape, np.float32)}, int(10e9 // (4 * np.prod(shape))))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+# What the parent held before it became this program counts in getrusage, but not here.
+status = pathlib.Path("/proc/self/status")
+lines = status.read_text().splitlines() if status.exists() else []
+peak = [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
+print(*peak or [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss])
 """
 
 

@@ -1,8 +1,8 @@
 """Products of 8-bit integers as float32 products, where those are exact.
 
 float32 holds every integer up to 2**24. A product whose sums cannot leave that range, in whatever order they are added,
-is exact in float32, and there it runs at full speed on every machine; 8-bit instructions saturate on many. Where rows
-meet constant weights, `lower_tiles` gives such a product 16-bit instructions, which do not.
+is exact in float32, and there it runs at full speed on every machine. Products of bytes with constant weights have
+kernels of integers (`lower/integer_products`) and stay as they are.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, np.ndarray[Any, Any]]
     Types = Mapping[str, tuple[DType, tuple[int, ...]]]
 
-__all__ = ["FloatForm", "dequantized", "float_form"]
+__all__ = ["INTEGER_PRODUCTS", "FloatForm", "dequantized", "float_form", "is_integer_product"]
 
 EXACT = 2**24
+# Operators that kernels take whole.
+INTEGER_PRODUCTS = ("ConvInteger", "MatMulInteger")
 # An 8-bit number minus a zero point of its type.
 SPAN = 255
 
@@ -38,6 +40,21 @@ class FloatForm(NamedTuple):
     nodes: list[Node]
     weights: tuple[str, np.ndarray[Any, Any]] | None
     exact: str
+
+
+def is_integer_product(node: Node, constants: Arrays, types: Types) -> bool:
+    """Whether a MatMulInteger or ConvInteger is one that kernels of integers take: bytes times constant weights."""
+    data, factor, zero, shift = (*node.inputs, "", "")[:4]
+    if factor not in constants or (shift and shift not in constants):
+        return False
+    if any(types[n][0] not in (DType.Int8, DType.UInt8) for n in (data, factor)):
+        return False
+    if zero and int(np.prod(types[zero][1])) != 1:
+        return False
+    shape, rank = constants[factor].shape, len(types[data][1])
+    if node.op_type == "MatMulInteger":
+        return len(shape) == 2 and rank >= 2
+    return len(shape) == 4 and (node.attributes.get("group", 1) == 1 or shape[1] >= 8)
 
 
 def float_form(node: Node, constants: Arrays, types: Types, fresh: Callable[[str], str]) -> FloatForm | None:

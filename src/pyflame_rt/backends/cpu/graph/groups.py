@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.graph.find_attention import Attention
     from pyflame_rt.backends.cpu.graph.specialize import Concrete, SpecializedNode
 
-__all__ = ["Group", "group_steps", "is_elementwise", "single"]
+__all__ = ["PRODUCTS", "Group", "group_steps", "is_elementwise", "single"]
 
 # Long expressions spill registers; a loop of more inputs than this is split.
 MAX_STEPS = 24
 MAX_INPUTS = 12
 MAX_EXTRA = 3
 _SCALAR = ELEMENTWISE | ACTIVATIONS | SLOPES.keys()
+PRODUCTS = frozenset({"Conv", "ConvInteger", "Gemm", "MatMul", "MatMulInteger"})
 CHEAP = frozenset({"Abs", "Add", "Cast", "Greater", "Less", "Mul", "Neg", "Not", "Relu", "Sub"})
 
 
@@ -58,7 +59,7 @@ def group_steps(concrete: Concrete) -> list[Group]:
             readers.setdefault(name, set()).add(i)
     home: dict[int, list[Group]] = {}
     outputs = set(concrete.outputs)
-    products = {s.node.outputs[0] for s in steps if s.op.name in ("Conv", "Gemm", "MatMul")}
+    products = {s.node.outputs[0] for s in steps if s.op.name in PRODUCTS}
     taken = _attentions(concrete)
     for i in reversed(range(len(steps))):
         step = steps[i]
@@ -106,7 +107,10 @@ def _accompanies(
     name = step.node.outputs[0]
     later = all(g.last > group.last for r in readers.get(name, ()) for g in home[r])
     fits = (
-        group.loop and group.shape == concrete.shape(name) and _has_room(group, step) and is_elementwise(step, concrete)
+        group.loop
+        and group.shape == concrete.shape(name)
+        and _has_room(group, step, concrete)
+        and is_elementwise(step, concrete)
     )
     if not (later and fits) or len(group.extra) >= MAX_EXTRA:
         return False
@@ -139,7 +143,7 @@ def _join(
     name = step.node.outputs[0]
     shape = concrete.shape(name)
     homes = list({id(g): g for r in readers.get(name, ()) for g in home[r]}.values())
-    fitting = [g for g in homes if g.loop and g.shape == shape and _has_room(g, step)]
+    fitting = [g for g in homes if g.loop and g.shape == shape and _has_room(g, step, concrete)]
     # The group that runs first may make the value for all: the others run when it has.
     first = min(homes, key=lambda g: g.last, default=None)
     if first is None or not any(first is g for g in fitting):
@@ -178,6 +182,8 @@ def single(step: SpecializedNode, concrete: Concrete) -> Group:
     return Group([step], concrete.shape(step.node.outputs[0]), True, {n for n in step.node.inputs if n})
 
 
-def _has_room(group: Group, step: SpecializedNode) -> bool:
+def _has_room(group: Group, step: SpecializedNode, concrete: Concrete) -> bool:
+    constants = concrete.constants
     inputs = group.inputs | {n for n in step.node.inputs if n}
-    return len(group.steps) < MAX_STEPS and len(inputs) <= MAX_INPUTS
+    read = [n for n in inputs if n not in constants or constants[n].size != 1]  # single numbers are part of the code
+    return len(group.steps) < MAX_STEPS and len(read) <= MAX_INPUTS

@@ -49,8 +49,9 @@ SLOPES = {"pyflame::GeluSlope": "Gelu"}
 # Other compositions with a kernel of their own.
 WHOLE = frozenset(
     {
-        "AveragePool", "Flatten", "GRU", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "LayerNormalization",
-        "LSTM", "LogSoftmax", "MaxPool", "RMSNormalization", "RNN", "SimplifiedLayerNormalization", "Softmax",
+        "AveragePool", "ConvInteger", "Flatten", "GRU", "Gemm", "GlobalAveragePool", "GlobalMaxPool",
+        "LayerNormalization", "LSTM", "LogSoftmax", "MatMulInteger", "MaxPool", "RMSNormalization", "RNN",
+        "SimplifiedLayerNormalization", "Softmax",
     }
 )  # fmt: skip
 

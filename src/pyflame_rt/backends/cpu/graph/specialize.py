@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pyflame_rt.backends.cpu.graph.exact_integers import dequantized, float_form
+from pyflame_rt.backends.cpu.graph.exact_integers import INTEGER_PRODUCTS, dequantized, float_form, is_integer_product
 from pyflame_rt.backends.cpu.graph.op_support import LOOK_THEMSELVES, PARAMETERS
+from pyflame_rt.backends.cpu.graph.quantized_forms import integer_forms
 from pyflame_rt.backends.cpu.graph.traced_sizes import is_traced
 from pyflame_rt.graph import DType, Graph, Node, Shape, TensorType
 from pyflame_rt.graph.budget import Budget, budgeted
@@ -153,6 +154,8 @@ def concretize(
     before: Before | None = None,
     folded: dict[str, list[Any]] | None = None,
     refused: Collection[Any] = (),
+    *,
+    integers: bool = True,
 ) -> Concrete:
     """Specialise a graph as far as sizes are known.
 
@@ -164,9 +167,10 @@ def concretize(
         before: what earlier stages of the same run found out.
         folded: what nodes that depend on weights alone gave for other shapes; added to.
         refused: forms of composites (see `Concrete.form`) that no kernel takes after all.
+        integers: products of dequantized numbers may be computed as products of integers.
     """
     worker = _Worker(graph, feeds, keeps, wanted, before or Before(), {} if folded is None else folded)
-    worker.refused = refused
+    worker.refused, worker.as_integers = refused, integers
     return worker.run()
 
 
@@ -211,6 +215,7 @@ class _Worker:
         self.staged = before.staged
         self.waiting: set[str] = set()
         self.refused: Collection[Any] = ()
+        self.as_integers = False
         self.integers: dict[str, str] = {}
         self.defaults: dict[Op, Mapping[str, Any]] = {}
         self.inferred: dict[Any, list[Value]] = {}
@@ -233,8 +238,11 @@ class _Worker:
             apart = named_apart(nodes)
             self.places = {own.name: where(node) for own, node in zip(apart, nodes, strict=True)}
             nodes = apart
-        read = {name for node in nodes for name in node.inputs}.union(self.wanted)
-        pending = deque((_without_unread(node, read), self.origins.get(node.name, node.name)) for node in nodes)
+        pairs = [(node, node.name) for node in nodes]
+        if self.as_integers:
+            pairs = integer_forms(nodes, self.out.constants, self.wanted, self._fresh, self._constant)
+        read = {name for node, _ in pairs for name in node.inputs}.union(self.wanted)
+        pending = deque((_without_unread(node, read), self.origins.get(origin, origin)) for node, origin in pairs)
         while pending:
             node, origin = pending.popleft()
             node = node.replace(inputs=[self.same.get(n, n) for n in node.inputs])
@@ -347,21 +355,25 @@ class _Worker:
             return []
         if op.name == "Cast" and not op.domain and self._is_exact_cast(node, attributes["to"]):
             return []
-        if op.name in ("MatMulInteger", "ConvInteger") and not op.domain:
+        if op.full_name in INTEGER_PRODUCTS and not self._stays_whole(node, op, attributes):
             form = float_form(node, self.out.constants, self.out.types, self._fresh)
             if form is not None:
                 if form.weights is not None:
                     self._constant(*form.weights)
                 self.out.exact.add(form.exact)
                 return form.nodes
-        if op.composite and (
-            not self.keeps(op, attributes) or (self.refused and self.out.form(node, op, attributes) in self.refused)
-        ):
+        if op.composite and not self._stays_whole(node, op, attributes):
             if op.infer is not None:
                 self._infer(op, values, attributes)  # what its own rule refuses, its parts may not
             return self._open(node, op, values)
         self._keep(SpecializedNode(node, op, attributes, origin, self._at(origin)), values)
         return []
+
+    def _stays_whole(self, node: Node, op: Op, attributes: Mapping[str, Any]) -> bool:
+        """Whether a composition is one that kernels take as it is."""
+        if op.full_name in INTEGER_PRODUCTS and not is_integer_product(node, self.out.constants, self.out.types):
+            return False
+        return self.keeps(op, attributes) and not (self.refused and self.out.form(node, op, attributes) in self.refused)
 
     def _looked_through(
         self, node: Node, op: Op, values: Sequence[Value | None], attributes: Mapping[str, Any], origin: str

@@ -38,10 +38,11 @@ def part(view: View, axis: int, start: int, count: int, step: int = 1) -> View:
 
 
 def padded(low: Lowering, view: View, pairs: Sequence[tuple[int, int]], value: Any) -> View:
-    """The view with a border of one value."""
+    """The view with a border of one value: a number, or where one lies."""
     shape = tuple(b + n + a for n, (b, a) in zip(view.shape, pairs, strict=True))
     out = low.in_order(low.new(shape, view.dtype), view)
-    fill(low, low.constant(np.full(1, value, view.dtype.numpy)), out)
+    border = value if isinstance(value, View) else low.constant(np.full(1, value, view.dtype.numpy))
+    fill(low, border, out)
     _put_inside(low, view, out, pairs)
     return out
 

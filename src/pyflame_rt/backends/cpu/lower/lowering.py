@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pyflame_rt.backends.cpu.faults import FAULTS, note_fault
-from pyflame_rt.backends.cpu.graph.groups import Group, group_steps, single
+from pyflame_rt.backends.cpu.graph.groups import PRODUCTS, Group, group_steps, single
 from pyflame_rt.backends.cpu.graph.specialize import Concrete, SpecializedNode
 from pyflame_rt.backends.cpu.graph.traced_sizes import MARK, most
 from pyflame_rt.backends.cpu.ir.instructions import HEAVY
@@ -391,7 +391,7 @@ class Lowering:
             return
         (step,) = group.steps
         reader = self.reader.get(step.node.outputs[0])
-        if step.op.name in ("Conv", "Gemm", "MatMul") and reader is not None and reader.loop:
+        if step.op.name in PRODUCTS and reader is not None and reader.loop:
             self.deferred[step.node.outputs[0]] = step
             return
         self.compute(step)

@@ -9,6 +9,7 @@ import numpy as np
 
 from pyflame_rt.backends.cpu.faults import FAULTS
 from pyflame_rt.backends.cpu.graph.epilogue import Epilogue, find_epilogue
+from pyflame_rt.backends.cpu.graph.exact_integers import INTEGER_PRODUCTS
 from pyflame_rt.backends.cpu.graph.op_support import LOOP_TYPES
 from pyflame_rt.backends.cpu.lower.convolution import channels_last, convolution
 from pyflame_rt.backends.cpu.lower.gemv import row_product, takes_row_product
@@ -39,7 +40,7 @@ __all__ = ["fuse_epilogue", "fuse_results"]
 def fuse_epilogue(low: Lowering, group: Group) -> bool:
     """Run a deferred product together with the loop that alone reads it; False when they do not fit."""
     inputs = {n for s in group.steps for n in s.node.inputs if n}
-    for name in [n for n in low.deferred if n in inputs][::-1]:
+    for name in _real_products(low, inputs):
         if takes_row_product(low, low.deferred[name]) and _fuse_row(low, group, name):
             return True
         try:
@@ -68,7 +69,7 @@ def fuse_epilogue(low: Lowering, group: Group) -> bool:
 def fuse_results(low: Lowering, group: Group) -> bool:
     """Like :func:`fuse_epilogue`, for a loop of several results: products of values made at run time take these."""
     inputs = {n for s in group.steps for n in s.node.inputs if n}
-    for name in [n for n in low.deferred if n in inputs][::-1]:
+    for name in _real_products(low, inputs):
         step = low.deferred[name]
         if step.op.name == "Conv" or low.constant_of(step.node.inputs[1]) is not None:
             continue
@@ -78,6 +79,11 @@ def fuse_results(low: Lowering, group: Group) -> bool:
         except BetterApart:
             continue
     return False
+
+
+def _real_products(low: Lowering, inputs: set[str]) -> list[str]:
+    """Products that were held back and are read here, the last first; those of integers have a way of their own."""
+    return [n for n in low.deferred if n in inputs and low.deferred[n].op.full_name not in INTEGER_PRODUCTS][::-1]
 
 
 def _fuse_row(low: Lowering, group: Group, name: str) -> bool:

@@ -10,11 +10,7 @@ import numpy as np
 from pyflame_rt.backends.cpu.graph.traced_sizes import least, most
 from pyflame_rt.backends.cpu.ir.kernel_program import (
     Expr,
-    Map,
-    RowKernel,
-    Store,
     apply,
-    cast,
     load,
     ordered,
     shared,
@@ -22,12 +18,10 @@ from pyflame_rt.backends.cpu.ir.kernel_program import (
 )
 from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.kernels.tiles.products import ProductKernel
-from pyflame_rt.backends.cpu.kernels.tiles.register_tile import Finish, Reach, Tile, multiplies_pairs, tile_for
+from pyflame_rt.backends.cpu.kernels.tiles.register_tile import Finish, Reach, Tile, tile_for
 from pyflame_rt.backends.cpu.lower.loop_nests import external_names, group_values
 from pyflame_rt.backends.cpu.lower.lowering import ByLibrary, Lowering, NotNative
-from pyflame_rt.backends.cpu.lower.row_loops import nest_of
-from pyflame_rt.backends.cpu.memory.buffer_views import View
-from pyflame_rt.backends.cpu.memory.packed_weights import pair_panels, panels
+from pyflame_rt.backends.cpu.memory.packed_weights import panels
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.records import dataclass
 
@@ -36,6 +30,7 @@ if TYPE_CHECKING:
 
     from pyflame_rt.backends.cpu.graph.groups import Group
     from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
+    from pyflame_rt.backends.cpu.memory.buffer_views import View
 
 __all__ = [
     "GRAIN",
@@ -176,8 +171,7 @@ def dense(low: Lowering, step: SpecializedNode, group: Group | None = None) -> V
         row_operand(low, n, r, (rows, width)) for n, r in zip(ending.names, ending.finish.operands, strict=True)
     ]
     out = low.new((rows, width), DType.Float32)
-    whole = step.node.outputs[0] in low.concrete.exact
-    product_step(low, label, x, matrix, operands, ending.finish, out, whole=whole)
+    product_step(low, label, x, matrix, operands, ending.finish, out)
     return out.reshaped(shape) or out
 
 
@@ -206,28 +200,10 @@ def product_step(
     operands: list[View],
     finish: Finish,
     out: View,
-    *,
-    whole: bool = False,
 ) -> None:
-    """The step that multiplies rows by packed weights; ``whole``: both are 8-bit integers less a zero point."""
+    """The step that multiplies rows by packed weights."""
     columns = tile_for(host(), out.shape[1]).vectors * host().lanes(4)
-    if whole and matrix.shape[0] % 2 == 0 and multiplies_pairs(host()):
-        packed = low.constant(pair_panels(matrix, columns))
-        packed_step(low, label, _as_pairs(low, x), packed, operands, finish, out, pairs=True)
-        return
     packed_step(low, label, x, low.constant(panels(matrix, columns)), operands, finish, out)
-
-
-def _as_pairs(low: Lowering, x: View) -> View:
-    """Rows of whole numbers as pairs of 16-bit integers, each in the place of a float."""
-    rows, depth = x.shape
-    short = low.new((rows, depth), DType.Int16)
-    nest = nest_of([x, short], x.shape)
-    assert nest is not None
-    operands = [nest.operand(i, v.dtype.label) for i, v in enumerate((x, short))]
-    stage = Map((Store(1, cast(load(0, "float32"), "int16")),))
-    low.row_kernel("to pairs", RowKernel(len(nest.outer), (operands[0],), (operands[1],), (stage,)), nest, [x, short])
-    return View(short.buffer, DType.Float32, (rows, depth // 2), (depth // 2, 1))
 
 
 def packed_step(
@@ -240,7 +216,6 @@ def packed_step(
     out: View,
     block: int = 0,
     *,
-    pairs: bool = False,
     more: Sequence[View] = (),
 ) -> None:
     """The step that multiplies rows by a matrix in panels; ``block`` rows share a panel, or as many as is usual.
@@ -256,7 +231,7 @@ def packed_step(
     params = [rows, width, depth, block, blocks, x.strides[0], out.strides[0]]
     params += [o.strides[0] for o, r in zip(operands, finish.operands, strict=True) if r == "full"]
     grain = GRAIN // most(least(block, rows) * depth * columns, 1)
-    kernel = ProductKernel("rows" if len(x.shape) == 2 else "panels", tile, finish, pairs)
+    kernel = ProductKernel("rows" if len(x.shape) == 2 else "panels", tile, finish)
     low.kernel(label, kernel, [x, packed, *operands, out, *more], params, blocks * count, grain, PIECES)
 
 

@@ -15,7 +15,7 @@ from pyflame_rt.backends.cpu.memory.constants import derived
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["channel_filters", "pair_panels", "panels", "tap_panels", "winograd_panels"]
+__all__ = ["channel_filters", "panels", "tap_panels", "winograd_panels"]
 
 Array = np.ndarray[Any, Any]
 
@@ -25,19 +25,6 @@ def panels(matrix: Array, width: int) -> Array:
     depth, columns = matrix.shape
     shape = (-(-columns // width), depth, width)
     return _shared(matrix, ("panels", width), shape, lambda out: _fill_panels(matrix, out))
-
-
-def pair_panels(matrix: Array, width: int) -> Array:
-    """A matrix of whole numbers as panels of pairs: two 16-bit integers, one below the other, in place of a float."""
-    depth, columns = matrix.shape
-    shape = (-(-columns // width), depth // 2, width)
-    return _shared(matrix, ("pairs", width), shape, lambda out: _fill_panels(_pairs(matrix), out))
-
-
-def _pairs(matrix: Array) -> Array:
-    depth, columns = matrix.shape
-    numbers = matrix.astype(np.int16).reshape(depth // 2, 2, columns)
-    return np.ascontiguousarray(numbers.transpose(0, 2, 1)).view(np.float32).reshape(depth // 2, columns)
 
 
 def _shared(array: Array, how: tuple[Any, ...], shape: tuple[int, ...], fill: Callable[[Array], None]) -> Array:

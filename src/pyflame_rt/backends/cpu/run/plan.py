@@ -17,6 +17,7 @@ from pyflame_rt.backends.cpu.lower import box_copies as lower_moves
 from pyflame_rt.backends.cpu.lower import channel_sums as lower_channels
 from pyflame_rt.backends.cpu.lower import conv_gradients as lower_gradients
 from pyflame_rt.backends.cpu.lower import indexing as lower_index
+from pyflame_rt.backends.cpu.lower import integer_products as lower_integers
 from pyflame_rt.backends.cpu.lower import loop_nests as lower_loops
 from pyflame_rt.backends.cpu.lower import onednn_steps as lower_dnn
 from pyflame_rt.backends.cpu.lower import pooling as lower_windows
@@ -62,6 +63,7 @@ _FAMILIES = (
     lower_index,
     lower_loops,
     lower_moves,
+    lower_integers,
     lower_products,
     lower_random,
     lower_rnn,
@@ -332,11 +334,11 @@ def lower_graph(
 ) -> tuple[Concrete, Lowered | None]:
     """Like :func:`specialise`, without places in memory; ``refused`` are forms no kernel takes, and is added to."""
     while True:
-        concrete = concretize(graph, feeds, keeps, wanted, before, folded, refused)
+        choices = current_choices(threads)
+        concrete = concretize(graph, feeds, keeps, wanted, before, folded, refused, integers=not choices.strict)
         if (before is None and concrete.blockers) or (before is not None and not concrete.outputs):
             return concrete, None
         check_values(concrete, feeds)
-        choices = current_choices(threads)
         if not choices.strict:
             tables_first(concrete)
         lowering = Lowering(concrete, threads, choices)

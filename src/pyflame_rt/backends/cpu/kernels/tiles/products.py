@@ -24,6 +24,7 @@ from pyflame_rt.backends.cpu.kernels.tiles.register_tile import (
     ask_for,
     each_tile,
     finish,
+    pixel_pointers,
     row_pointers,
     rows_together,
     store_sums,
@@ -54,15 +55,11 @@ class ProductKernel:
 
     The source "panels" is packed too, as RowPackKernel does: panels of ``rows_together`` rows, in which neighbours are
     rows of one step of the depth. It takes ROW_PARAMS, without use for ``source_stride``.
-
-    With ``pairs``, for rows, source and weights hold two 16-bit integers where others hold a float; depth and strides
-    count such pairs. Sums are exact integers of 32 bits, and floats to the finish.
     """
 
     source: Literal["rows", "pixels", "panels"]
     tile: Tile
     finish: Finish = PLAIN
-    pairs: bool = False
 
     @property
     def key(self) -> str:
@@ -72,8 +69,7 @@ class ProductKernel:
     @cached_property
     def _key(self) -> str:
         t, f = self.tile, self.finish
-        numbers = "pairs " if self.pairs else ""
-        return f"product {self.source} {numbers}{t.rows}x{t.vectors} {','.join(f.operands)} {f.structure}"
+        return f"product {self.source} {t.rows}x{t.vectors} {','.join(f.operands)} {f.structure}"
 
     def emit(self, name: str) -> str:
         """The module, as text."""
@@ -155,37 +151,14 @@ class _Product:
         ask_for(at, self.tile, size, self.kernel.finish, target)
         if self.kernel.source == "rows":
             pointers = row_pointers(b, size, valid, source, row, self.p["source_stride"])
-            sums, _ = accumulate(at, self.tile, pointers, weights, self.p["depth"], sums, pairs=self.kernel.pairs)
+            sums, _ = accumulate(at, self.tile, pointers, weights, self.p["depth"], sums)
         elif self.kernel.source == "panels":
             which, inside = b.integer(f"udiv {row}, {self.panel}"), b.integer(f"urem {row}, {self.panel}")
             start = floats(b, source, add(b, mul(b, mul(b, which, self.p["depth"]), self.panel), inside))
             sums = accumulate_packed(at, self.tile, start, self.panel, weights, self.p["depth"], sums)
         else:
-            sums = self._taps(self._pixels(size, row, valid, source), weights)
-        if self.kernel.pairs:
-            sums = [b.op(f"sitofp {at.type('i32')} {s} to {at.type('float')}") for s in sums]
+            sums = self._taps(pixel_pointers(b, self.p, size, row, valid, source), weights)
         finish(at, self.tile, size, sums, self.kernel.finish, target, self.spill, valid, left)
-
-    def _pixels(self, size: int, row: str, valid: str, source: str) -> list[str]:
-        """Addresses of the tile's pixels; those beyond the last repeat it."""
-        b, p = self.b, self.p
-        x, line = b.integer(f"urem {row}, {p['width']}"), b.integer(f"udiv {row}, {p['width']}")
-        y, image = b.integer(f"urem {line}, {p['height']}"), b.integer(f"udiv {line}, {p['height']}")
-        pointers = []
-        for r in range(size):
-            offset = add(b, mul(b, x, p["step_x"]), mul(b, y, p["step_y"]))
-            pointers.append(floats(b, source, add(b, offset, mul(b, image, p["step_image"]))))
-            if r + 1 == size:
-                break
-            moves = b.op(f"zext i1 {b.op(f'icmp slt i64 {r + 1}, {valid}')} to i64")
-            x = add(b, x, moves)
-            wraps = b.op(f"icmp eq i64 {x}, {p['width']}")
-            x = b.op(f"select i1 {wraps}, i64 0, i64 {x}")
-            y = add(b, y, b.op(f"zext i1 {wraps} to i64"))
-            wraps = b.op(f"icmp eq i64 {y}, {p['height']}")
-            y = b.op(f"select i1 {wraps}, i64 0, i64 {y}")
-            image = add(b, image, b.op(f"zext i1 {wraps} to i64"))
-        return pointers
 
     def _taps(self, pointers: list[str], weights: str) -> list[str]:
         """Sums of each tap, added up in memory: the error of one sum over all would be several times as large."""

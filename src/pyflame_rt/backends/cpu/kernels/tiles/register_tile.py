@@ -15,7 +15,7 @@ from pyflame_rt.backends.cpu.kernels.tiles.epilogue_math import FAST, one_more_t
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyflame_rt.backends.cpu.jit.target import Host
 
@@ -27,10 +27,11 @@ __all__ = [
     "Tile",
     "accumulate",
     "accumulate_packed",
+    "ask_ahead",
     "ask_for",
     "each_tile",
     "finish",
-    "multiplies_pairs",
+    "pixel_pointers",
     "row_panel",
     "row_pointers",
     "rows_together",
@@ -43,8 +44,6 @@ _UNROLL = 4
 _AHEAD = 512  # floats of the panel asked for ahead: the machine's own prefetch stops at pages
 _LINE = 16  # floats of a line of the cache
 _LIGHT = 8  # nodes of an epilogue that is emitted for every vector of the tile
-# Instructions that multiply 16-bit integers and add neighbouring products, by bytes of a vector.
-_PAIRS = {16: "llvm.x86.sse2.pmadd.wd", 32: "llvm.x86.avx2.pmadd.wd", 64: "llvm.x86.avx512.pmaddw.d.512"}
 
 
 @dataclass(frozen=True)
@@ -67,11 +66,6 @@ def tile_for(host: Host, columns: int) -> Tile:
         return Tile(12, 2) if lanes == 16 else Tile(8, 3)
     three = -columns % (3 * lanes) < -columns % (2 * lanes)
     return Tile(4, 3) if three else Tile(6, 2)
-
-
-def multiplies_pairs(host: Host) -> bool:
-    """Whether the machine multiplies 16-bit integers by pairs: twice as many in an instruction as floats."""
-    return "+sse2" in host.features
 
 
 def row_panel(tile: Tile, lanes: int) -> int:
@@ -109,11 +103,39 @@ def each_tile(b: Builder, tile: Tile, low: str, high: str, body: Callable[[int, 
     loop.close(step=b.phi("i64", *ends))
 
 
-def row_pointers(b: Builder, size: int, valid: str, source: str, row: str, stride: str) -> list[str]:
+def row_pointers(
+    b: Builder, size: int, valid: str, source: str, row: str, stride: str, kind: str = "float"
+) -> list[str]:
     """Addresses of the rows of a tile; those beyond the last valid one repeat it."""
     last = b.integer(f"sub {valid}, 1")
     numbers = [add(b, row, least(b, str(r), last) if r else "0") for r in range(size)]
-    return [floats(b, source, mul(b, n, stride)) for n in numbers]
+    return [b.element(kind, source, mul(b, n, stride)) for n in numbers]
+
+
+def pixel_pointers(
+    b: Builder, p: Mapping[str, str], size: int, row: str, valid: str, source: str, kind: str = "float"
+) -> list[str]:
+    """Addresses of the pixels of a tile, counted over images, lines and columns; those beyond the last repeat it.
+
+    ``p`` gives width and height of the result, and the steps of a pixel, a line and an image of the source.
+    """
+    x, line = b.integer(f"urem {row}, {p['width']}"), b.integer(f"udiv {row}, {p['width']}")
+    y, image = b.integer(f"urem {line}, {p['height']}"), b.integer(f"udiv {line}, {p['height']}")
+    pointers = []
+    for r in range(size):
+        offset = add(b, mul(b, x, p["step_x"]), mul(b, y, p["step_y"]))
+        pointers.append(b.element(kind, source, add(b, offset, mul(b, image, p["step_image"]))))
+        if r + 1 == size:
+            break
+        moves = b.op(f"zext i1 {b.op(f'icmp slt i64 {r + 1}, {valid}')} to i64")
+        x = add(b, x, moves)
+        wraps = b.op(f"icmp eq i64 {x}, {p['width']}")
+        x = b.op(f"select i1 {wraps}, i64 0, i64 {x}")
+        y = add(b, y, b.op(f"zext i1 {wraps} to i64"))
+        wraps = b.op(f"icmp eq i64 {y}, {p['height']}")
+        y = b.op(f"select i1 {wraps}, i64 0, i64 {y}")
+        image = add(b, image, b.op(f"zext i1 {wraps} to i64"))
+    return pointers
 
 
 def _rounds(b: Builder, depth: str) -> list[tuple[str, str, int]]:
@@ -125,30 +147,20 @@ def _rounds(b: Builder, depth: str) -> list[tuple[str, str, int]]:
 
 
 def accumulate(
-    at: Lanes,
-    tile: Tile,
-    pointers: Sequence[str],
-    panel: str,
-    depth: str,
-    sums: Sequence[str],
-    *,
-    pairs: bool = False,
+    at: Lanes, tile: Tile, pointers: Sequence[str], panel: str, depth: str, sums: Sequence[str]
 ) -> tuple[list[str], str]:
     """Add depth products to the tile's sums: row ``r`` reads from ``pointers[r]`` on, columns from the packed panel.
 
-    With ``pairs`` every number is two 16-bit integers, and sums are 32-bit integers.
-
     Returns the sums and where the panel goes on.
     """
-    b, vector = at.builder, at.type("i32" if pairs else "float")
-    turn = _turn_pairs if pairs else _turn
+    b, vector = at.builder, at.type("float")
     width = tile.vectors * at.lanes
     carried = [("ptr", panel), *((vector, s) for s in sums)]
     for low, high, step in _rounds(b, depth):
         loop = Loop(b, low, high, step, carried)
         k, (place, *values) = loop.open()
         for u in range(step):
-            values = turn(at, tile, [floats(b, floats(b, p, k), u) for p in pointers], place, values, u)
+            values = _turn(at, tile, [floats(b, floats(b, p, k), u) for p in pointers], place, values, u)
         carried = [("ptr", floats(b, place, step * width)), *((vector, v) for v in values)]
         ended = loop.close([value for _, value in carried])
         carried = [("ptr", ended[0]), *((vector, v) for v in ended[1:])]
@@ -193,7 +205,7 @@ def store_sums(at: Lanes, sums: Sequence[V], target: str, more: str) -> None:
 
 def _turn(at: Lanes, tile: Tile, rows: Sequence[str], panel: str, sums: Sequence[str], turn: int) -> list[str]:
     b, width = at.builder, tile.vectors * at.lanes
-    _ask_ahead(b, floats(b, panel, turn * width + _AHEAD))
+    ask_ahead(b, floats(b, panel, turn * width + _AHEAD))
     columns = [load_vector(at, floats(b, panel, turn * width + v * at.lanes)) for v in range(tile.vectors)]
     result = list(sums)
     for r, pointer in enumerate(rows):
@@ -204,7 +216,7 @@ def _turn(at: Lanes, tile: Tile, rows: Sequence[str], panel: str, sums: Sequence
     return result
 
 
-def _ask_ahead(b: Builder, place: str) -> None:
+def ask_ahead(b: Builder, place: str) -> None:
     """Fetch memory that is read soon; also keeps LLVM from mixing turns, for which there are too few registers."""
     b.call("void", "llvm.prefetch.p0", [("ptr", place), ("i32", "0"), ("i32", "3"), ("i32", "1")])
 
@@ -218,26 +230,7 @@ def ask_for(at: Lanes, tile: Tile, rows: int, plan: Finish, target: Target) -> N
         for r in range(rows):
             line = floats(b, start, mul(b, stride, r)) if r else start
             for column in range(0, tile.vectors * at.lanes, _LINE):
-                _ask_ahead(b, floats(b, line, column))
-
-
-def _turn_pairs(at: Lanes, tile: Tile, rows: Sequence[str], panel: str, sums: Sequence[str], turn: int) -> list[str]:
-    b, width, sum_type = at.builder, tile.vectors * at.lanes, at.type("i32")
-    pair_type = f"<{2 * at.lanes} x i16>"
-    _ask_ahead(b, floats(b, panel, turn * width + _AHEAD))
-    places = [floats(b, panel, turn * width + v * at.lanes) for v in range(tile.vectors)]
-    columns = [b.op(f"load {pair_type}, ptr {place}, align 4") for place in places]
-    result = list(sums)
-    for r, pointer in enumerate(rows):
-        value = at.splat("i32", b.op(f"load i32, ptr {pointer}, align 4"))
-        pair = b.op(f"bitcast {sum_type} {value.name} to {pair_type}")
-        for v, column in enumerate(columns):
-            at_sum = r * tile.vectors + v
-            product = b.call(sum_type, _PAIRS[4 * at.lanes], [(pair_type, pair), (pair_type, column)])
-            total = b.op(f"add {sum_type} {result[at_sum]}, {product}")
-            # LLVM would add up products of several turns first, for which there are too few registers.
-            result[at_sum] = b.op(f'call {sum_type} asm "", "=x,0"({sum_type} {total})')
-    return result
+                ask_ahead(b, floats(b, line, column))
 
 
 @dataclass(frozen=True)

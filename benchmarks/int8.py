@@ -1,0 +1,221 @@
+"""Quantized files on this runtime and its peers, and over our own float32.
+
+usage: python benchmarks/int8.py [--filter 'resnet|minilm'] [--threads 2] [--rounds 15] [--quick]
+
+Files are made by onnxruntime's own quantizer from the models built here; 4-bit products are single nodes of the shapes
+that decoding has. All runtimes of a file take turns in one process, run by run; figures are medians in milliseconds.
+The last column is ours over the better peer, the geometric mean stands below. `--check` compares outputs with
+onnxruntime's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import os
+import re
+import statistics
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from run import processor
+from runtimes import installed, prepare
+from zoo import make
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FOLDER = Path("build/int8")
+LEAST = 0.25  # seconds that each runtime of a file gets at least
+# Name of a file: the float32 model it is made from, and how.
+FILES = {
+    "resnet18_qdq": ("resnet18", "qdq"),
+    "resnet18_qop": ("resnet18", "qop"),
+    "resnet50_qdq": ("resnet50", "qdq"),
+    "resnet50_qop": ("resnet50", "qop"),
+    "mobilenet_v2_qdq": ("mobilenet_v2", "qdq"),
+    "mobilenet_v2_qop": ("mobilenet_v2", "qop"),
+    "minilm_dynamic": ("minilm_128", "dynamic"),
+    "bert_qdq": ("bert_base_128", "qdq"),
+    "lstm_dynamic": ("lstm_bi2x256", "dynamic"),
+}
+# Rows, depth, columns and block of single MatMulNBits: gpt2's and llama's layers when one token is decoded.
+BLOCKS = {
+    "nbits_gpt2": (1, 768, 3072, 32),
+    "nbits_llama": (1, 2048, 5632, 32),
+    "nbits_llama_128": (1, 2048, 5632, 128),
+}
+
+
+class Feeder:
+    """Calibration data: the inputs kept beside a model, with some noise."""
+
+    def __init__(self, path: Path, count: int = 4) -> None:
+        data, rng = np.load(path.with_suffix(".npz")), np.random.default_rng(0)
+        feeds = {key.removeprefix("in/"): data[key] for key in data.files if key.startswith("in/")}
+        self.rows = iter([{n: _varied(a, rng) for n, a in feeds.items()} for _ in range(count)])
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        """As onnxruntime's calibration asks."""
+        return next(self.rows, None)
+
+
+def _varied(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    if array.dtype != np.float32:
+        return array
+    return array + 0.1 * rng.standard_normal(array.shape).astype(np.float32)
+
+
+def quantized(name: str, source: Path) -> Path:
+    """The quantized file, made once."""
+    from onnxruntime import quantization as tools
+
+    path, how = FOLDER / f"{name}.onnx", FILES[name][1]
+    if path.exists():
+        return path
+    if how == "dynamic":
+        tools.quantize_dynamic(str(source), str(path), weight_type=tools.QuantType.QInt8, per_channel=True)
+    else:
+        form = tools.QuantFormat.QDQ if how == "qdq" else tools.QuantFormat.QOperator
+        feeder: Any = Feeder(source)
+        tools.quantize_static(
+            str(source), str(path), feeder, quant_format=form, per_channel=True,
+            activation_type=tools.QuantType.QUInt8, weight_type=tools.QuantType.QInt8,
+        )  # fmt: skip
+    path.with_suffix(".npz").write_bytes(source.with_suffix(".npz").read_bytes())
+    return path
+
+
+def block_files(name: str) -> tuple[Path, Path]:
+    """A product with 4-bit weights, and the same in float32."""
+    rows, depth, columns, block = BLOCKS[name]
+    path, plain = FOLDER / f"{name}.onnx", FOLDER / f"{name}_float32.onnx"
+    if path.exists() and plain.exists():
+        return path, plain
+    rng, count = np.random.default_rng(0), -(-depth // block)
+    packed = rng.integers(0, 256, (columns, count, block // 2), np.uint8)
+    scales = (rng.random((columns, count)) * 0.01).astype(np.float32)
+    weights = {"w": packed, "s": scales.reshape(-1)}
+    attributes = {"K": depth, "N": columns, "bits": 4, "block_size": block, "accuracy_level": 4}
+    node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", **attributes)
+    _save(path, [node], weights, (rows, depth))
+    low, high = packed & 15, packed >> 4
+    numbers = np.stack([low, high], -1).reshape(columns, count, block).astype(np.float32) - 8
+    matrix = (numbers * scales[:, :, None]).reshape(columns, -1)[:, :depth].T
+    _save(plain, [helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": np.ascontiguousarray(matrix)}, (rows, depth))
+    return path, plain
+
+
+def _save(path: Path, nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], shape: tuple[int, ...]) -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, list(shape))
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    constants = [numpy_helper.from_array(a, n) for n, a in weights.items()]
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(
+        helper.make_model(helper.make_graph(nodes, "block", [x], [y], constants), opset_imports=opsets, ir_version=9),
+        path,
+    )
+
+
+def files_of(name: str, zoo: Path) -> tuple[Path, Path]:
+    """The quantized file and its float32 twin."""
+    if name in BLOCKS:
+        return block_files(name)
+    (source,) = make(zoo, f"^{FILES[name][0]}$")
+    return quantized(name, source), source
+
+
+def turns(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Median seconds of each way; they take turns, so that what disturbs one disturbs all."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for run in ways.values():
+        run()
+    while min(len(t) for t in times.values()) < rounds or min(sum(t) for t in times.values()) < LEAST:
+        for name, run in ways.items():
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(t) for name, t in times.items()}
+
+
+def ways_of(path: Path, plain: Path, threads: int) -> dict[str, Callable[[], list[Any]]]:
+    """Ours, ours in float32, and the peers that load the file."""
+    from pyflame_rt.backends.cpu.jit.compiler import settle
+
+    ways = {"ours": prepare("pyflame", path, threads), "ours f32": prepare("pyflame", plain, threads)}
+    for peer in ("onnxruntime", "openvino"):
+        if peer not in installed():
+            continue
+        try:
+            ways[peer] = prepare(peer, path, threads)
+            ways[peer]()
+        except Exception as error:  # noqa: BLE001 - a peer that cannot read a file is left out, and said so
+            ways.pop(peer, None)
+            print(f"  {peer}: {str(error).splitlines()[0][:100]}")
+    ways["ours"](), ways["ours f32"]()
+    settle()
+    return ways
+
+
+def compare(ways: dict[str, Callable[[], list[Any]]]) -> str:
+    """How far our outputs are from onnxruntime's, over the largest element."""
+    if "onnxruntime" not in ways:
+        return ""
+    pairs = zip(ways["ours"](), ways["onnxruntime"](), strict=True)
+    worst = max(float(np.abs(np.subtract(a, b, dtype=np.float64)).max() / (np.abs(b).max() or 1)) for a, b in pairs)
+    return f"  differs from onnxruntime by {worst:.2g} of the largest"
+
+
+def instruction_set() -> str:
+    """What generated integer products use here."""
+    from pyflame_rt.backends.cpu.jit.target import host
+
+    machine = host()
+    words = [f for f in ("avx512vnni", "avxvnni", "avx512bw", "avx2") if f"+{f}" in machine.features.split(",")]
+    return f"{machine.cpu}, vectors of {8 * machine.vector_bytes} bits, {', '.join(words)}"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--filter", default="", dest="only")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--quick", action="store_true", help="resnet18, minilm and one product, few rounds")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--zoo", type=Path, default=Path("build/zoo"))
+    given = parser.parse_args()
+    logging.getLogger().setLevel(logging.ERROR)
+    os.environ.setdefault("OMP_NUM_THREADS", str(given.threads))
+    for folder in (FOLDER, given.zoo):
+        folder.mkdir(parents=True, exist_ok=True)
+    names = [n for n in (*FILES, *BLOCKS) if re.search(given.only, n)]
+    if given.quick:
+        names = [n for n in names if n in ("resnet18_qdq", "minilm_dynamic", "nbits_llama")]
+    print(f"{processor()}, {given.threads} threads; ours: {instruction_set()}")
+    print(f"{'':20}{'ours':>9}{'ours f32':>9}{'ort':>9}{'openvino':>9}{'f32/ours':>9}{'ours/peer':>10}")
+    ratios = []
+    for name in names:
+        ways = ways_of(*files_of(name, given.zoo), given.threads)
+        medians = turns(ways, 5 if given.quick else given.rounds)
+        peers = [medians[p] for p in ("onnxruntime", "openvino") if p in medians]
+        cells = [f"{1e3 * medians[w]:9.3f}" if w in medians else f"{'-':>9}" for w in COLUMNS]
+        ratio = medians["ours"] / min(peers) if peers else math.nan
+        ratios.append(ratio)
+        print(f"{name:20}{''.join(cells)}{medians['ours f32'] / medians['ours']:9.2f}{ratio:10.2f}", flush=True)
+        if given.check:
+            print(compare(ways))
+    known = [r for r in ratios if r == r]
+    if known:
+        print(f"geometric mean {math.exp(statistics.fmean(map(math.log, known))):.2f}, worst {max(known):.2f}")
+
+
+COLUMNS = ("ours", "ours f32", "onnxruntime", "openvino")
+
+if __name__ == "__main__":
+    main()
