@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["EvaluationPlan", "cache_info", "clear_cache", "evaluate", "graphs", "plan_for", "to_graph"]
 
-# Less work than this many elements is done node by node: it ends before machine code would be there.
-SMALL_WORK = 1 << 14
 # So many executables are kept; the one used longest ago goes first.
 MAX_PLANS = 512
 _HOOKS = RunHooks()
@@ -136,20 +134,6 @@ class Work:
         key.extend(numbers[v.expr] + (v.index << 32) for v in self.outputs)  # type: ignore[index]
         self.key = tuple(key)
 
-    @property
-    def is_small(self) -> bool:
-        """True when running it node by node is quicker than making machine code."""
-        total = 0
-        for expr in self.exprs:
-            for spec in expr.rule.outs:
-                total += spec.numel
-            for spec in expr.rule.ins:
-                if spec is not None:
-                    total += spec.numel
-            if total > SMALL_WORK:
-                return False
-        return True
-
 
 def to_graph(
     exprs: Sequence[Expr],
@@ -201,18 +185,16 @@ def _input_name(graph: Graph, v: Val | None, made: dict[tuple[Expr, int], str], 
     return called[id(v)]
 
 
-def plan_for(work: Work, *, native: bool | None = None) -> EvaluationPlan:
+def plan_for(work: Work) -> EvaluationPlan:
     """The executable for a structure, made when it is new."""
     key = work.key if chosen.provider is None else (*work.key, chosen.provider, chosen.target)
     with _lock:
         plan = _plans.get(key)
         if plan is not None:
             _plans.move_to_end(key)
-            if not native or plan.native:
-                _counts["hits"] += 1
-                return plan
-    by_machine = not work.is_small if native is None else native
-    plan = make_plan(to_graph(work.exprs, work.leaves, work.outputs), native=by_machine)
+            _counts["hits"] += 1
+            return plan
+    plan = make_plan(to_graph(work.exprs, work.leaves, work.outputs), native=True)
     with _lock:
         _counts["misses"] += 1
         _plans[key] = plan
