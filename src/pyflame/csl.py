@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame.evaluation import Work, evaluate, graphs, to_graph
+from pyflame.calls import inline_all
+from pyflame.evaluation import Work, evaluate, graphs
 from pyflame.inspection import Graph
 from pyflame.lazy import Expr, ancestors
 from pyflame.ops.core import Handle
+from pyflame.runtime_graph import to_graph
 from pyflame_rt.backends.wse import CodeGenOptions, CodeGenResult
 from pyflame_rt.backends.wse import CSLCodeGenerator as RuntimeGenerator
 from pyflame_rt.graph.errors import InputError
@@ -106,6 +108,7 @@ def _drawn(roots: list[Val]) -> list[Val]:
     made: set[Expr] = set()
     found: dict[int, Val] = {}
     with graphs:
+        inline_all(roots)
         exprs = ancestors(roots)
     for expr in exprs:
         given = [v for v in expr.inputs if v is not None]

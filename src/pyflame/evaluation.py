@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame import threads, watching
+from pyflame.calls import inline_all
 from pyflame.devices import Backend, chosen
 from pyflame.doubles import HostFirst, split_off
-from pyflame.lazy import Expr, Val, ancestors, modes
-from pyflame.watching import labels_of, node_name
+from pyflame.lazy import Val, ancestors, modes
+from pyflame.runtime_graph import to_graph
+from pyflame.watching import labels_of
 from pyflame_rt.backends.base import RunHooks
 from pyflame_rt.compiler import compile as rt_compile
-from pyflame_rt.graph import Graph, Node, Tensor, TensorInfo
-from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.locks import new_lock, new_rlock
 from pyflame_rt.options import OptLevel, SessionOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyflame.spans import Spans
     from pyflame_rt.backends.base import Executable
+    from pyflame_rt.graph import Graph
 
-__all__ = ["EvaluationPlan", "cache_info", "clear_cache", "evaluate", "graphs", "plan_for", "to_graph"]
+__all__ = ["EvaluationPlan", "cache_info", "clear_cache", "evaluate", "graphs", "plan_for"]
 
 # So many executables are kept; the one used longest ago goes first.
 MAX_PLANS = 512
@@ -135,56 +135,6 @@ class Work:
         self.key = tuple(key)
 
 
-def to_graph(
-    exprs: Sequence[Expr],
-    leaves: Sequence[Val],
-    outputs: Sequence[Val],
-    names: dict[int, str] | None = None,
-    name: str = "lazy",
-    spans: Spans | None = None,
-) -> Graph:
-    """The runtime's graph of this work; ``names`` says how values are to be called, by id.
-
-    With ``spans``, names of nodes begin with the module they come from.
-    """
-    graph = Graph(name)
-    called = dict(names or {})
-    for i, v in enumerate(leaves):
-        called.setdefault(id(v), f"x{i}")
-        graph.add_input(TensorInfo(called[id(v)], type=v.spec.type))
-    made: dict[tuple[Expr, int], str] = {}
-    for v in outputs:
-        if v.expr is not None and id(v) in called:
-            made[v.expr, v.index] = called[id(v)]
-    for n, expr in enumerate(exprs):
-        for i, spec in enumerate(expr.rule.outs):
-            text = made.setdefault((expr, i), f"v{n}" if expr.rule.single else f"v{n}_{i}")
-            graph.types[text] = spec.type
-    for n, expr in enumerate(exprs):
-        inputs = [_input_name(graph, v, made, called) for v in expr.inputs]
-        rule = expr.rule
-        made_here = [made[expr, i] for i in range(len(rule.outs))]
-        text = node_name(n, rule.op.name, "" if spans is None else spans.of(expr))
-        graph.nodes.append(Node(text, rule.op.name, inputs, made_here, rule.attributes, rule.op.domain))
-    for v in outputs:
-        graph.add_output(TensorInfo(made[v.expr, v.index], type=v.spec.type))  # type: ignore[index]
-    return graph
-
-
-def _input_name(graph: Graph, v: Val | None, made: dict[tuple[Expr, int], str], called: dict[int, str]) -> str:
-    if v is None:
-        return ""
-    if v.array is None:
-        return made[v.expr, v.index]  # type: ignore[index]
-    if id(v) not in called:
-        if v.spec.known is None:
-            raise InputError(f"{v!r} is not among the values given")
-        called[id(v)] = f"c{len(graph.initializers)}"
-    if v.spec.known is not None and called[id(v)] not in graph.initializers:
-        graph.add_initializer(called[id(v)], Tensor(np.asarray(v.array)))
-    return called[id(v)]
-
-
 def plan_for(work: Work) -> EvaluationPlan:
     """The executable for a structure, made when it is new."""
     key = work.key if chosen.provider is None else (*work.key, chosen.provider, chosen.target)
@@ -231,6 +181,8 @@ def evaluate(roots: Sequence[Val]) -> None:
         if not pending:
             return
         mates = [m for v in pending for ref in v.mates if (m := ref()) is not None and m.handles and m.array is None]
+        if modes.anomaly:
+            inline_all([*pending, *mates])
         work = Work([*pending, *mates])
         if modes.anomaly:
             from pyflame.autograd.anomaly import run_watching

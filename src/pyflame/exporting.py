@@ -11,9 +11,10 @@ from pyflame.autograd.modes import no_grad
 from pyflame.compiling.tracer import Tracer
 from pyflame.compiling.trees import flatten, unflatten
 from pyflame.dtypes import to_dtype
-from pyflame.evaluation import Work, evaluate, graphs, to_graph
+from pyflame.evaluation import Work, evaluate, graphs
 from pyflame.lazy import Val, apply, modes, onnx, spec_of
 from pyflame.ops.core import Handle, wrap
+from pyflame.runtime_graph import to_graph
 from pyflame.spans import Spans, recording
 from pyflame_rt.graph import Graph, Tensor
 from pyflame_rt.graph.errors import UnsupportedFormatError

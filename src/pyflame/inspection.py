@@ -6,9 +6,11 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyflame.evaluation import Work, evaluate, graphs, to_graph
+from pyflame.calls import inline_all
+from pyflame.evaluation import Work, evaluate, graphs
 from pyflame.lazy import Expr, Val, ancestors, modes
 from pyflame.ops.core import Handle
+from pyflame.runtime_graph import to_graph
 
 if TYPE_CHECKING:
     from pyflame.dtypes import DType
@@ -123,6 +125,7 @@ class Graph:
 
     def _look_through(self, roots: list[Val]) -> None:
         made: dict[Any, Node] = {}
+        inline_all(roots)
         for expr in ancestors(roots):
             inputs = tuple(self._source(v, made) for v in expr.inputs if v is not None)
             op = expr.rule.op

@@ -192,9 +192,12 @@ class Rule:
         self.op = op
         self.attributes = attributes
         self.bound = bound
+        self._set_types(ins, _output_specs(op, ins, bound))
+
+    def _set_types(self, ins: tuple[Spec | None, ...], outs: tuple[Spec, ...]) -> None:
         self.ins = ins
         self.number = next(_numbers)
-        self.outs: tuple[Spec, ...] = _output_specs(op, ins, bound)
+        self.outs = outs
         self.real = tuple(spec.dtype.is_floating_point for spec in self.outs)
         self.single = len(self.outs) == 1
         self.vjps: dict[Any, GradientTemplate] = {}

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame.evaluation import make_plan, to_graph
+from pyflame.evaluation import make_plan
+from pyflame.runtime_graph import to_graph
 from pyflame_rt.backends.base import RunHooks
 
 if TYPE_CHECKING:

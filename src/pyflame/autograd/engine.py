@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyflame.autograd.saved import check_saved
+from pyflame.autograd.saved import check_saved, saved_values
 from pyflame.autograd.template import body_of, vjp_of
+from pyflame.calls import Call, call_gradient, inline
 from pyflame.lazy import Expr, Val, apply, const, leaf, modes, onnx
 from pyflame.spans import mark_backward
 
@@ -19,7 +20,13 @@ __all__ = ["gradients"]
 
 
 def gradients(
-    outputs: Sequence[Val], seeds: Sequence[Val | None], wrt: Sequence[Val] | None, *, create_graph: bool, release: bool
+    outputs: Sequence[Val],
+    seeds: Sequence[Val | None],
+    wrt: Sequence[Val] | None,
+    *,
+    create_graph: bool,
+    release: bool,
+    saved: list[Val] | None = None,
 ) -> dict[int, tuple[Val, Val]]:
     """Each leaf (or each value in ``wrt``) with its gradient, by the id of the value.
 
@@ -29,17 +36,21 @@ def gradients(
         wrt: values to differentiate for; None for all leaves that require it.
         create_graph: let the gradients be differentiated in turn.
         release: the graph may be given up once its values are known.
+        saved: gets the values that gradients read.
     """
     before = modes.grad
     modes.grad = create_graph
     try:
-        return _Pass(outputs, wrt, release).run(outputs, seeds)
+        return _Pass(outputs, wrt, release, saved).run(outputs, seeds)
     finally:
         modes.grad = before
 
 
 class _Pass:
-    def __init__(self, outputs: Sequence[Val], wrt: Sequence[Val] | None, release: bool) -> None:
+    def __init__(
+        self, outputs: Sequence[Val], wrt: Sequence[Val] | None, release: bool, saved: list[Val] | None
+    ) -> None:
+        self.saved = saved
         self.wrt = None if wrt is None else {id(v) for v in wrt}
         self.found: dict[int, tuple[Val, Val]] = {}
         self.values: dict[int, Val] = {}
@@ -65,6 +76,9 @@ class _Pass:
             expr = v.expr
             if expr is None or expr in done:
                 stack.pop()
+                continue
+            if modes.grad and isinstance(expr, Call):
+                inline(v)  # gradients of gradients are those of what a call stands for
                 continue
             if expr.function is None and expr.rule.op.composite and expr.rule.op.vjp is None:
                 self._open(v, expr)
@@ -139,9 +153,14 @@ class _Pass:
         try:
             if expr.function is not None:
                 results = expr.function.backward(grads)
+            elif isinstance(expr, Call):
+                results = _through_call(expr, grads, outs, arrived)
             else:
                 template = vjp_of(rule, arrived)
-                check_saved(expr, outs, template)
+                saved = saved_values(expr, outs, template)
+                if self.saved is not None:
+                    self.saved += saved
+                check_saved(expr, saved)
                 results = template.instantiate([*grads, *outs, *expr.inputs])
         except Exception as error:
             if expr.note:
@@ -212,6 +231,23 @@ class _Pass:
         key = (v.expr, v.index)
         have = self.arrived.get(key)  # type: ignore[arg-type]
         self.arrived[key] = grad if have is None else apply(onnx("Add"), (have, grad))  # type: ignore[index]
+
+
+def _through_call(
+    expr: Call, grads: Sequence[Val | None], outs: Sequence[Val], arrived: tuple[bool, ...]
+) -> list[Val | None]:
+    """The gradients of a call's inputs, made by another call."""
+    rule = expr.rule.derivatives.get(arrived)
+    if rule is None:
+        from pyflame.outline import gradient_of
+
+        rule = gradient_of(expr.rule, arrived)
+    values = expr.inputs
+    if rule.saved:
+        results = dict(zip(expr.rule.template.outputs, outs, strict=True))
+        saved = [values[p] if p < len(values) else results[p] for p in rule.saved]
+        check_saved(expr, [v for v in saved if v is not None])
+    return call_gradient(rule, [g for g in grads if g is not None], expr)
 
 
 def _sources(expr: Expr) -> Sequence[Val | None]:

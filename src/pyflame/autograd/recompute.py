@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyflame.autograd.engine import gradients
 from pyflame.autograd.function import with_gradient
 from pyflame.autograd.modes import enable_grad, no_grad
+from pyflame.calls import inline_all
 from pyflame.lazy import Expr, Val, apply, apply_rule_many, modes
 from pyflame.ops.core import Handle, op_named, wrap
 
@@ -28,6 +29,7 @@ def run(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         raise TypeError("checkpoint takes functions that return a tensor, or a tuple or list of tensors")
     roots = [t._value for t in outs]
     given = [t._value for t in (*args, *kwargs.values()) if isinstance(t, Handle)]
+    inline_all(roots, given)
     exprs = _between(roots, given)
     leaves = _sources(exprs, roots)
     with no_grad():

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyflame.autograd.template import GradientTemplate
     from pyflame.lazy import Expr, Val
 
-__all__ = ["check_saved"]
+__all__ = ["check_saved", "saved_values"]
 
 # What torch saves where the rules here read something else: for the gradient of each input, the numbers of results
 # (from 0 on) and of inputs (from -1 downwards).
@@ -26,24 +26,30 @@ _TORCH: dict[str, tuple[tuple[int, ...], ...]] = {
 }
 
 
-def check_saved(expr: Expr, outs: Sequence[Val], template: GradientTemplate) -> None:
-    """Refuse a gradient that reads what was changed in place after the operator ran."""
-    name, count = expr.rule.op.name, len(outs)
-    told = _TORCH.get(name)
+def saved_values(expr: Expr, outs: Sequence[Val], template: GradientTemplate) -> list[Val]:
+    """What the gradient of an operator reads, as far as it flows on."""
+    count = len(outs)
+    told = _TORCH.get(expr.rule.op.name)
+    found: list[Val | None] = []
     for i, source in enumerate(expr.inputs):
         if source is None or not source.needs_grad:
             continue
         if told is not None and i < len(told):
-            saved = [outs[n] if n >= 0 else expr.inputs[-1 - n] for n in told[i]]
+            found += [outs[n] if n >= 0 else expr.inputs[-1 - n] for n in told[i]]
         else:
             values = (*outs, *expr.inputs)
-            saved = [values[slot - count] for slot in template.reads()[i] if slot >= count]
-        for v in saved:
-            if v is None or v.stamp is None or v.stamp[0].writes == v.stamp[1]:
-                continue
-            if len(v.stamp) == 2 or expr.serial < v.stamp[2] or expr.inputs.count(v) > 1:
-                raise RuntimeError(
-                    f"a value needed for the gradient of {name} was changed in place: {v.spec} of version "
-                    f"{v.stamp[1]}, its storage is at version {v.stamp[0].writes}. Use the form that makes a new "
-                    "tensor, or clone() it first"
-                )
+            found += [values[slot - count] for slot in template.reads()[i] if slot >= count]
+    return [v for v in found if v is not None]
+
+
+def check_saved(expr: Expr, saved: Sequence[Val]) -> None:
+    """Refuse a gradient that reads what was changed in place after the operator ran."""
+    for v in saved:
+        if v.stamp is None or v.stamp[0].writes == v.stamp[1]:
+            continue
+        if len(v.stamp) == 2 or expr.serial < v.stamp[2] or expr.inputs.count(v) > 1:
+            raise RuntimeError(
+                f"a value needed for the gradient of {expr.rule.op.name} was changed in place: {v.spec} of version "
+                f"{v.stamp[1]}, its storage is at version {v.stamp[0].writes}. Use the form that makes a new "
+                "tensor, or clone() it first"
+            )

@@ -34,10 +34,15 @@ class GradientTemplate:
 
     def instantiate(self, values: Sequence[Val | None]) -> list[Val | None]:
         """The outputs for these inputs, as new expressions."""
+        slots = self.fill(values)
+        return [None if p is None else slots[p] for p in self.outputs]
+
+    def fill(self, values: Sequence[Val | None]) -> list[Val | None]:
+        """All slots for these inputs, as new expressions."""
         slots: list[Val | None] = [*values, *self.constants]
         for rule, places in self.steps:
             slots.extend(apply_rule_many(rule, tuple([None if p is None else slots[p] for p in places])))
-        return [None if p is None else slots[p] for p in self.outputs]
+        return slots
 
     def reads(self) -> list[frozenset[int]]:
         """For each output, the inputs whose contents it needs."""

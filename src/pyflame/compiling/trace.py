@@ -16,9 +16,10 @@ from pyflame.compiling.replay import Replay
 from pyflame.compiling.tracer import TraceError, Tracer
 from pyflame.compiling.trees import flatten, inside, plain_arguments, unflatten
 from pyflame.dtypes import to_dtype
-from pyflame.evaluation import Work, evaluate, graphs, make_plan, to_graph
+from pyflame.evaluation import Work, evaluate, graphs, make_plan
 from pyflame.lazy import Val, leaf, modes, spec_of
 from pyflame.ops.core import Handle, wrap
+from pyflame.runtime_graph import to_graph
 from pyflame.spans import recording
 from pyflame.storage import alias_of, state_lock
 from pyflame.watching import labels_of

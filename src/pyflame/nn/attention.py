@@ -16,6 +16,7 @@ from pyflame.ops.arithmetic import where
 from pyflame.ops.core import cast
 from pyflame.ops.creation import full, zeros
 from pyflame.ops.shaping import cat
+from pyflame.outline import outlined, own
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -100,65 +101,79 @@ class MultiheadAttention(Module):
         key = query if key is None else key
         value = key if value is None else value
         single = len(query.shape) == 2
-        q, k, v = (self._batch_first(x, single) for x in (query, key, value))
-        q, k, v = self._projected(q, k, v)
-        mask = self._mask(attn_mask, key_padding_mask, q, int(k.shape[1]), is_causal)
-        k, v, mask = self._extended(k, v, mask)
-        heads = [self._split(x) for x in (q, k, v)]
-        drop = self.dropout if self.training else 0.0
-        mixed = attend(heads[0], heads[1], heads[2], mask, dropout_p=drop)
-        out = self.out_proj(mixed.output.transpose(1, 2).reshape([q.shape[0], q.shape[1], self.embed_dim]))
+        if is_causal and attn_mask is None:
+            raise ValueError("need attn_mask if specifying the is_causal hint")
+        weights = (self.in_proj_weight,) if self._same else (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        out, shares = _attention(
+            query, key, value, attn_mask, key_padding_mask, self.in_proj_bias, self.bias_k, self.bias_v, self.num_heads,
+            self.batch_first, self.add_zero_attn, self.dropout if self.training else 0.0,
+            None if alone or not need_weights else average_attn_weights, *weights,
+        )  # fmt: skip
+        out = self.out_proj(out)
         out = out.squeeze(0) if single else out if self.batch_first else out.transpose(0, 1)
         if alone:
             return out
-        if not need_weights:
-            return out, None
-        weights = mixed.weights.mean(dim=1) if average_attn_weights else mixed.weights
-        return out, weights.squeeze(0) if single else weights
+        return out, None if shares is None else shares.squeeze(0) if single else shares
 
-    def _batch_first(self, x: Any, single: bool) -> Tensor:
-        return x.unsqueeze(0) if single else x if self.batch_first else x.transpose(0, 1)
 
-    def _projected(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        size = self.embed_dim
-        if self._same:
-            weights = [self.in_proj_weight.narrow(0, i * size, size) for i in range(3)]
-        else:
-            weights = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
-        bias = self.in_proj_bias
-        biases = [None] * 3 if bias is None else [bias.narrow(0, i * size, size) for i in range(3)]
-        a, b, c = (F.linear(x, w, s) for x, w, s in zip((q, k, v), weights, biases, strict=True))
-        return a, b, c
+@outlined
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any,
+    padding: Any,
+    bias: Any,
+    bias_k: Any,
+    bias_v: Any,
+    heads: int,
+    batch_first: bool,
+    add_zero: bool,
+    dropout: float,
+    averaged: bool | None,
+    *weights: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """What the heads give [N, L, E], before the last product; and the shares, where they are asked for."""
+    size, single = int(weights[0].shape[-1]) if len(weights) == 1 else int(weights[0].shape[0]), len(query.shape) == 2
+    inputs = [x.unsqueeze(0) if single else x if batch_first else x.transpose(0, 1) for x in (query, key, value)]
+    parts = [weights[0].narrow(0, i * size, size) for i in range(3)] if len(weights) == 1 else list(weights)
+    biases = [None] * 3 if bias is None else [bias.narrow(0, i * size, size) for i in range(3)]
+    q, k, v = (F.linear(x, w, b) for x, w, b in zip(inputs, parts, biases, strict=True))
+    mask = _mask(attn_mask, padding, heads, q, int(k.shape[1]))
+    k, v, mask = _extended(k, v, mask, bias_k, bias_v, add_zero)
+    split = [x.reshape([x.shape[0], x.shape[1], heads, size // heads]).transpose(1, 2) for x in (q, k, v)]
+    mixed = attend(split[0], split[1], split[2], mask, dropout_p=dropout)
+    out = mixed.output.transpose(1, 2).reshape([q.shape[0], q.shape[1], size])
+    if averaged is None:
+        return own(out), None
+    return own(out), mixed.weights.mean(dim=1) if averaged else mixed.weights
 
-    def _split(self, x: Tensor) -> Tensor:
-        return x.reshape([x.shape[0], x.shape[1], self.num_heads, self.head_dim]).transpose(1, 2)
 
-    def _mask(self, attn_mask: Any, padding: Any, q: Tensor, keys: int, is_causal: bool) -> Any:
-        """One additive mask [N or 1, heads or 1, L, S] from torch's two."""
-        if is_causal and attn_mask is None:
-            raise ValueError("need attn_mask if specifying the is_causal hint")
-        total = None
-        if attn_mask is not None:
-            bias = _additive(attn_mask, q.dtype)
-            total = bias if len(bias.shape) == 2 else bias.reshape([-1, self.num_heads, q.shape[1], keys])
-        if padding is not None:
-            bias = _additive(padding, q.dtype).reshape([-1, 1, 1, keys])
-            total = bias if total is None else total + bias
-        return total
+def _mask(attn_mask: Any, padding: Any, heads: int, q: Tensor, keys: int) -> Any:
+    """One additive mask [N or 1, heads or 1, L, S] from torch's two."""
+    total = None
+    if attn_mask is not None:
+        bias = _additive(attn_mask, q.dtype)
+        total = bias if len(bias.shape) == 2 else bias.reshape([-1, heads, q.shape[1], keys])
+    if padding is not None:
+        bias = _additive(padding, q.dtype).reshape([-1, 1, 1, keys])
+        total = bias if total is None else total + bias
+    return total
 
-    def _extended(self, k: Tensor, v: Tensor, mask: Any) -> tuple[Tensor, Tensor, Any]:
-        extra = 0
-        if self.bias_k is not None:
-            batch = int(k.shape[0])
-            k = cat([k, self.bias_k.expand(batch, 1, self.embed_dim)], dim=1)
-            v = cat([v, self.bias_v.expand(batch, 1, self.embed_dim)], dim=1)
-            extra += 1
-        if self.add_zero_attn:
-            nothing = zeros([k.shape[0], 1, self.embed_dim], dtype=k.dtype)
-            k, v, extra = cat([k, nothing], dim=1), cat([v, nothing], dim=1), extra + 1
-        if extra and mask is not None:
-            mask = cat([mask, zeros([*mask.shape[:-1], extra], dtype=mask.dtype)], dim=-1)
-        return k, v, mask
+
+def _extended(k: Tensor, v: Tensor, mask: Any, bias_k: Any, bias_v: Any, add_zero: bool) -> tuple[Tensor, Tensor, Any]:
+    """Keys and values with those that stand for nothing."""
+    batch, size, extra = int(k.shape[0]), int(k.shape[2]), 0
+    if bias_k is not None:
+        k = cat([k, bias_k.expand(batch, 1, size)], dim=1)
+        v = cat([v, bias_v.expand(batch, 1, size)], dim=1)
+        extra += 1
+    if add_zero:
+        nothing = zeros([batch, 1, size], dtype=k.dtype)
+        k, v, extra = cat([k, nothing], dim=1), cat([v, nothing], dim=1), extra + 1
+    if extra and mask is not None:
+        mask = cat([mask, zeros([*mask.shape[:-1], extra], dtype=mask.dtype)], dim=-1)
+    return k, v, mask
 
 
 def _additive(mask: Any, dtype: DType) -> Tensor:

@@ -20,6 +20,7 @@ from pyflame.ops.core import call_many
 from pyflame.ops.creation import zeros
 from pyflame.ops.pointwise import tanh
 from pyflame.ops.shaping import cat, stack
+from pyflame.outline import outlined, own
 from pyflame_rt.graph.errors import ShapeMismatchError
 
 if TYPE_CHECKING:
@@ -152,24 +153,11 @@ class _Recurrent(Module):
         self, x: Tensor, names: list[str], weights: list[Tensor], states: list[Tensor], direction: str
     ) -> list[Tensor]:
         """The operator: outputs [L, N, directions * hidden] and last states."""
-        w = stack([self._ordered(weight) for weight in weights])
-        r = stack([self._ordered(getattr(self, f"weight_hh_{n}")) for n in names])
-        b = None
+        tensors = [*weights, *[getattr(self, f"weight_hh_{n}") for n in names]]
         if self.bias:
-            pairs = [(getattr(self, f"bias_ih_{n}"), getattr(self, f"bias_hh_{n}")) for n in names]
-            b = stack([cat([self._ordered(i), self._ordered(h)], dim=0) for i, h in pairs])
-        y, *ends = call_many(
-            self.operator, x, w, r, b, None, *states, direction=direction, hidden_size=self.hidden_size, **self._more()
-        )
-        steps, count, batch, hidden = y.shape
-        return [y.transpose(1, 2).reshape([steps, batch, count * hidden]), *ends]
-
-    def _ordered(self, weight: Tensor) -> Tensor:
-        """Gates in ONNX's order."""
-        if self.gates == tuple(range(len(self.gates))):
-            return weight
-        parts = weight.chunk(len(self.gates), dim=0)
-        return cat([parts[gate] for gate in self.gates], dim=0)
+            tensors += [getattr(self, f"bias_{kind}_{n}") for kind in ("ih", "hh") for n in names]
+        more = tuple(self._more().items())
+        return list(_operated(self.operator, direction, self.hidden_size, self.gates, more, x, *tensors, *states))
 
     def _more(self) -> dict[str, Any]:
         return {}
@@ -182,6 +170,32 @@ class _Recurrent(Module):
         parts += [f"{name}=True" for name in ("batch_first", "bidirectional") if getattr(self, name)]
         parts += [f"dropout={self.dropout}"] if self.dropout else []
         return ", ".join(parts)
+
+
+@outlined
+def _operated(
+    operator: str, direction: str, hidden_size: int, gates: tuple[int, ...], more: Any, x: Any, *tensors: Any
+) -> tuple[Tensor, ...]:
+    """The operator on torch's weights: those of the input, of the state, biases of both, and the first states."""
+    directions = 2 if direction == "bidirectional" else 1
+    count = 2 if operator == "LSTM" else 1
+    weights, states = tensors[:-count], tensors[-count:]
+    parts = [[_ordered(w, gates) for w in weights[i : i + directions]] for i in range(0, len(weights), directions)]
+    bias = stack([cat(list(pair), dim=0) for pair in zip(*parts[2:], strict=True)]) if len(parts) > 2 else None
+    y, *ends = call_many(
+        operator, x, stack(parts[0]), stack(parts[1]), bias, None, *states, direction=direction,
+        hidden_size=hidden_size, **dict(more)
+    )  # fmt: skip
+    steps, _, batch, hidden = y.shape
+    return own(y.transpose(1, 2).reshape([steps, batch, directions * hidden])), *ends
+
+
+def _ordered(weight: Tensor, gates: tuple[int, ...]) -> Tensor:
+    """Gates in ONNX's order."""
+    if gates == tuple(range(len(gates))):
+        return weight
+    parts = weight.chunk(len(gates), dim=0)
+    return cat([parts[gate] for gate in gates], dim=0)
 
 
 class LSTM(_Recurrent):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
@@ -13,6 +14,7 @@ from pyflame.autograd import enable_grad, no_grad
 from pyflame.evaluation import evaluate
 from pyflame.lazy import mode_changes, modes
 from pyflame.ops.core import cast
+from pyflame.outline import Outlined
 from pyflame.spans import placed
 from pyflame.tensors import Tensor
 
@@ -114,6 +116,13 @@ class Optimizer:
         for group in listed if isinstance(listed[0], Mapping) else [{"params": listed}]:
             self.add_param_group(group)
 
+    @cached_property
+    def _outlined(self) -> Callable[..., Any]:
+        """The updates of a cohort: one expression where they are known to depend on nothing else."""
+        if type(self).__module__.startswith("pyflame.optim."):
+            return Outlined("updates", self._updates)
+        return lambda args, kwargs: self._updates(*args, **kwargs)
+
     def slots(self, group: dict[str, Any]) -> tuple[str, ...]:  # noqa: ARG002
         """The names of the tensors kept for each parameter; they begin as zeros."""
         return ()
@@ -170,7 +179,9 @@ class Optimizer:
         with no_grad(), placed("optimizer"):
             changed = [handle for group in self.param_groups for handle in self._step_group(group)]
         if changed and modes.tracer is None:
-            evaluate([handle._value for handle in changed])
+            # Gradients bring the loss with them, which would need another pass later.
+            grads = [p.grad._value for group in self.param_groups for p in group["params"] if p.grad is not None]
+            evaluate([*[handle._value for handle in changed], *grads])
         return loss
 
     def fixed(self) -> list[Any]:
@@ -240,24 +251,41 @@ class Optimizer:
                 if slot not in slots:  # at the first step, or since a setting asks for it
                     slots[slot] = self.start(slot, p, group)
         for step, members in self._cohorts(ready).items():
-            shared = _shared(group, step)
-            for p in members:
-                changed += self._step_one(p, group, _in(p.dtype, shared))
+            changed += self._step_cohort(group, step, members)
             changed.append(step)
         return changed
 
-    def _step_one(self, p: Tensor, group: ParamGroup, shared: Slots) -> list[Tensor]:
-        slots = self.state[p]
-        gradient = p.grad
-        assert gradient is not None
-        gradient = gradient.detach()
-        if gradient.dtype is not p.dtype:
+    def _step_cohort(self, group: ParamGroup, step: Tensor, members: list[Tensor]) -> list[Tensor]:
+        """Record the changes of parameters that are at the same step."""
+        names = [tuple(name for name in self.state[p] if name != "step") for p in members]
+        tensors = [[p, p.grad, *[self.state[p][name] for name in kept]] for p, kept in zip(members, names, strict=True)]
+        flat = [t for own in tensors for t in own]
+        number = next(n for n, known in enumerate(self.param_groups) if known is group)
+        settings = tuple(group.fixed()), tuple(names)
+        results = self._outlined((number, *settings, group.lr_tensor, step, *group.varied.values(), *flat), {})
+        changed: list[Tensor] = []
+        places = [place for own in tensors for place in (own[0], *own[2:])]
+        for place, new in zip(places, results, strict=True):
+            if new is not None:
+                place._renew(new)
+                changed.append(place)
+        return changed
+
+    def _updates(self, number: int, _settings: Any, names: Any, rate: Tensor, step: Tensor, *tensors: Tensor) -> Any:
+        """New parameters and slots (None where one stays), of old ones with their gradients."""
+        group = self.param_groups[number]
+        varied = dict(zip(group.varied, tensors, strict=False))
+        left = iter(tensors[len(varied) :])
+        shared = _shared(group, rate, step, varied)
+        results: list[Tensor | None] = []
+        for kept in names:
+            p, gradient = next(left), next(left)
+            slots = {name: next(left) for name in kept}
             gradient = cast(gradient, p.dtype)
-        new, kept = self.update(p, -gradient if group.get("maximize") else gradient, {**slots, **shared}, group)
-        p._renew(new)
-        for name, value in kept.items():
-            slots[name]._renew(value)
-        return [p, *(slots[name] for name in kept)]
+            given = -gradient if group.get("maximize") else gradient
+            new, changed = self.update(p, given, {**slots, **_in(p.dtype, shared)}, group)
+            results += [new, *[changed.get(name) for name in kept]]
+        return tuple(results)
 
     def _cohorts(self, ready: list[Tensor]) -> dict[Tensor, list[Tensor]]:
         """Parameters by their step counter, each counter one further; counters are shared by those in step."""
@@ -327,13 +355,13 @@ def _number(value: float) -> Tensor:
     return adopt(np.array(value, np.float64))
 
 
-def _shared(group: ParamGroup, step: Tensor) -> Slots:
+def _shared(group: ParamGroup, rate: Tensor, step: Tensor, varied: Slots) -> Slots:
     """What all parameters of a cohort use, computed once and in double precision."""
     # Handles, not what they hold: a compiled step reads them anew each time.
-    shared = {"lr": group.lr_tensor, "exact_lr": group.lr_tensor, "step": step, **group.varied}
+    shared = {"lr": rate, "exact_lr": rate, "step": step, **varied}
     if "betas" in group:
         beta1, beta2 = group["betas"]
-        first = group.varied.get("beta1")
+        first = varied.get("beta1")
         if first is None:
             first = _number(beta1)
         else:

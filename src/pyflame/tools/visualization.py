@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyflame.compiling.compiled import CompiledFunction
-from pyflame.evaluation import Work, graphs, to_graph
+from pyflame.evaluation import Work, graphs
 from pyflame.exporting import evaluation_graph
 from pyflame.inspection import Graph as LazyGraph
 from pyflame.ops.core import Handle
+from pyflame.runtime_graph import to_graph
 from pyflame.tools.drawing.boxes import Drawing, drawing_of, fold, module_paths
 from pyflame.tools.drawing.page import page_of
 from pyflame.tools.drawing.svg import svg_of

@@ -15,6 +15,7 @@ from pyflame.ops.creation import full, ones, zeros
 from pyflame.ops.linalg import matmul
 from pyflame.ops.precision import low_precision
 from pyflame.ops.shaping import tril
+from pyflame.outline import outlined
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -59,6 +60,7 @@ def _bias(mask: Any, is_causal: bool, queries: int, keys: int, dtype: DType) -> 
     return where(mask, zeros(list(mask.shape), dtype=dtype), full(list(mask.shape), -math.inf, dtype=dtype))
 
 
+@outlined
 @low_precision
 @rounded_once
 def scaled_dot_product_attention(

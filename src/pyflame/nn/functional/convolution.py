@@ -9,6 +9,7 @@ from pyflame.nn.functional.windows import batched, sizes, symmetric_pads, unbatc
 from pyflame.ops.core import call, cast, common_dtype, rounded_once
 from pyflame.ops.linalg import matmul, same_dtype
 from pyflame.ops.precision import low_precision
+from pyflame.outline import outlined
 
 if TYPE_CHECKING:
     from pyflame.dtypes import DType
@@ -28,6 +29,7 @@ __all__ = [
 Sizes: TypeAlias = int | Sequence[int]
 
 
+@outlined
 @low_precision
 @rounded_once
 def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:

@@ -19,6 +19,7 @@ from pyflame.ops.pointwise import exp, log, sqrt, xlogy
 from pyflame.ops.precision import full_precision
 from pyflame.ops.ranges import OutOfRangeError, numbers_within, probabilities, whole_numbers
 from pyflame.ops.reduction import norm
+from pyflame.outline import outlined
 from pyflame_rt.graph.errors import ShapeMismatchError
 
 if TYPE_CHECKING:
@@ -94,18 +95,29 @@ def mse_loss(input: Any, target: Any, reduction: Reduction | str = "mean") -> Te
         >>> pf.nn.functional.mse_loss(pf.tensor([1.0, 2.0]), pf.tensor([1.0, 4.0])).numpy().item()
         2.0
     """
-    difference = _difference(input, target)
+    _warn_of_broadcast(input, target)
+    return _mean_square(input, target, reduction)
+
+
+@outlined
+def _mean_square(input: Any, target: Any, reduction: Reduction | str) -> Tensor:
+    difference = input - target
     return reduced(difference * difference, reduction)
 
 
-def _difference(input: Any, target: Any) -> Tensor:
-    """Element by element; other shapes than equal ones are rarely what is meant."""
+def _warn_of_broadcast(input: Any, target: Any) -> None:
+    """Other shapes than equal ones are rarely what is meant."""
     if hasattr(target, "shape") and tuple(input.shape) != tuple(target.shape):
         warnings.warn(
             f"a target of shape {list(target.shape)} for an input of {list(input.shape)} is broadcast; "
             "give them equal shapes",
             stacklevel=5,
         )
+
+
+def _difference(input: Any, target: Any) -> Tensor:
+    """Element by element."""
+    _warn_of_broadcast(input, target)
     return input - target
 
 
@@ -180,6 +192,7 @@ def _log_shares(scores: Any, target: Tensor) -> Tensor:
     return call_many("pyflame::ClassScore", scores, target.unsqueeze(1))[0].squeeze(1)
 
 
+@outlined
 @full_precision
 def nll_loss(
     input: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: Reduction | str = "mean"
@@ -223,6 +236,7 @@ def _of_classes(
     return losses.sum() / shares.sum() if Reduction(reduction) is Reduction.MEAN else reduced(losses, reduction)
 
 
+@outlined
 @full_precision
 def cross_entropy(
     input: Any,
@@ -295,6 +309,7 @@ def _smoothed(
     return losses.sum() / shares.sum()
 
 
+@outlined
 @full_precision
 @rounded_once
 def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction: Reduction | str = "mean") -> Tensor:
@@ -311,6 +326,7 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction:
     return reduced(losses if weight is None else losses * weight, reduction)
 
 
+@outlined
 @full_precision
 def binary_cross_entropy_with_logits(
     input: Any, target: Any, weight: Any = None, reduction: Reduction | str = "mean", pos_weight: Any = None
@@ -336,6 +352,7 @@ bce_loss = binary_cross_entropy
 bce_with_logits = binary_cross_entropy_with_logits
 
 
+@outlined
 @full_precision
 def kl_div(input: Any, target: Any, reduction: Reduction | str = "mean", log_target: bool = False) -> Tensor:
     """The divergence of the target from log-probabilities; "batchmean" divides by the batch, as the definition does.
@@ -396,6 +413,7 @@ def gaussian_nll_loss(
     return reduced(losses + 0.5 * math.log(2 * math.pi) if full else losses, reduction)
 
 
+@outlined
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle between vectors along `dim`.
 

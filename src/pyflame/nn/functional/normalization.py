@@ -11,6 +11,7 @@ from pyflame.ops.arithmetic import add, mul
 from pyflame.ops.core import call, call_many, cast, rounded_once
 from pyflame.ops.creation import ones, zeros
 from pyflame.ops.shaping import broadcast_to
+from pyflame.outline import outlined
 from pyflame_rt.graph.errors import ShapeMismatchError
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def batch_norm(
     return _affine(y, None if scale is weight else weight, None if shift is bias else bias)
 
 
+@outlined
 def _by_statistics(input: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float) -> Tensor:
     """Channels by given statistics: the operator where all are of one type, so that runtimes can fold it."""
     kind, rank = input.dtype, len(input.shape)
@@ -110,6 +112,7 @@ def _track(running: Tensor, batch: Tensor, momentum: float | None) -> None:
         running._renew(running * (1 - share) + new * share)
 
 
+@outlined
 def layer_norm(
     input: Any, normalized_shape: Sequence[int] | int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Tensor:
@@ -131,6 +134,7 @@ def _inner(input: Any) -> int:
     return (DType.float64 if input.dtype is DType.float64 else DType.float32).rt.onnx
 
 
+@outlined
 @rounded_once
 def rms_norm(input: Any, normalized_shape: Sequence[int] | int, weight: Any = None, eps: float | None = None) -> Tensor:
     """The last dimensions over the root of their mean square, then scaled; eps is the dtype's own by default.
@@ -156,6 +160,7 @@ def _last(input: Any, normalized_shape: Sequence[int] | int) -> list[int]:
     return shape
 
 
+@outlined
 @rounded_once
 def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
     """Each group of channels of [N, C, ...] to mean 0 and variance 1, then each channel scaled and shifted.
@@ -216,6 +221,7 @@ def instance_norm(
     return cast(y, kind)
 
 
+@outlined
 @rounded_once
 def local_response_norm(input: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
     """Each value over a power of the squares in its neighbouring channels.
@@ -239,6 +245,7 @@ def local_response_norm(input: Any, size: int, alpha: float = 1e-4, beta: float 
     return input / (means * alpha + k) ** beta
 
 
+@outlined
 @rounded_once
 def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """Vectors along `dim` over their p-norm.

@@ -45,17 +45,16 @@ def test_replayed_steps_are_profiled_operator_by_operator():
     assert watching.active is None
 
 
-def test_eager_work_is_profiled_in_machine_code_and_by_the_interpreter():
+def test_eager_work_is_profiled_in_machine_code():
     model = nn.Linear(8, 4)
     with pf.tools.profile() as profiler:
         pf.eval(model(pf.ones([2, 8])))
         pf.eval(pf.relu(pf.randn([300, 300])).sum())
-    small, large = profiler.result.runs
-    assert (small.args["native"], large.args["native"]) == (False, True)
+    assert [run.args["native"] for run in profiler.result.runs] == [True, True]
     (product,) = [e for e in profiler.result.operators if e.name in ("Gemm", "MatMul")]
     assert product.flops >= 2 * 2 * 8 * 4
     assert product.module == "Linear"
-    assert product.args["kernel"] == "interpreter"
+    assert product.args["kernel"] != "interpreter"
     assert "float32[2, 8]" in product.args["inputs"]
 
 
