@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyflame import nn
@@ -90,6 +90,8 @@ class GPT2(Generator, nn.Module):
         [2, 5, 20]
     """
 
+    family = "gpt2"
+
     def __init__(self, config: GPT2Config | None = None) -> None:
         super().__init__()
         self.config = c = config or GPT2Config()
@@ -106,6 +108,10 @@ class GPT2(Generator, nn.Module):
                 nn.init.normal_(parameter, 0, 0.02)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
+
+    def decoder_settings(self) -> dict[str, Any]:
+        """The settings of the model, with the names of its family."""
+        return asdict(self.config) | {"layer_norm_epsilon": self.config.layer_norm_eps}
 
     def forward(self, input_ids: Any) -> Tensor:
         """Scores [N, L, vocab]; the table of tokens serves both ends."""

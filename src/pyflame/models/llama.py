@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,6 +117,8 @@ class Llama(Generator, nn.Module):
         [2, 5, 20]
     """
 
+    family = "llama"
+
     def __init__(self, config: LlamaConfig | None = None) -> None:
         super().__init__()
         self.config = c = config or LlamaConfig()
@@ -133,6 +135,10 @@ class Llama(Generator, nn.Module):
         cos, sin = rotary_tables(c.max_position_embeddings, c.head_dim, c.rope_theta)
         self.register_buffer("cos", adopt(cos), persistent=False)
         self.register_buffer("sin", adopt(sin), persistent=False)
+
+    def decoder_settings(self) -> dict[str, Any]:
+        """The settings of the model, with the names of its family."""
+        return asdict(self.config)
 
     def forward(self, input_ids: Any) -> Tensor:
         """Scores [N, L, vocab]."""

@@ -139,7 +139,7 @@ def beam_search(decoder: Decoder, prompt: Sequence[int], params: BeamParams, *, 
         if length < params.max_new_tokens:
             cache.gather([beam for beam, *_ in kept])
             tokens = np.array([[token] for _, token, _ in kept])
-            scores = decoder.forward(cache, 0, tokens, [1] * len(kept))[:, 0]
+            scores = decoder.forward(cache, 0, tokens, [1] * len(kept), last=True)
             logs = np.stack([log_softmax(row) for row in scores])
     for tokens, total in zip(beams, sums, strict=True):
         search.add(tokens, float(total), len(tokens), "length")
@@ -152,6 +152,6 @@ def read_prompt(decoder: Decoder, cache: KVCache, row: int, prompt: Sequence[int
     for begin in range(0, len(prompt), chunk):
         piece = prompt[begin : begin + chunk]
         tokens = np.asarray(piece, np.int64)[None]
-        scores = decoder.forward(cache, row, tokens, [len(piece)])[0, -1]
+        scores = decoder.forward(cache, row, tokens, [len(piece)], last=True)[0]
     assert scores is not None
     return scores

@@ -92,21 +92,39 @@ class KVCache:
             self._arrays[name] = array
         self._rows, self.room = rows, room
 
+    @property
+    def capacity(self) -> int:
+        """Rows there is memory for."""
+        return self._rows
+
+    def padded_lengths(self, first: int, rows: int) -> list[int]:
+        """Tokens of some rows; none in rows that are not taken, of which there must be memory for."""
+        if first + rows > self._rows:
+            raise IndexError(f"rows {first} to {first + rows} of {self._rows}")
+        known = self.lengths[first : first + rows]
+        return known + [0] * (rows - len(known))
+
     def states(self, rows: int, first: int = 0) -> dict[str, Array]:
         """The states of some rows, as views."""
         return {name: array[first : first + rows] for name, array in self._arrays.items()}
 
     def write(self, rows: Sequence[int], fresh: Mapping[str, Array], counts: Sequence[int]) -> None:
         """Add tokens to rows: the first ``counts[i]`` of ``fresh[...][i]`` to row ``rows[i]``."""
-        self.reserve(max(self.lengths[row] + count for row, count in zip(rows, counts, strict=True)))
+        added = [(i, row, count) for i, (row, count) in enumerate(zip(rows, counts, strict=True)) if count]
+        self.reserve(max((self.lengths[row] + count for _, row, count in added), default=0))
         for name, values in fresh.items():
             axis = self._axes[name]
             target, source = np.moveaxis(self._arrays[name], axis, 1), np.moveaxis(values, axis, 1)
-            for i, (row, count) in enumerate(zip(rows, counts, strict=True)):
+            for i, row, count in added:
                 begin = self.lengths[row]
                 target[row, begin : begin + count] = source[i, :count]
+        self.advance(rows, counts)
+
+    def advance(self, rows: Sequence[int], counts: Sequence[int]) -> None:
+        """Count tokens that somebody has written right after those of the rows."""
         for row, count in zip(rows, counts, strict=True):
-            self.lengths[row] += count
+            if count:
+                self.lengths[row] += count
 
     def read(self, row: int, begin: int, end: int) -> dict[str, Array]:
         """Copies of some tokens of a row, as :meth:`write` takes them for one row."""

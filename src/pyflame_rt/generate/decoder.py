@@ -88,7 +88,7 @@ class Decoder:
         """A cache for this model."""
         return KVCache(self._shapes, self._axes, self._kinds, page)
 
-    def forward(self, cache: KVCache, first: int, tokens: Array, counts: Sequence[int]) -> Array:
+    def forward(self, cache: KVCache, first: int, tokens: Array, counts: Sequence[int], *, last: bool = False) -> Array:
         """Run tokens of rows ``first`` on, add their keys and values to the cache, and give the scores.
 
         Args:
@@ -96,12 +96,13 @@ class Decoder:
             first: the first row.
             tokens: [rows, length]; of row i the first ``counts[i]`` count.
             counts: how many, by row.
+            last: only the scores after the last token that counts are wanted.
 
         Returns:
-            [rows, length, words].
+            [rows, length, words], or [rows, words].
         """
         rows, length = tokens.shape
-        lengths = cache.lengths[first : first + rows]
+        lengths = cache.padded_lengths(first, rows)
         room = cache.room if any(lengths) else 0
         mask = np.zeros((rows, room + length), self._types[self.mask])
         at = np.zeros((rows, length), self._types[self.positions])
@@ -118,7 +119,8 @@ class Decoder:
             axis = self._axes[entry]
             fresh[entry] = results[output][(slice(None),) * axis + (slice(room, room + length),)]
         cache.write(range(first, first + rows), fresh, counts)
-        return results[self.scores]
+        scores = results[self.scores]
+        return scores[np.arange(rows), np.maximum(counts, 1) - 1] if last else scores
 
     def _past(self, cache: KVCache, first: int, rows: int, room: int) -> dict[str, Array]:
         if room:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.generate.beams import BeamParams, beam_search
-from pyflame_rt.generate.decoder import Decoder
+from pyflame_rt.generate.in_place import open_decoder
 from pyflame_rt.generate.prefix import PrefixCache
 from pyflame_rt.generate.sampling import Sampler, SamplingParams, Token
 from pyflame_rt.generate.tokenizer import load_tokenizer
@@ -154,7 +154,7 @@ class Generator:
             raise InputError(f"prefix_cache_bytes must not be negative, got {prefix_cache_bytes}")
         if min(max_batch_size, page, prefill_chunk) < 1:
             raise InputError("max_batch_size, page and prefill_chunk must be at least 1")
-        self.decoder = Decoder(session, state_map)
+        self.decoder = open_decoder(session, state_map)
         self.tokenizer = tokenizer
         self.max_batch_size = max_batch_size
         self.prefill_chunk = prefill_chunk
@@ -174,16 +174,16 @@ class Generator:
 
         Raises:
             ModelNotFoundError: There is no such folder.
-            UnsupportedFormatError: Its architecture is not known.
-            InputError: It is no decoder.
+            UnsupportedFormatError: Its architecture is not known, or generates nothing.
         """
+        from pyflame_rt.importers.huggingface.importer import decoder_graph
         from pyflame_rt.session import InferenceSession
 
         place = Path(folder)
         if not place.is_dir():
             raise ModelNotFoundError(f"there is no folder {str(place)!r}")
         words = load_tokenizer(place) if (place / "tokenizer.json").is_file() else None
-        return cls(InferenceSession(place), words, **settings)
+        return cls(InferenceSession(decoder_graph(place)), words, **settings)
 
     # ------------------------------------------------------------------ the simple ways
 
@@ -271,13 +271,13 @@ class Generator:
             size = min(_padded(len(piece)), self.prefill_chunk)
             tokens = np.zeros((1, size), np.int64)
             tokens[0, : len(piece)] = piece
-            scores = self.decoder.forward(self._cache, row, tokens, [len(piece)])
+            scores = self.decoder.forward(self._cache, row, tokens, [len(piece)], last=True)
             if begin + len(piece) < len(sequence.prompt):
                 self._reading[sequence.number] = begin + len(piece)
                 return []
             del self._reading[sequence.number]
             self.prefixes.keep(sequence.prompt, self._cache, row)
-            return self._taken([(sequence, scores[0, len(piece) - 1])])
+            return self._taken([(sequence, scores[0])])
         return []
 
     def _decode(self, just_read: set[int]) -> list[tuple[Sequence, Token]]:
@@ -289,14 +289,14 @@ class Generator:
         ]
         if not ready:
             return []
-        rows = max(ready) + 1
+        rows = min(_row_bucket(max(ready) + 1), self._cache.capacity)
         tokens = np.zeros((rows, 1), np.int64)
         counts = [0] * rows  # those that are not ready run along, and are not counted
         for row in ready:
             tokens[row, 0] = self._rows[row].tokens[-1]
             counts[row] = 1
-        scores = self.decoder.forward(self._cache, 0, tokens, counts)
-        return self._taken([(self._rows[row], scores[row, 0]) for row in ready])
+        scores = self.decoder.forward(self._cache, 0, tokens, counts, last=True)
+        return self._taken([(self._rows[row], scores[row]) for row in ready])
 
     def _taken(self, scored: list[tuple[Sequence, np.ndarray[Any, Any]]]) -> list[tuple[Sequence, Token]]:
         found = []
@@ -319,6 +319,12 @@ def encoded(prompt: str | Tokens[int], tokenizer: Any) -> Tokens[int]:
         raise InputError("a prompt that is text needs a tokenizer: give a list of tokens")
     found = tokenizer.encode(prompt)
     return getattr(found, "ids", found)
+
+
+def _row_bucket(count: int) -> int:
+    """Steps have few numbers of rows: 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, ..."""
+    power = 1 << (count - 1).bit_length()
+    return power * 3 // 4 if power >= 4 and count <= power * 3 // 4 else power
 
 
 def _padded(count: int) -> int:

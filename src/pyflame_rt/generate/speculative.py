@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.generate.beams import read_prompt
-from pyflame_rt.generate.decoder import Decoder
 from pyflame_rt.generate.generator import Completion, Sequence, encoded
+from pyflame_rt.generate.in_place import open_decoder
 from pyflame_rt.generate.sampling import SamplingParams, Token
 from pyflame_rt.graph.errors import InputError
 
@@ -51,7 +51,7 @@ class SpeculativeGenerator:
     ) -> None:
         if lookahead < 1:
             raise InputError(f"lookahead must be at least 1, got {lookahead}")
-        self.decoder, self.draft = Decoder(session), Decoder(draft)
+        self.decoder, self.draft = open_decoder(session), open_decoder(draft)
         self.tokenizer, self.lookahead, self.page = tokenizer, lookahead, page
         self.proposed = self.accepted = 0
 

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from pyflame_rt.graph import DType, Shape, TensorType
-from pyflame_rt.graph.dim import dim_from_text
 from pyflame_rt.graph.errors import InvalidModelError
-from pyflame_rt.importers.huggingface.blocks import LayerNames, Net, Style, hidden_bias, layer, rotary
-from pyflame_rt.ops.microsoft.attention import count, size_of
-from pyflame_rt.ops.onnx.cast import Cast
-from pyflame_rt.ops.onnx.reduce import CumSum
-from pyflame_rt.ops.onnx.shape import Unsqueeze
-from pyflame_rt.ops.onnx.slicing import Concat, Slice
+from pyflame_rt.importers.huggingface.blocks import LayerNames, Net, Style, layer, rotary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pyflame_rt.importers.huggingface.caches import KeyValues
     from pyflame_rt.importers.huggingface.folder import Settings
-    from pyflame_rt.ops.core.trace import Tracer
-    from pyflame_rt.ops.core.value import Value
 
-__all__ = ["DECODERS", "ConcatCache", "DecoderFamily", "KeyValues", "build_decoder", "decoder_sizes"]
+__all__ = ["DECODERS", "DecoderFamily", "build_decoder", "decoder_sizes"]
 
 
 @dataclass(frozen=True)
@@ -147,85 +139,6 @@ DECODERS: dict[str, DecoderFamily] = {
 }
 
 
-class KeyValues(Protocol):
-    """Where a decoder's keys and values come from and go to, where its tokens stand, and what they see."""
-
-    tokens: Value
-    positions: Value
-
-    def bias(self, window: int | None) -> Value:
-        """What is added to scores: tokens see what is not later than they are, and not further back than a window."""
-        ...
-
-    def extend(self, number: int, k: Value, v: Value) -> tuple[Value, Value]:
-        """All keys and values of a layer, for those of the new tokens."""
-        ...
-
-    def finish(self) -> None:
-        """Declare the outputs."""
-        ...
-
-
-class ConcatCache:
-    """Past keys and values as inputs, with the present ones as outputs: the form that exporters to ONNX write.
-
-    Inputs are ``input_ids``, ``attention_mask``, ``position_ids`` and ``past_key_values.N.key`` and ``.value``; outputs
-    besides the scores are ``present.N.key`` and ``.value``.
-    """
-
-    def __init__(self, tracer: Tracer, layers: int, heads: int, size: int) -> None:
-        batch, length, past = (
-            dim_from_text(name) for name in ("batch_size", "sequence_length", "past_sequence_length")
-        )
-        total = dim_from_text("past_sequence_length + sequence_length")
-
-        def tokens(name: str, sizes: Any) -> Value:
-            return tracer.input(name, TensorType(DType.Int64, Shape([batch, sizes])))
-
-        self.tokens = tokens("input_ids", length)
-        self._mask = tokens("attention_mask", total)
-        self.positions = tokens("position_ids", length)
-        kind = TensorType(DType.Float32, Shape([batch, heads, past, size]))
-        self._past = [
-            tuple(tracer.input(f"past_key_values.{i}.{what}", kind) for what in ("key", "value")) for i in range(layers)
-        ]
-        self._tracer = tracer
-        self._present: list[tuple[Value, Value]] = []
-        self._biases: dict[int | None, Value] = {}
-
-    def bias(self, window: int | None) -> Value:
-        """What is added to scores."""
-        if window not in self._biases:
-            self._biases[window] = hidden_bias(self._seen(window))
-        return self._biases[window]
-
-    def _seen(self, window: int | None) -> Value:
-        total, length = size_of(self._mask, 1), size_of(self.tokens, 1)
-        queries = count(length) + (total - length)
-        seen = count(total) <= Unsqueeze(queries, [1])
-        there = Cast(Unsqueeze(self._mask, [1, 2]), to=DType.Bool)
-        seen = Unsqueeze(seen, [0, 1]) & there
-        if window is None:
-            return seen
-        # The past may be padded anywhere: the place of a key is the number of those before it that count.
-        ends = Unsqueeze(CumSum(self._mask, 1), [1])
-        own = Slice(ends, Unsqueeze(total - length, [0]), Unsqueeze(total, [0]), [2])
-        near = Unsqueeze(ends, [2]) > Unsqueeze(own, [3]) - window
-        return seen & near
-
-    def extend(self, number: int, k: Value, v: Value) -> tuple[Value, Value]:
-        """The past ones, then the new ones."""
-        past_k, past_v = self._past[number]
-        self._present.append((Concat(past_k, k, axis=2), Concat(past_v, v, axis=2)))
-        return self._present[-1]
-
-    def finish(self) -> None:
-        """Declare the present ones."""
-        for i, pair in enumerate(self._present):
-            for what, value in zip(("key", "value"), pair, strict=True):
-                self._tracer.output(value, f"present.{i}.{what}")
-
-
 def decoder_style(family: DecoderFamily, settings: Settings) -> Style:
     """How the layers are put together, with their sizes."""
     heads = settings.size(family.key("num_attention_heads"))
@@ -291,7 +204,7 @@ def build_decoder(family: DecoderFamily, settings: Settings, net: Net, cache: Ke
             angles=angles,
             extend=lambda k, v, i=i: cache.extend(i, k, v),
         )
-    x = net.norm(x, base + family.norm, style)
+    x = cache.wanted(net.norm(x, base + family.norm, style))
     if not head:
         net.tracer.output(x, "last_hidden_state")
     elif settings.flag("tie_word_embeddings", default=True) or "lm_head.weight" not in net.weights:

@@ -6,7 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.importers.huggingface.blocks import Net
-from pyflame_rt.importers.huggingface.decoders import DECODERS, ConcatCache, build_decoder, decoder_sizes
+from pyflame_rt.importers.huggingface.caches import BufferCache, ConcatCache
+from pyflame_rt.importers.huggingface.decoders import DECODERS, build_decoder, decoder_sizes
 from pyflame_rt.importers.huggingface.encoders import ENCODERS, HEADS, build_encoder
 from pyflame_rt.importers.huggingface.folder import Settings, Weights
 from pyflame_rt.importers.huggingface.seq2seq import T5_DEFAULTS, build_t5, build_whisper
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     Builder = Callable[[Settings, Weights, Tracer], None]
 
-__all__ = ["ARCHITECTURES", "IGNORED"]
+__all__ = ["ARCHITECTURES", "GENERATING", "IGNORED", "trace_decoder"]
 
 # Weights that say nothing new: buffers of other versions, second names of tied tables, heads of pre-training.
 IGNORED = (
@@ -30,10 +31,35 @@ IGNORED = (
 
 
 def _decoder(name: str, head: bool, settings: Settings, weights: Weights, tracer: Tracer) -> None:
+    trace_decoder(name, settings, weights, tracer, ConcatCache, head=head)
+
+
+def trace_decoder(
+    name: str,
+    settings: Settings,
+    weights: Weights,
+    tracer: Tracer,
+    form: type[BufferCache | ConcatCache] = BufferCache,
+    *,
+    head: bool = True,
+    conv1d: bool | None = None,
+) -> None:
+    """Trace the decoder of a family, its keys and values kept in one of two forms.
+
+    Args:
+        name: of the family.
+        settings: of the model.
+        weights: of the model.
+        tracer: records the graph.
+        form: where keys and values are kept.
+        head: whether scores are given, not states.
+        conv1d: products are kept [in, out]; as the family has them unless given.
+    """
     family = DECODERS[name]
     chosen = Settings(settings.values, settings.where, family.defaults)
-    cache = ConcatCache(tracer, *decoder_sizes(family, chosen))
-    build_decoder(family, chosen, Net(tracer, weights, conv1d=family.conv1d), cache, head=head)
+    cache = form(tracer, *decoder_sizes(family, chosen))
+    net = Net(tracer, weights, conv1d=family.conv1d if conv1d is None else conv1d)
+    build_decoder(family, chosen, net, cache, head=head)
 
 
 def _encoder(architecture: str, settings: Settings, weights: Weights, tracer: Tracer) -> None:
@@ -71,3 +97,6 @@ ARCHITECTURES: dict[str, Builder] = {
     "ResNetForImageClassification": partial(_other, build_resnet, {}, {"classes": True}),
 }
 del ARCHITECTURES["GPT2ForCausalLM"]  # GPT2LMHeadModel is its name
+
+# Families of architectures that generate.
+GENERATING = {"GPT2LMHeadModel": "gpt2"} | {f"{prefix}ForCausalLM": family for family, prefix in _CAUSAL.items()}

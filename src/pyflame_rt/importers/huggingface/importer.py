@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,14 @@ from pyflame_rt.ops.core.value import scope
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from pyflame_rt.graph import Graph
-    from pyflame_rt.importers.huggingface.folder import Settings
+    from pyflame_rt.importers.huggingface.folder import Settings, Weights
 
-__all__ = ["HuggingFaceImporter"]
+    Builder = Callable[[Settings, Weights, Tracer], None]
+
+__all__ = ["HuggingFaceImporter", "decoder_graph"]
 
 
 class HuggingFaceImporter(Importer):
@@ -47,21 +50,36 @@ class HuggingFaceImporter(Importer):
 
     def read(self, source: Any, options: ImportOptions) -> Graph:
         """The graph of a folder."""
-        from pyflame_rt.importers.huggingface.families import ARCHITECTURES, IGNORED
+        from pyflame_rt.importers.huggingface.families import ARCHITECTURES
 
         if options.opset_version is not None:
             raise InputError("opset_version is for ONNX files")
-        folder = Path(source)
-        settings = read_settings(folder)
-        architecture = _architecture(settings, ARCHITECTURES)
-        weights = read_weights(folder)
-        tracer = Tracer(folder.resolve().name)
-        with scope(tracer):
-            ARCHITECTURES[architecture](settings, weights, tracer)
-        weights.refuse_left(architecture, IGNORED)
-        about = {"producer_name": "transformers", "custom.architecture": architecture}
-        tracer.graph.metadata |= about
-        return tracer.graph
+        return _traced(Path(source), ARCHITECTURES)
+
+
+def decoder_graph(folder: Path) -> Graph:
+    """The graph of a folder's decoder that writes keys and values in place; see ``caches.BufferCache``.
+
+    Raises:
+        UnsupportedFormatError: The folder's architecture generates nothing.
+    """
+    from pyflame_rt.importers.huggingface.families import GENERATING, trace_decoder
+
+    return _traced(folder, {named: partial(trace_decoder, family) for named, family in GENERATING.items()})
+
+
+def _traced(folder: Path, known: Mapping[str, Builder]) -> Graph:
+    from pyflame_rt.importers.huggingface.families import IGNORED
+
+    settings = read_settings(folder)
+    architecture = _architecture(settings, known)
+    weights = read_weights(folder)
+    tracer = Tracer(folder.resolve().name)
+    with scope(tracer):
+        known[architecture](settings, weights, tracer)
+    weights.refuse_left(architecture, IGNORED)
+    tracer.graph.metadata |= {"producer_name": "transformers", "custom.architecture": architecture}
+    return tracer.graph
 
 
 def _architecture(settings: Settings, known: Collection[str]) -> str:

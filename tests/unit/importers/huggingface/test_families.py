@@ -59,10 +59,14 @@ def test_a_past_read_in_pieces_gives_the_same_scores(name, tmp_path):
     np.testing.assert_allclose(last[seen], whole[:, 7:][seen], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("name", CAUSAL)
-def test_greedy_tokens_are_those_of_transformers(name, tmp_path):
+def test_greedy_tokens_are_those_of_transformers(name, in_place, tmp_path):
     model = saved_models.save(name, tmp_path)
-    generator = Generator(pyflame_rt.InferenceSession(tmp_path), page=16)
+    if in_place:
+        generator = Generator.from_pretrained(tmp_path, page=16)
+    else:
+        generator = Generator(pyflame_rt.InferenceSession(tmp_path), page=16)
     prompts = [(5, 17, 3), (40, 41, 42, 43, 44, 45, 46, 47), (9,)]
     made = generator.generate(prompts, SamplingParams(max_new_tokens=24))
     for prompt, completion in zip(prompts, made, strict=True):

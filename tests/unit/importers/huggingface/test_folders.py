@@ -131,8 +131,10 @@ def test_an_extra_weight_is_refused(folder):
 
 def test_an_encoder_does_not_generate(tmp_path):
     saved_models.save("bert", tmp_path)
-    with pytest.raises(InputError, match="cannot generate"):
+    with pytest.raises(UnsupportedFormatError, match="'BertModel'"):
         Generator.from_pretrained(tmp_path)
+    with pytest.raises(InputError, match="cannot generate"):
+        Generator(pyflame_rt.InferenceSession(tmp_path))
 
 
 def test_far_places_of_t5(tmp_path):

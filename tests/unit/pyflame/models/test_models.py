@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import pyflame as pf
-from pyflame import models
+from pyflame import models, nn
 from pyflame.nn import functional as F
 
 IDS = pf.from_numpy(np.random.default_rng(0).integers(0, 20, (2, 6)))
@@ -100,6 +100,35 @@ def test_generation():
     assert (ended[0, 6:] == best[0, 6]).all()
     with pytest.raises(ValueError, match="At most"):
         model(pf.zeros([1, 9], dtype=pf.int64))
+
+
+SIZES = {"vocab_size": 30, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+DECODERS = {
+    "gpt2": lambda: models.GPT2(models.GPT2Config(vocab_size=30, n_positions=40, n_embd=16, n_layer=2, n_head=4)),
+    "llama": lambda: models.Llama(models.LlamaConfig(num_attention_heads=4, num_key_value_heads=2, **SIZES)),
+    "llama tied": lambda: models.Llama(models.LlamaConfig(num_attention_heads=2, tie_word_embeddings=True, **SIZES)),
+}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_keys_and_values_that_are_kept_change_no_token(name):
+    pf.manual_seed(3)
+    model = DECODERS[name]()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, 0.3 if len(parameter.shape) == 1 else 0.0, 0.4)
+    ids = np.random.default_rng(0).integers(0, 30, (3, 7))
+    kept = model.generate(ids, 12)
+    whole, model.family = model.family, ""  # all tokens are run again for each one
+    np.testing.assert_array_equal(kept, model.generate(ids, 12))
+    end = int(kept[1, 10])
+    again = model.generate(ids, 12, eos_token_id=end)
+    model.family = whole
+    np.testing.assert_array_equal(model.generate(ids, 12, eos_token_id=end), again)
+    drawn = [model.generate(ids[:1].repeat(8, 0), 4, temperature=2.0, generator=seed) for seed in (1, 1, 2)]
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    assert (drawn[0] != drawn[2]).any()
+    assert len(np.unique(drawn[0], axis=0)) > 1
+    assert model.training
 
 
 def test_rotary_positions_keep_lengths():

@@ -70,7 +70,7 @@ OURS = frozenset(
 VIEWS = frozenset({"Expand", "Flatten", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
 
 # Operators whose kernels look at every index they use.
-LOOK_THEMSELVES = frozenset({"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"})
+LOOK_THEMSELVES = frozenset({"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "TensorScatter"})
 
 # Inputs that say sizes, axes or ways, not data: plans are made for their contents.
 PARAMETERS: dict[str, tuple[int, ...]] = {
@@ -98,4 +98,6 @@ def keeps(op: Op, attributes: Mapping[str, Any]) -> bool:
         return op.full_name in OURS or op.full_name in SLOPES
     if op.name in ("LayerNormalization", "RMSNormalization"):
         return attributes.get("stash_type", 1) == 1
+    if op.name == "TensorScatter":
+        return attributes.get("mode", "linear") == "linear" and attributes.get("axis", -2) == -2
     return op.name in ACTIVATIONS or op.name in WHOLE

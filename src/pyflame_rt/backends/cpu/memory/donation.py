@@ -2,7 +2,7 @@
 
 A training step hands out new parameters and reads the old ones. Where nobody else holds the old ones, the new may take
 their place: no memory for both, and half of it warm. That is right when the plan reads the input for the last time
-before it writes the output, or while it does, element by element.
+before it writes the output, or while it does, element by element, or by a kernel that is made for it.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ def _same_elements(one: View, other: View) -> bool:
 
 
 def _elementwise(step: KernelStep) -> bool:
-    """Whether a kernel reads and writes each element once, in one pass."""
+    """Whether a kernel reads and writes each element once, in one pass, or says that it may write in place."""
     kernel = step.kernel
+    if getattr(kernel, "in_place", False):
+        return True
     return isinstance(kernel, RowKernel) and len(kernel.stages) == 1 and isinstance(kernel.stages[0], Map)

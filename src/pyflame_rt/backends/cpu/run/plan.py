@@ -14,6 +14,7 @@ from pyflame_rt.backends.cpu.graph.op_support import keeps
 from pyflame_rt.backends.cpu.graph.specialize import Before, Concrete, ShapesUnknown, concretize
 from pyflame_rt.backends.cpu.lower import attention_training as lower_heads
 from pyflame_rt.backends.cpu.lower import box_copies as lower_moves
+from pyflame_rt.backends.cpu.lower import cache_write as lower_caches
 from pyflame_rt.backends.cpu.lower import channel_sums as lower_channels
 from pyflame_rt.backends.cpu.lower import conv_gradients as lower_gradients
 from pyflame_rt.backends.cpu.lower import indexing as lower_index
@@ -56,6 +57,7 @@ __all__ = ["Plan", "Retired", "lower_graph", "make_plan", "plan_of", "specialise
 
 # Declaring the lowerings is what importing these modules is for.
 _FAMILIES = (
+    lower_caches,
     lower_channels,
     lower_dnn,
     lower_gradients,
