@@ -177,3 +177,29 @@ def test_threads_do_not_change_a_bit():
     results = [run(data, feed, num_threads=threads)[0][0] for threads in (1, 2, 5)]
     assert np.array_equal(results[0], results[1])
     assert np.array_equal(results[0], results[2])
+
+
+GUARDED = [
+    *PLAIN[:5],
+    node("IsNaN", ["p"], ["n"]),
+    node("Where", ["n", "zero", "p"], ["w"]),
+    node("MatMul", ["w", "v"], ["y"]),
+]
+
+
+@pytest.mark.parametrize("queries", [1, 3, 6])
+@pytest.mark.parametrize("keys", [7, AttentionKernel.TILE + 5])
+def test_shares_that_are_no_numbers_may_be_zeros(queries, keys):
+    """As torch's exporter writes scaled_dot_product_attention: a query that sees nothing gives zeros."""
+    q, k, v = numbers(0, 1, 2, queries, 8) * 3, numbers(1, 1, 2, keys, 8), numbers(2, 1, 2, keys, 24)
+    mask = np.zeros((1, 1, queries, keys), np.float32)
+    mask[..., 0, :] = -np.inf
+    data = build(GUARDED, {"q": 4, "k": 4, "v": 4, "mask": 4}, [constant("c", 0.5), constant("zero", 0)])
+    assert_same(data, {"q": q, "k": k, "v": v, "mask": mask})
+    q[0, 1, -1] = np.nan
+    assert_same(data, {"q": q, "k": k, "v": v, "mask": mask})
+    v[0, 0, 2, 3] = np.inf  # zero times that is no number
+    assert_same(data, {"q": q, "k": k, "v": v, "mask": mask})
+    other = [n if n.op_type != "Where" else node("Where", ["n", "c", "p"], ["w"]) for n in GUARDED]
+    plain = build(other, {"q": 4, "k": 4, "v": 4, "mask": 4}, [constant("c", 0.5)])
+    assert_same(plain, {"q": q, "k": k, "v": v, "mask": mask}, fused=False)

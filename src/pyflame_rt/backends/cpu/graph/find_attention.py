@@ -18,7 +18,8 @@ __all__ = ["Attention", "find_attention"]
 class Attention:
     """softmax(scale * q k + mask) v; ``k`` has its keys on the last axis if ``k_turned``, else on the one before.
 
-    ``repeat`` heads of q in a row share one of k and of v. ``steps`` are those it stands for, the last makes ``out``.
+    ``repeat`` heads of q in a row share one of k and of v. ``guarded`` takes shares that are no numbers for zeros.
+    ``steps`` are those it stands for, the last makes ``out``.
     """
 
     q: str
@@ -29,6 +30,7 @@ class Attention:
     scale: float = 1.0
     repeat: int = 1
     k_turned: bool = True
+    guarded: bool = False
     steps: list[SpecializedNode] = field(default_factory=list)
 
 
@@ -60,13 +62,15 @@ class _Finder:
 
     def _attention(self, last: SpecializedNode) -> Attention | None:
         weights, v = last.node.inputs
-        softmax = self._inner(weights, "Softmax")
+        guard = self._guard(weights)
+        softmax = guard[0] if guard else self._inner(weights, "Softmax")
         if softmax is None or v == weights or self.concrete.dtype(weights) is not DType.Float32:
             return None
         shape = self.concrete.shape(weights)
         if softmax.attributes["axis"] % len(shape) != len(shape) - 1 or len(shape) not in (3, 4):
             return None
-        match = Attention("", "", v, last.node.outputs[0], steps=[softmax, last])
+        steps = [*guard, last] if guard else [softmax, last]
+        match = Attention("", "", v, last.node.outputs[0], guarded=bool(guard), steps=steps)
         product = self._scores(match, softmax.node.inputs[0], shape)
         if product is None:
             return None
@@ -77,6 +81,18 @@ class _Finder:
             return None
         self._share_heads(match)
         return match
+
+    def _guard(self, name: str) -> list[SpecializedNode]:
+        """Softmax, IsNaN and Where that put zeros in the place of what is no number; none where they do not."""
+        where = self._inner(name, "Where")
+        condition, zero, shares = where.node.inputs if where is not None else ("", "", "")
+        test, softmax = self._inner(condition, "IsNaN"), self.maker.get(shares)
+        number = self.concrete.constants.get(zero)
+        if where is None or test is None or softmax is None or number is None or number.size != 1 or number.any():
+            return []
+        alone = test.node.inputs[0] == shares and self.readers.get(shares) == 2
+        plain = softmax.op.full_name == "Softmax" and self.concrete.shape(name) == self.concrete.shape(shares)
+        return [softmax, test, where] if alone and plain else []
 
     def _inner(self, name: str, *ops: str) -> SpecializedNode | None:
         """The step that makes a value nobody else reads, if it is one of these operators."""

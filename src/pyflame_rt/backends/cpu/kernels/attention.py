@@ -129,7 +129,8 @@ class AttentionKernel:
     bufs: q, k, v, mask (unused without one), out. params: PARAMS; ``scale`` holds the bits of a float64, ``repeat`` is
     how many heads share a head of k and v, ``blocks`` = ceil(queries / rows). rows: batch x heads x blocks. Numbers of
     one query, key, value, result or line of the mask are neighbours in memory. With several ``rows`` k is packed, and
-    k_batch, k_head, k_row are strides of panels.
+    k_batch, k_head, k_row are strides of panels. ``guarded`` takes shares that are no numbers for zeros: those of a
+    query that may see nothing.
     """
 
     TILE: ClassVar[int] = 512  # keys whose scores exist at one time
@@ -137,11 +138,12 @@ class AttentionKernel:
 
     rows: int
     masked: bool
+    guarded: bool = False
 
     @property
     def key(self) -> str:
         """Equal for kernels of equal structure."""
-        return f"attention {self.rows}{' masked' if self.masked else ''}"
+        return f"attention {self.rows}{' masked' if self.masked else ''}{' guarded' if self.guarded else ''}"
 
     def emit(self, name: str, host: Host | None = None) -> str:
         """The module, as text."""
@@ -352,12 +354,33 @@ class _AttentionEmitter:
                     )
             results = self._values(low, high, places, mask, start)
             for r, (out, factor) in enumerate(zip(self.out, factors, strict=True)):
-                for v, place in enumerate(places):
-                    store_vector(results[r * number + v] * factor, b.element("float", out, place), mask)
+                shares = [value * factor for value in results[r * number : (r + 1) * number]]
+                if self.kernel.guarded:
+                    shares = self._guarded(shares, sums[r], places, mask, last)
+                for share, place in zip(shares, places, strict=True):
+                    store_vector(share, b.element("float", out, place), mask)
             return []
 
         loop(b, "0", whole, step, [], lambda c, _: columns(c, several, None))
         vectors(at, whole, width, [], lambda c, mask, _: columns(c, 1, mask))
+
+    def _guarded(self, shares: list[V], value: str, places: list[str], mask: V | None, last: str) -> list[V]:
+        """A row after the last tile: where its sum is no number, or zero, the values times zero."""
+        b, at = self.b, self.at
+        fine = b.op(f"fcmp ogt float {value}, 0.0")
+        empty = b.op(f"select i1 {fine}, i1 false, i1 {last}")
+        count = b.op(f"select i1 {empty}, i64 {self.p['keys']}, i64 0")
+
+        def step(key: str, now: list[V]) -> list[V]:
+            row = b.element("float", self.v, b.integer(f"mul {key}, {self.p['v_row']}"))
+            values = [load_vector(at, b.element("float", row, place), mask) for place in places]
+            return [at.fma(v, at.const("float", 0.0), old) for v, old in zip(values, now, strict=True)]
+
+        zeros = loop(b, "0", count, 1, [at.const("float", 0.0)] * len(places), step)
+        return [
+            at.wrap("float", f"select i1 {empty}, {zero.kind} {zero.name}, {share.kind} {share.name}")
+            for zero, share in zip(zeros, shares, strict=True)
+        ]
 
     def _values(self, low: str, high: str, places: list[str], mask: V | None, start: list[V]) -> list[V]:
         b, at, number = self.b, self.at, len(places)

@@ -45,7 +45,7 @@ def lower_attention(low: Lowering, found: Attention) -> None:
     params = [heads, queries, keys, depth, width, found.repeat, scale, blocks]
     params += [*q.strides[:3], *k_strides, *v.strides[:3], *(mask.strides[:3] if mask is not None else (0, 0, 0))]
     params += out.strides[:3]
-    kernel = AttentionKernel(rows, mask is not None)
+    kernel = AttentionKernel(rows, mask is not None, found.guarded)
     grain = GRAIN // (rows * keys * (depth + width))
     views = [q, source, v, q if mask is None else mask, out]
     low.kernel("Attention", kernel, views, params, batch * heads * blocks, grain)
