@@ -87,9 +87,14 @@ class Explanation:
         return [row for row in self.rows if not row.moves]
 
     @property
-    def steps(self) -> list[Placement]:
-        """The rows that a run executes: views and nodes that another row's step does as well are none."""
-        return [row for row in self.nodes if not row.fused_with and (row.nbytes or row.host_step)]
+    def steps(self) -> int:
+        """How many nodes a run executes: views, what is folded, and what another node's step does as well are none."""
+        return sum(row.steps > 0 for row in self.nodes)
+
+    @property
+    def native_steps(self) -> int:
+        """How many steps these nodes take, and how often a value is brought into another layout."""
+        return sum(row.steps for row in self.rows)
 
     @property
     def host_step_count(self) -> int:

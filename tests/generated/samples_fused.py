@@ -58,6 +58,22 @@ def multiply_add(r: Draw) -> Sample:
     return S(r.f(*shape), r.f(*shape), r.f(*shape))
 
 
+@own("FusedAttention")
+def attention(r: Draw) -> Sample:
+    batch, heads, times, size = r.n(), r.k(1, 3), r.k(1, 2), r.k(1, 5)
+    queries, keys = r.n(), r.n(1, 6)
+    q, k = r.f(batch, heads * times, queries, size), r.f(batch, heads, keys, size)
+    mask = r.f(batch, 1, queries, keys) if r.chance() else None
+    return S(q, k, r.f(batch, heads, keys, r.k(1, 5)), mask, scale=0.5, guarded=r.k(0, 1))
+
+
+@own("FusedRotary")
+def rotary(r: Draw) -> Sample:
+    length, size = r.n(), 2 * r.k(1, 3)
+    shape = (r.n(), r.n(), length, size)
+    return S(r.f(*shape), r.f(length, size), r.f(length, size), interleaved=r.k(0, 1))
+
+
 @own("FusedAddRelu")
 def add_relu(r: Draw) -> Sample:
     shape = r.dims()

@@ -75,6 +75,7 @@ class Placement:
         flops: arithmetic of the node, an estimate.
         seconds: median time of the step in profiled runs, the first one left out; of the first node of a step only.
         moves: the row is no node, but a value brought into another layout for this node.
+        steps: how many steps of a run are the row's own; none where another row's step does the node as well.
     """
 
     node: str
@@ -89,6 +90,7 @@ class Placement:
     flops: int = 0
     seconds: float | None = None
     moves: bool = False
+    steps: int = 0
 
 
 class FastPath(Protocol):

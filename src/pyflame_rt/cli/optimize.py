@@ -52,7 +52,7 @@ def measure(graph: Graph, feed: dict[str, Any], repeat: int) -> dict[str, float]
         best = min(_seconds(session, feed) for _ in range(repeat + 1))
     return {
         "nodes": len(graph.nodes),
-        "steps": len(explained.steps),
+        "steps": explained.steps,
         "bytes": sum(tensor.size_bytes for tensor in graph.initializers.values()),
         "flops": sum(row.flops for row in explained.rows),
         "milliseconds": best * 1e3,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyflame_rt.graph import Graph, Node
     from pyflame_rt.opt.editor import Editor
 
-__all__ = ["DeadCodeEliminationPass", "eliminate_dead_code"]
+__all__ = ["DeadCodeEliminationPass", "drop_unread", "eliminate_dead_code"]
 
 # Operators whose further outputs may be left out, and are then not computed.
 _OPTIONAL_OUTPUTS = frozenset({"BatchNormalization", "Dropout", "LayerNormalization", "MaxPool"})
@@ -31,26 +31,14 @@ class DeadCodeEliminationPass(EditingPass):
     def edit(self, editor: Editor) -> PassResult:
         """Remove from the end: what only the dead read is dead."""
         result = PassResult()
-        self._drop_unread(editor, result)
+        drop_unread(editor, result)
         for node in editor.walk():
             if self._does_nothing(editor, node):
                 self._bypass(editor, node, result)
-        self._drop_unread(editor, result)
+        drop_unread(editor, result)
         if self.config.remove_initializers:
             _drop_initializers(editor, result)
         return result
-
-    def _drop_unread(self, editor: Editor, result: PassResult) -> None:
-        for node in reversed(editor.nodes()):
-            live = [bool(n) and (editor.is_output(n) or bool(editor.readers(n))) for n in node.outputs]
-            if not any(live):
-                editor.remove(node)
-                _removed(result, node, "dead_code")
-            elif not live[-1] and not node.domain and node.op_type in _OPTIONAL_OUTPUTS:
-                last = max(i for i, alive in enumerate(live) if alive)
-                editor.replace([node], [node.replace(outputs=node.outputs[: last + 1])])
-                result.modified = True
-                result.rewrites.append(Rewrite("dead_outputs", (node.name,), (node.name,)))
 
     def _does_nothing(self, editor: Editor, node: Node) -> bool:
         if node.domain or not node.inputs or not node.inputs[0]:
@@ -77,6 +65,20 @@ class DeadCodeEliminationPass(EditingPass):
         editor.remove(node)
         editor.rename(maker, source, target)
         _removed(result, node, node.op_type.lower())
+
+
+def drop_unread(editor: Editor, result: PassResult) -> None:
+    """Remove nodes, and last outputs of nodes, that nobody reads."""
+    for node in reversed(editor.nodes()):
+        live = [bool(n) and (editor.is_output(n) or bool(editor.readers(n))) for n in node.outputs]
+        if not any(live):
+            editor.remove(node)
+            _removed(result, node, "dead_code")
+        elif not live[-1] and not node.domain and node.op_type in _OPTIONAL_OUTPUTS:
+            last = max(i for i, alive in enumerate(live) if alive)
+            editor.replace([node], [node.replace(outputs=node.outputs[: last + 1])])
+            result.modified = True
+            result.rewrites.append(Rewrite("dead_outputs", (node.name,), (node.name,)))
 
 
 def _removed(result: PassResult, node: Node, rule: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pyflame_rt.ops.core.registry import find_op
 from pyflame_rt.opt.base import EditingPass, PassResult
 from pyflame_rt.opt.config import FusionConfig, checked_backend
+from pyflame_rt.opt.dead_code import drop_unread
 from pyflame_rt.opt.rule import Rule, all_rules, apply_rules
 from pyflame_rt.options import OptLevel
 
@@ -50,8 +51,10 @@ class OperatorFusionPass(EditingPass):
         ]
 
     def edit(self, editor: Editor) -> PassResult:
-        """Apply the rules until none applies."""
-        result = apply_rules(editor, self.rules(), _runs if self.config.check_backend_support else None)
+        """Apply the rules until none applies; nodes that nobody reads would stand in their way."""
+        result = PassResult()
+        drop_unread(editor, result)
+        result.add(apply_rules(editor, self.rules(), _runs if self.config.check_backend_support else None))
         if self.config.portable:
             _as_onnx(editor)
         return result

@@ -75,6 +75,10 @@ class _Operators:
     def __getattr__(self, name: str) -> Callable[..., Term]:
         return self.any_of(name)
 
+    def output(self, term: Term, index: int) -> Output:
+        """Output number ``index`` of a node; a node itself stands for its first."""
+        return Output(term, index)
+
     def any_of(self, *names: str) -> Callable[..., Term]:
         """A node of one of several operators."""
 
@@ -82,6 +86,14 @@ class _Operators:
             return Term(names, args, attributes, self._free(label or names[0].rpartition("::")[2].lower()))
 
         return make
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """An output of a node of a picture, besides its first."""
+
+    term: Term
+    index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,11 +385,12 @@ def _value(
         if bound.get(term.name, name) == name:
             yield {**bound, term.name: name}, labels
         return
-    if isinstance(term, Term):
+    if isinstance(term, (Term, Output)):
+        inner, index = (term, 0) if isinstance(term, Term) else (term.term, term.index)
         node = editor.maker(name)
-        taken = labels.get(term.label)
-        if node is not None and node.outputs[0] == name and taken in (None, node):
-            yield from _at(editor, term, node, bound, {**labels, term.label: node})
+        taken = labels.get(inner.label)
+        if node is not None and node.outputs[index : index + 1] == (name,) and taken in (None, node):
+            yield from _at(editor, inner, node, bound, {**labels, inner.label: node})
         return
     number = editor.scalar(name)
     if number is not None and _is_number(number, term, editor.dtype(name)):

@@ -85,6 +85,40 @@ def rms(*divided):
     ]
 
 
+_RNG = np.random.default_rng(5)
+KEYS, SHARED, VALUES, MASK, COS, SIN = (
+    _RNG.standard_normal(shape).astype(np.float32)
+    for shape in ((2, 2, 4, 5), (2, 2, 5, 4), (2, 2, 5, 3), (2, 1, 3, 5), (3, 4), (3, 4))
+)
+QUERIES, ROOT, ATTEND = (2, 2, 3, 4), np.float32(0.5), "pyflame::FusedAttention"
+
+
+def attend(*scaled):
+    return [
+        ("MatMul", ["x", KEYS], "s"),
+        *scaled,
+        ("Add", ["t", MASK], "m"),
+        ("Softmax", ["m"], "p", {"axis": -1}),
+    ]
+
+
+def turn(*turned):
+    return [("Mul", ["x", COS], "u"), *turned, ("Mul", ["t", SIN], "w"), ("Add", ["u", "w"], "y")]
+
+
+def repeat(x, name):
+    wide = np.array([2, 1, 2, 5, x.shape[-1]])
+    return [
+        ("Unsqueeze", [x[:, :1], np.array([2])], f"{name}1"),
+        ("Expand", [f"{name}1", wide], f"{name}2"),
+        ("Reshape", [f"{name}2", np.array([2, 2, 5, -1])], name),
+    ]
+
+
+def part(start, end, made, step=1):
+    return ("Slice", ["x", *(np.array([n]) for n in (start, end, 3, step))], made)
+
+
 SQUARE, PRODUCT = ("Pow", ["d", np.float32(2)], "q"), ("Mul", ["d", "d"], "q")
 CONV = ("Conv", ["x", np.float32(np.arange(2 * 3).reshape(2, 3, 1, 1) / 5 - 0.4), np.float32([0.5, -0.5])], "a")
 IMAGE = (2, 3, 4, 4)
@@ -173,6 +207,57 @@ CASES = {
     ),
     "rms_norm": Case(rms(("Div", ["x", "r"], "n")), ["RMSNormalization"]),
     "rms_norm (inverse)": Case(rms(("Reciprocal", ["r"], "i"), ("Mul", ["x", "i"], "n")), ["RMSNormalization"]),
+    "attention": Case(
+        [*attend(("Div", ["s", ROOT], "t")), ("MatMul", ["p", VALUES], "y")], ["Transpose", ATTEND], QUERIES
+    ),
+    "attention (guarded)": Case(
+        [
+            *attend(("Mul", ["s", ROOT], "t")),
+            ("IsNaN", ["p"], "n"),
+            ("Where", ["n", np.float32(0), "p"], "w"),
+            ("MatMul", ["w", VALUES], "y"),
+        ],
+        ["Transpose", ATTEND],
+        QUERIES,
+    ),
+    "attention_scale": Case(
+        [("Mul", ["x", ROOT], "q"), (ATTEND, ["q", SHARED, VALUES, MASK], "y", {"scale": 0.25})], [ATTEND], QUERIES
+    ),
+    "attention_scale (keys)": Case(
+        [("Mul", ["x", ROOT], "k"), (ATTEND, [SHARED, "k", SHARED[:, :, :3]], "y")], [ATTEND], QUERIES
+    ),
+    "attention_heads": Case(
+        [*repeat(SHARED, "k"), *repeat(VALUES, "v"), (ATTEND, ["x", "k", "v", MASK], "y", {"scale": 0.25})],
+        [ATTEND],
+        QUERIES,
+    ),
+    "rotary": Case(
+        turn(part(2, 4, "b"), ("Neg", ["b"], "n"), part(0, 2, "a"), ("Concat", ["n", "a"], "t", {"axis": -1})),
+        ["pyflame::FusedRotary"],
+        QUERIES,
+    ),
+    "rotary_neighbours": Case(
+        turn(
+            part(1, 4, "b", 2),
+            ("Neg", ["b"], "n"),
+            part(0, 9, "a", 2),
+            ("Unsqueeze", ["n", np.array([-1])], "c"),
+            ("Unsqueeze", ["a", np.array([-1])], "d"),
+            ("Concat", ["c", "d"], "e", {"axis": -1}),
+            ("Reshape", ["e", np.array([0, 0, 0, -1])], "t"),
+        ),
+        ["pyflame::FusedRotary"],
+        QUERIES,
+    ),
+    "transpose_in_batches": Case(
+        [
+            ("Reshape", ["x", np.array([-1, 3, 4])], "a"),
+            ("Transpose", ["a"], "b", {"perm": [0, 2, 1]}),
+            ("Reshape", ["b", np.array([2, 2, 4, 3])], "y"),
+        ],
+        ["Transpose"],
+        QUERIES,
+    ),
     "conv_bn": Case([CONV, ("BatchNormalization", ["a", *STATS], "y")], ["pyflame::FusedConvBN"], IMAGE),
     "conv_relu": Case([CONV, ("Relu", ["a"], "y")], ["pyflame::FusedConvRelu"], IMAGE),
     "conv_bn_relu": Case(
@@ -225,6 +310,45 @@ def test_a_rule_makes_what_it_should_and_keeps_the_answer(name):
         with np.errstate(all="ignore"):
             before, after = answers(graph, feed), answers(twin, feed)
         assert differences(graph, before, after, rule.bound) == [], seed
+
+
+def refused(name, *nodes, shape=QUERIES):
+    """Whether a rule leaves nodes alone."""
+    return not apply_rules(Editor(Case(nodes, [], shape).graph()), [rule_of(name)]).modified
+
+
+def test_what_is_no_attention():
+    last = ("MatMul", ["p", VALUES], "y")
+    plain = attend(("Div", ["s", ROOT], "t"))
+    assert refused("attention", *plain[:-1], ("Softmax", ["m"], "p", {"axis": 2}), last)
+    assert refused("attention", ("MatMul", ["x", KEYS], "s"), ("Div", [ROOT, "s"], "t"), *plain[2:], last)
+    assert refused("attention", plain[0], ("Div", ["s", np.float32(0)], "t"), *plain[2:], last)
+    assert refused("attention", plain[0], ("Mul", ["s", MASK], "t"), *plain[2:], last)
+    assert refused("attention", *plain, ("Neg", ["p"], "z"), last)
+    one_head = [("MatMul", ["x", KEYS[:, :1]], "s"), ("Softmax", ["s"], "p", {"axis": -1}), last]
+    assert refused("attention", *one_head)
+    guarded = [("IsNaN", ["p"], "n"), ("Where", ["n", ROOT, "p"], "w"), ("MatMul", ["w", VALUES], "y")]
+    assert refused("attention", *plain, *guarded)
+
+
+def test_what_is_no_rotary_embedding():
+    join = ("Concat", ["n", "a"], "t", {"axis": -1})
+    good = [part(2, 4, "b"), ("Neg", ["b"], "n"), part(0, 2, "a"), join]
+    assert not refused("rotary", *turn(*good))
+    assert refused("rotary", *turn(part(1, 3, "b"), *good[1:]))
+    assert refused("rotary", *turn(good[0], good[1], part(2, 4, "a"), join))
+    assert refused("rotary", *turn(*good[:3], ("Concat", ["a", "n"], "t", {"axis": -1})))
+    assert refused("rotary", *turn(part(0, 9, "b", 2), good[1], part(1, 9, "a", 2), join))
+    swapped = [part(0, 9, "b", 2), ("Neg", ["b"], "n"), part(1, 9, "a", 2)]
+    pairs = [(op, [*given], made, *more) for op, given, made, *more in CASES["rotary_neighbours"].nodes[4:-2]]
+    assert refused("rotary_neighbours", *turn(*swapped, *pairs))
+
+
+def test_a_transpose_of_merged_axes_that_are_split_otherwise_stays():
+    reshape, transpose = ("Reshape", ["x", np.array([-1, 3, 4])], "a"), ("Transpose", ["a"], "b", {"perm": [0, 2, 1]})
+    assert refused("transpose_in_batches", reshape, transpose, ("Reshape", ["b", np.array([4, 1, 4, 3])], "y"))
+    other = ("Transpose", ["a"], "b", {"perm": [1, 0, 2]})
+    assert refused("transpose_in_batches", reshape, other, ("Reshape", ["b", np.array([3, 2, 2, 4])], "y"))
 
 
 def test_zero_added_to_a_float_stays():

@@ -50,7 +50,7 @@ def _join_heads(x: Value) -> Value:
     return Reshape(Transpose(x, perm=[0, 2, 1, 3]), [0, 0, -1])
 
 
-def _repeat_heads(x: Value, heads: int) -> Value:
+def repeat_heads(x: Value, heads: int) -> Value:
     """Every head of keys or values as often as queries share it."""
     have = _number(x.shape[1], "the number of heads")
     if have == heads:
@@ -183,7 +183,7 @@ def Attention(
     if past_key is not None:
         k, v = Concat(past_key, k, axis=2), Concat(past_value, v, axis=2)
     heads = _number(q.shape[1], "the number of heads")
-    keys, values = _repeat_heads(k, heads), _repeat_heads(v, heads)
+    keys, values = repeat_heads(k, heads), repeat_heads(v, heads)
     left, right = _scaled(q, keys, scale)
     raw = MatMul(left, Transpose(right, perm=[0, 1, 3, 2]))
     capped = Tanh(raw / softcap) * softcap if softcap > 0 else raw
@@ -356,7 +356,7 @@ def FlexAttention(
     if not Q.rank == K.rank == V.rank == 4:
         raise ShapeMismatchError(f"inputs must have four axes, got shapes {Q.shape}, {K.shape} and {V.shape}")
     heads = _number(Q.shape[1], "the number of heads")
-    keys, values = _repeat_heads(K, heads), _repeat_heads(V, heads)
+    keys, values = repeat_heads(K, heads), repeat_heads(V, heads)
     left, right = _scaled(Q, keys, scale)
     if softmax_precision is None:
         kind = DType.Float64 if Q.dtype is DType.Float64 else DType.Float32

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DType
 from pyflame_rt.opt.rule import Match, NoMatch, rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _ROOT = math.sqrt(2.0)
 _FACTOR = math.sqrt(2.0 / math.pi)
@@ -33,41 +37,41 @@ def scaled_silu(m: Match, x: str, c: str) -> str | NoMatch:
     return m.emit("Swish", [x], {"alpha": float(factor)})
 
 
-@rule(
-    lambda op, x: op.Mul(op.Mul(x, op.Add(op.Erf(op.Div(x, _ROOT)), 1.0)), 0.5),
-    lambda op, x: op.Mul(op.Mul(x, op.Add(op.Erf(op.Mul(x, 1 / _ROOT)), 1.0)), 0.5),
-    lambda op, x: op.Mul(op.Mul(x, 0.5), op.Add(op.Erf(op.Div(x, _ROOT)), 1.0)),
-    lambda op, x: op.Mul(op.Mul(x, 0.5), op.Add(op.Erf(op.Mul(x, 1 / _ROOT)), 1.0)),
-    lambda op, x: op.Mul(x, op.Mul(op.Add(op.Erf(op.Div(x, _ROOT)), 1.0), 0.5)),
-    lambda op, x: op.Mul(x, op.Mul(op.Add(op.Erf(op.Mul(x, 1 / _ROOT)), 1.0), 0.5)),
-    switch="fuse_activations",
-    bound=8.0,
-)
+def _halved(gate: Callable[..., Any], way: int) -> Callable[..., Any]:
+    """Half of a value times its gate: which of the three products comes first."""
+
+    def picture(op: Any, x: Any) -> Any:
+        if way == 0:
+            return op.Mul(op.Mul(x, 0.5), gate(op, x))
+        return op.Mul(op.Mul(x, gate(op, x)), 0.5) if way == 1 else op.Mul(x, op.Mul(gate(op, x), 0.5))
+
+    return picture
+
+
+def _by_erf(argument: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda op, x: op.Add(op.Erf(argument(op, x)), 1.0)
+
+
+def _by_tanh(argument: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda op, x: op.Add(op.Tanh(argument(op, x)), 1.0)
+
+
+_ERF = [_by_erf(lambda op, x: op.Div(x, _ROOT)), _by_erf(lambda op, x: op.Mul(x, 1 / _ROOT))]
+_TANH = [
+    _by_tanh(lambda op, x: op.Mul(op.Add(x, op.Mul(op.Pow(x, 3.0), _CUBE)), _FACTOR)),
+    _by_tanh(lambda op, x: op.Mul(op.Add(x, op.Mul(op.Mul(op.Mul(x, x), x), _CUBE)), _FACTOR)),
+    _by_tanh(lambda op, x: op.Mul(op.Mul(x, _FACTOR), op.Add(op.Mul(op.Mul(x, x), _CUBE), 1.0))),
+    _by_tanh(lambda op, x: op.Mul(op.Mul(x, op.Add(op.Mul(op.Mul(x, x), _CUBE), 1.0)), _FACTOR)),
+]
+
+
+@rule(*(_halved(gate, way) for gate in _ERF for way in range(3)), switch="fuse_activations", bound=8.0)
 def gelu(m: Match, x: str) -> str | NoMatch:
     """Gelu by the error function."""
     return _activation(m, x, "Gelu")
 
 
-@rule(
-    lambda op, x: op.Mul(
-        op.Mul(x, 0.5), op.Add(op.Tanh(op.Mul(op.Add(x, op.Mul(op.Pow(x, 3.0), _CUBE)), _FACTOR)), 1.0)
-    ),
-    lambda op, x: op.Mul(
-        op.Mul(x, op.Add(op.Tanh(op.Mul(op.Add(x, op.Mul(op.Pow(x, 3.0), _CUBE)), _FACTOR)), 1.0)), 0.5
-    ),
-    lambda op, x: op.Mul(
-        x, op.Mul(op.Add(op.Tanh(op.Mul(op.Add(x, op.Mul(op.Pow(x, 3.0), _CUBE)), _FACTOR)), 1.0), 0.5)
-    ),
-    lambda op, x: op.Mul(
-        op.Mul(x, 0.5), op.Add(op.Tanh(op.Mul(op.Add(x, op.Mul(op.Mul(op.Mul(x, x), x), _CUBE)), _FACTOR)), 1.0)
-    ),
-    lambda op, x: op.Mul(
-        op.Mul(x, 0.5),
-        op.Add(op.Tanh(op.Mul(op.Mul(x, _FACTOR), op.Add(op.Mul(op.Mul(x, x), _CUBE), 1.0))), 1.0),
-    ),
-    switch="fuse_activations",
-    bound=8.0,
-)
+@rule(*(_halved(gate, way) for gate in _TANH for way in range(3)), switch="fuse_activations", bound=8.0)
 def gelu_tanh(m: Match, x: str) -> str | NoMatch:
     """Gelu by its approximation with tanh."""
     return _activation(m, x, "Gelu", {"approximate": "tanh"})

@@ -84,8 +84,9 @@ def _written(wanted: Sequence[Any], before: Sequence[Any]) -> list[int] | None:
     if sizes.count(-1) > 1:
         return None
     literal_zero = any(not isinstance(size, Dim) and size == 0 for size in wanted)
-    # Beside a size that may be zero, one cannot be worked out.
-    several = -1 in sizes and sum(isinstance(size, Dim) for size in wanted) > 1
+    # Beside a size that may be zero, one cannot be worked out; unless it had to be worked out before.
+    given = any(not isinstance(size, Dim) and size == -1 for size in wanted)
+    several = -1 in sizes and not given and sum(isinstance(size, Dim) for size in wanted) > 1
     return None if literal_zero or several else sizes
 
 
@@ -96,10 +97,11 @@ def _fits(m: Match, x: str) -> bool:
     before, between = m.shape(x), m.shape(m.node("first").outputs[0])
     if before is None or between is None or None in before or None in between:
         return False
-    return not _anonymous(between) and _count(before) == _count(between)
+    return not _anonymous(between) and element_count(before) == element_count(between)
 
 
-def _count(shape: Sequence[Any]) -> Any:
+def element_count(shape: Sequence[Any]) -> Any:
+    """How many elements a value has, as a number or a polynomial of sizes."""
     return functools.reduce(operator.mul, shape, 1)
 
 

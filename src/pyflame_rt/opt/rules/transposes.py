@@ -9,6 +9,7 @@ import numpy as np
 from pyflame_rt.graph import Node
 from pyflame_rt.opt.regions import cancel_changes, elementwise_attributes
 from pyflame_rt.opt.rule import Match, NoMatch, graph_rule, rule
+from pyflame_rt.opt.rules.reshapes import element_count
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
@@ -43,6 +44,28 @@ def transpose_nothing(m: Match, x: str) -> str | NoMatch:
     if perm is None or list(perm) != sorted(perm):
         return NoMatch("axes move")
     return x
+
+
+@rule(
+    lambda op, x, s, t: op.Reshape(op.Transpose(op.Reshape(x, s, label="first")), t, label="last"),
+    family="simplify",
+)
+def transpose_in_batches(m: Match, x: str) -> str | NoMatch:
+    """A transpose of the last axes of a value whose first axes are merged before and split after it."""
+    before, merged = m.shape(x), m.shape(m.node("first").outputs[0])
+    after, perm = m.shape(m.node("last").outputs[0]), m.attr("transpose", "perm")
+    if before is None or merged is None or after is None or perm is None:
+        return NoMatch("the shapes are not known")
+    kept = len(merged) - 1
+    lead = len(before) - kept
+    if perm[0] != 0 or lead < 1 or merged[1:] != before[lead:] or len(after) != len(before):
+        return NoMatch("axes are not merged in front of those that move")
+    order = [*range(lead), *(lead + axis - 1 for axis in perm[1:])]
+    if None in before or None in merged or tuple(before[axis] for axis in order) != after:
+        return NoMatch("axes are split another way, or that is not known")
+    if element_count(before) != element_count(merged):
+        return NoMatch("whether the first reshape fits is only known when running")
+    return m.emit("Transpose", [x], {"perm": order})
 
 
 class _Transposed:

@@ -57,6 +57,7 @@ def _moved(node: Node, fact: StepFacts) -> Placement:
         nbytes=fact.nbytes,
         seconds=fact.seconds,
         moves=True,
+        steps=1,
     )
 
 
@@ -81,4 +82,5 @@ def _placed(node: Node, facts: list[StepFacts], names: set[str], seen: dict[int,
         nbytes=sum(fact.nbytes for fact in mine),
         flops=flops,
         seconds=sum(times) if times else None,
+        steps=len(mine),
     )
