@@ -236,7 +236,7 @@ _PARTS = frozenset(
         "accelerator", "amp", "autograd", "backends", "benchmarks", "cuda", "data", "distributed",
         "distributions", "extend", "func",
         "hub", "integrations", "jit", "linalg", "metrics", "models", "nn", "onnx", "optim", "quantization",
-        "serving", "special", "tools", "training", "utils", "version",
+        "serving", "signal", "special", "tools", "training", "utils", "version",
     }
 )
 # Names of pyflame.csl, likewise.
@@ -252,6 +252,16 @@ _FUNCTIONAL = frozenset(
     }
 )
 _AMP = frozenset({"GradScaler", "autocast"})
+# Names whose home is another module, which is loaded when one is first used.
+_HOMES = {
+    **dict.fromkeys(("cholesky_inverse", "cholesky_solve", "logdet", "slogdet"), "pyflame.ops.decompositions"),
+    **dict.fromkeys(("chain_matmul", "cholesky", "fill", "pinverse", "put", "qr", "svd"), "pyflame.ops.older"),
+    **dict.fromkeys(
+        ("bartlett_window", "blackman_window", "hamming_window", "hann_window", "kaiser_window"),
+        "pyflame.signal.windows",
+    ),
+    "matrix_power": "pyflame.linalg", "vmap": "pyflame.func",
+}
 
 
 def __getattr__(name: str) -> _Any:
@@ -259,8 +269,8 @@ def __getattr__(name: str) -> _Any:
         return getattr(_importlib.import_module("pyflame.nn.functional"), name)
     if name in _AMP:
         return getattr(_importlib.import_module("pyflame.amp"), name)
-    if name == "vmap":
-        return _importlib.import_module("pyflame.func").vmap
+    if name in _HOMES:
+        return getattr(_importlib.import_module(_HOMES[name]), name)
     if name in _CSL:
         return getattr(_importlib.import_module("pyflame.csl"), name)
     if name in _PARTS:

@@ -8,11 +8,30 @@ from typing import TYPE_CHECKING, Any
 from pyflame.dtypes import DType
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import linalg as la
-from pyflame.ops import pointwise as pw
 from pyflame.ops import reduction as red
 from pyflame.ops import shaping as sh
 from pyflame.ops.core import as_tensor, axis_of, cast, floating, rounded_once
 from pyflame.ops.creation import eye
+from pyflame.ops.decompositions import (
+    cholesky,
+    cholesky_ex,
+    cond,
+    eigh,
+    eigvalsh,
+    inv_ex,
+    lstsq,
+    matrix_rank,
+    pinv,
+    qr,
+    slogdet,
+    solve,
+    solve_ex,
+    solve_triangular,
+    square,
+    svd,
+    svdvals,
+)
+from pyflame.suggestions import missing
 from pyflame.viewing import diagonal as _diagonal
 from pyflame_rt.graph.errors import ShapeMismatchError
 
@@ -22,17 +41,31 @@ if TYPE_CHECKING:
     from pyflame.tensors import Tensor
 
 __all__ = [
+    "cholesky",
+    "cholesky_ex",
+    "cond",
     "cross",
     "det",
     "diagonal",
+    "eigh",
+    "eigvalsh",
     "inv",
+    "inv_ex",
+    "lstsq",
     "matmul",
     "matrix_norm",
     "matrix_power",
+    "matrix_rank",
     "multi_dot",
     "norm",
+    "pinv",
+    "qr",
     "slogdet",
     "solve",
+    "solve_ex",
+    "solve_triangular",
+    "svd",
+    "svdvals",
     "tensorinv",
     "tensorsolve",
     "vander",
@@ -43,11 +76,8 @@ __all__ = [
 matmul = la.matmul
 
 
-def _square(name: str, input: Any) -> Tensor:
-    x = floating(input)
-    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
-        raise ShapeMismatchError(f"linalg.{name} takes square matrices, got {x.shape}")
-    return x
+def __getattr__(name: str) -> Any:
+    raise missing("pyflame.linalg", name, __all__)
 
 
 def vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
@@ -64,17 +94,35 @@ def vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *,
 
 @rounded_once
 def matrix_norm(A: Any, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False) -> Tensor:
-    """The norm of matrices: "fro", 1 (largest column), inf (largest row), or -1 and -inf for the smallest."""
+    """The norm of matrices: "fro", "nuc", the largest column (1), row (inf) or singular value (2), or the smallest (-).
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.linalg.matrix_norm(pf.tensor([[3.0, 0.0], [0.0, 4.0]]), 2).item()
+        4.0
+    """
     x = floating(A)
     rows, columns = (axis_of(d, x.ndim) for d in dim)
     if ord == "fro":
         return red.norm(x, 2, (rows, columns), keepdim)
+    if ord in ("nuc", 2, -2):
+        return _by_singular_values(x, ord, rows, columns, keepdim)
     if ord not in (1, -1, math.inf, -math.inf):
-        raise ValueError(f"matrix_norm: ord is 'fro', 1, -1, inf or -inf, got {ord!r}; others need singular values")
+        raise ValueError(f"matrix_norm: ord is 'fro', 'nuc', 1, 2, -1, -2, inf or -inf, got {ord!r}")
     summed, over = (rows, columns) if abs(ord) == 1 else (columns, rows)
     sums = red.sum(ar.abs(x), summed, True)
     found = (red.amax if ord > 0 else red.amin)(sums, over, True)
     return found if keepdim else sh.squeeze(found, (rows, columns))
+
+
+def _by_singular_values(x: Tensor, ord: Any, rows: int, columns: int, keepdim: bool) -> Tensor:
+    values = svdvals(sh.movedim(x, (rows, columns), (-2, -1)))
+    found = red.sum(values, -1) if ord == "nuc" else (red.amax if ord == 2 else red.amin)(values, -1)
+    if not keepdim:
+        return found
+    for axis in sorted((rows, columns)):
+        found = sh.unsqueeze(found, axis)
+    return found
 
 
 def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
@@ -93,13 +141,7 @@ def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dty
 
 def det(A: Any) -> Tensor:
     """The determinant of each matrix."""
-    return la.det(_square("det", A))
-
-
-def slogdet(A: Any) -> tuple[Tensor, Tensor]:
-    """The sign of each determinant and the logarithm of its size."""
-    found = det(A)
-    return pw.sign(found.detach()), pw.log(ar.abs(found))
+    return la.det(square("det", A))
 
 
 def inv(A: Any) -> Tensor:
@@ -110,23 +152,12 @@ def inv(A: Any) -> Tensor:
         >>> pf.linalg.inv(pf.tensor([[2.0, 0.0], [0.0, 4.0]])).tolist()
         [[0.5, 0.0], [0.0, 0.25]]
     """
-    return la.inverse(_square("inv", A))
-
-
-def solve(A: Any, B: Any, *, left: bool = True) -> Tensor:
-    """What ``A`` multiplied by gives ``B``: vectors where ``B`` has one dimension less, else matrices."""
-    a = _square("solve", A)
-    b = cast(as_tensor(B), a.dtype)
-    vectors = b.ndim == 1 or (b.ndim == a.ndim - 1 and tuple(b.shape) == tuple(a.shape[:-1]))
-    inverse = la.inverse(a)
-    if vectors:
-        return sh.squeeze(la.matmul(inverse, sh.unsqueeze(b, -1)), -1)
-    return la.matmul(inverse, b) if left else la.matmul(b, inverse)
+    return la.inverse(square("inv", A))
 
 
 def matrix_power(A: Any, n: int) -> Tensor:
     """Each matrix multiplied by itself, by repeated squaring; of the inverse for a negative ``n``."""
-    x = _square("matrix_power", A)
+    x = square("matrix_power", A)
     if n < 0:
         x, n = la.inverse(x), -n
     result = None

@@ -11,6 +11,7 @@ from pyflame.lazy import next_serial
 from pyflame.ops import activation as act
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import creation as make
+from pyflame.ops import decompositions, older
 from pyflame.ops import distances as di
 from pyflame.ops import gathering as ga
 from pyflame.ops import linalg as la
@@ -183,6 +184,8 @@ class Methods(Kinds):
     matmul, mm, bmm, mv, dot, vdot, inner, outer = la.matmul, la.mm, la.bmm, la.mv, la.dot, la.vdot, la.inner, la.outer
     addmm, addbmm, baddbmm, addmv, addr = la.addmm, la.addbmm, la.baddbmm, la.addmv, la.addr
     cross, kron, inverse, det = la.cross, la.kron, la.inverse, la.det
+    cholesky, qr, svd, pinverse = older.cholesky, older.qr, older.svd, older.pinverse
+    logdet, slogdet = decompositions.logdet, decompositions.slogdet
 
     # ------------------------------------------------------------------ elements
 
@@ -320,6 +323,7 @@ class Methods(Kinds):
     relu_, sigmoid_, tanh_ = _in_place(act.relu), _in_place(act.sigmoid), _in_place(pw.tanh)
     masked_fill_, index_add_, index_copy_ = _in_place(ga.masked_fill), _in_place(ga.index_add), _in_place(ga.index_copy)
     index_fill_, scatter_, scatter_add_ = _in_place(ga.index_fill), _in_place(ga.scatter), _in_place(ga.scatter_add)
+    put, put_ = older.put, _in_place(older.put)
     index_put_, scatter_reduce_ = _in_place(pl.index_put), _in_place(pl.scatter_reduce)
     masked_scatter_, renorm_ = _in_place(pl.masked_scatter), _in_place(pl.renorm)
     sin_, cos_, tan_, asin_, acos_, atan_ = map(_in_place, (pw.sin, pw.cos, pw.tan, pw.asin, pw.acos, pw.atan))

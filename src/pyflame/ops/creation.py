@@ -215,9 +215,11 @@ def arange(
         kind = DType.int64 if ints else get_default_dtype()
     else:
         kind = to_dtype(dtype)
-    if not kind.is_floating_point:
+    if kind is DType.int64:
         start, end, step = int(start), int(end), int(step)
     count = max(0, math.ceil((end - start) / step))
+    if not kind.is_floating_point:  # torch counts the steps of other integers before it cuts them off
+        start, step = int(start), int(step)
     whole = all(isinstance(v, (int, np.integer)) for v in (start, step))
     steps = np.arange(count, dtype=np.int64 if whole else np.float64)
     made = wrap(leaf((start + steps * step).astype(kind.numpy), kind))

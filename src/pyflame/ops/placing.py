@@ -261,7 +261,7 @@ def sum_to_size(input: Any, *size: Any) -> Tensor:
 
 def unravel_index(indices: Any, shape: Any) -> tuple[Tensor, ...]:
     """Numbers of elements of a flat tensor as places in a shape, one tensor for each dimension."""
-    rest = as_tensor(indices)
+    rest = cast(as_tensor(indices), DType.int64)
     found = []
     for size in reversed(sizes_of((shape,))):
         found.append(ar.remainder(rest, size))

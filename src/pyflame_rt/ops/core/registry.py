@@ -164,13 +164,14 @@ def primitive(
     control: bool = False,
     shape_math: bool = False,
     random: bool = False,
+    partial: bool = False,
     requires: Callable[..., Any] | None = None,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Declare a primitive: its body computes on arrays with the library it is given."""
 
     def declare(fn: Callable[..., Any]) -> Op:
         rules: dict[str, Any] = {"infer": infer, "vjp": vjp, "host": host, "control": control}
-        rules |= {"shape_math": shape_math, "random": random, "requires": requires}
+        rules |= {"shape_math": shape_math, "random": random, "partial": partial, "requires": requires}
         return register(Op(name or fn.__name__, domain, since, fn, False, **rules))
 
     return declare

@@ -36,10 +36,10 @@ def number(rng: random.Random) -> float:
 
 KINDS = [
     Kind("global number", "g = 1.5", "x * g", ("g = {v}", "g = {i}", "g = True"), ("globals_g()",), "g"),
-    Kind("global tensor", "t = pf.tensor([1.0, 2.0])", "x * t", ("t = pf.tensor([{v}, {w}])", "t.add_({v})",
+    Kind("global tensor", "t = pf.tensor([1.0, 2.0])", "x * t", ("t = pf.tensor([{v} * 1.0, {w}])", "t.add_({v})",
          "t[0] = {v}", "t = t.view(1, 2)[0]", "t = pf.tensor([[{v}, {w}]])", "t = pf.tensor([1, 2])")),
     Kind("two names of one tensor", "p1 = pf.tensor([1.0, 2.0]); p2 = p1", "x * p1 - p2",
-         ("p1 = pf.tensor([{v}, {w}])", "p2 = p1", "p2 = p1.clone()", "p1.mul_({v})")),
+         ("p1 = pf.tensor([{v}, {w}], dtype=pf.float32)", "p2 = p1", "p2 = p1.clone()", "p1.mul_({v})")),
     Kind("attribute", "box = types.SimpleNamespace(a=2.0, b=None)", "x * box.a if box.b is None else x + box.b",
          ("box.a = {v}", "box.b = {v}", "box.b = None", "box = types.SimpleNamespace(a={v}, b=None)"),
          ("box.a = 1.25", "box.b = None"), "(box.a, box.b)"),
@@ -59,7 +59,7 @@ KINDS = [
          ("names.add('c')", "names.discard('c')", "names.discard('a')"), ("names.add('d')",), "sorted(names)"),
     Kind("closure", "def make():\n    c = 1.0\n    def put(v):\n        nonlocal c\n        c = v\n    def get():\n"
          "        return c\n    def bump():\n        nonlocal c\n        c = c * 2.0\n        return 0.0\n    return put, get, bump\n"
-         "put, get, bump = make()", "x * get()", ("put({v})", "put(pf.tensor([{v}, {w}]))"), ("bump()",),
+         "put, get, bump = make()", "x * get()", ("put({v})", "put(pf.tensor([{v} * 1.0, {w}]))"), ("bump()",),
          "float(np.sum(np.asarray(get().tolist() if hasattr(get(), 'tolist') else get())))"),
     Kind("helper", "def helper(v):\n    return v * 2.0", "helper(x)",
          ("helper = lambda v: v * {v}", "def helper(v, by={v}):\n    return v + by", "helper = functools.partial(pf.add, {v})")),
@@ -93,7 +93,7 @@ KINDS = [
          "(count[0], total)"),
     Kind("log", "log = []", "x", ("log.clear()",), ("log.append(x * 2)", "log.append((x, 1))"),
          "[e.tolist() if hasattr(e, 'tolist') else e[0].tolist() for e in log]"),
-    Kind("previous", "prev = pf.zeros([2]); cur = pf.ones([2])", "x + prev - cur", ("cur = pf.tensor([{v}, {w}])",),
+    Kind("previous", "prev = pf.zeros([2]); cur = pf.ones([2])", "x + prev - cur", ("cur = pf.tensor([{v} * 1.0, {w}])",),
          ("shift(x)",), "(prev.tolist(), cur.tolist())"),
     Kind("random", "", "x", ("random.seed({i})", "np.random.seed({i})"),
          ("log_random()",), "None"),

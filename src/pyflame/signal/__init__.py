@@ -1,0 +1,5 @@
+"""Signals: windows."""
+
+from pyflame.signal import windows
+
+__all__ = ["windows"]
