@@ -150,7 +150,7 @@ def _wrong(drawn: Drawn, r: Draw) -> dict[str, Any] | None:
         "shorter": lambda: np.delete(value, slice(0, 1), axis),
         "longer": lambda: np.concatenate([value, value], axis),
         "empty": lambda: np.take(value, [], axis),
-        "less rank": lambda: value[0].copy(),
+        "less rank": lambda: np.asarray(value[0], value.dtype),
     }
     changed = kinds[r.pick(list(kinds))]() if value.shape[axis] else value[None]
     return {**drawn.feeds[0], name: np.ascontiguousarray(changed) if changed.ndim else changed}

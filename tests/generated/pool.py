@@ -52,7 +52,9 @@ def _work(kind: str, numbers: list[int], options: dict[str, Any]) -> None:
 def _run(kind: str, numbers: list[int], options: dict[str, Any], cache: str) -> tuple[list[Any], int, str]:
     """What a process said of the cases, up to the one that ended it (or -1)."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    environment = dict(os.environ, PYFLAME_CACHE_DIR=cache, OMP_NUM_THREADS="1", PYTHONPATH=path)
+    # A fault of the engine is a finding, also where another way would be taken.
+    faults = {"PYFLAME_RAISE_FAULTS": "1"}
+    environment = dict(os.environ, PYFLAME_CACHE_DIR=cache, OMP_NUM_THREADS="1", PYTHONPATH=path, **faults)
     command = [sys.executable, "-W", "ignore", "-m", "tests.generated.pool", kind, "--work", json.dumps(options)]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,

@@ -21,7 +21,7 @@ def f32(*shape):
     return np.random.default_rng(0).standard_normal(shape).astype(F32)
 
 
-def i64(*values):
+def i64(*values: object):
     return np.array(values, np.int64)
 
 
@@ -88,6 +88,46 @@ REFUSED = [
      r"sequence_lens is 5 at \[1\].* from 0 to 4"),
     ("a place in a cache", [("TensorScatter", ["x", "u", "p"], ["y"], {})],
      {"x": f32(2, 3, 1), "u": f32(2, 1, 1), "p": i64(0, 3)}, {}, r"write_indices is 3 at \[1\].* from 0 to 2"),
+    ("Gemm's C is wider than the product", [("Gemm", ["x", "w", "c"], ["y"], {})],
+     {"x": f32(4, 3), "w": f32(3, 1), "c": f32(2)}, {}, r"C has shape \[2\], which does not broadcast to \[4, 1\]"),
+    ("PRelu's slope is wider than X", [("PRelu", ["x", "s"], ["y"], {})],
+     {"x": f32(3, 1), "s": f32(2)}, {}, r"slope has shape \[2\]"),
+    ("sizes in a matrix", [("Reshape", ["x", "s"], ["y"], {})], {"x": f32(6), "s": i64([2, 3])}, {}, "not a vector"),
+    ("Expand to -1", [("Expand", ["x", "s"], ["y"], {})],
+     {"x": f32(2, 3), "s": i64(-1, 3)}, {}, r"shape is -1 at \[0\]"),
+    ("Tile -1 times", [("Tile", ["x", "s"], ["y"], {})],
+     {"x": f32(2, 3), "s": i64(1, -1)}, {}, r"repeats at \[1\] is -1"),
+    ("ConstantOfShape of -2", [("ConstantOfShape", ["s"], ["y"], {})], {"s": i64(3, -2)}, {}, r"input at \[1\] is -2"),
+    ("MaxUnpool before the first", [("MaxUnpool", ["x", "i"], ["y"], {"kernel_shape": [2], "strides": [2]})],
+     {"x": f32(1, 1, 2), "i": i64([[0, -1]])}, {}, r"I is -1 at \[0, 0, 1\].* from 0 to 3"),
+    ("RoiAlign of an image that is not there", [("RoiAlign", ["x", "r", "b"], ["y"], {})],
+     {"x": f32(2, 1, 4, 4), "r": f32(1, 4), "b": i64(-1)}, {}, "batch_indices is -1 .* from 0 to 1"),
+    ("RoiAlign of three numbers", [("RoiAlign", ["x", "r", "b"], ["y"], {})],
+     {"x": f32(2, 1, 4, 4), "r": f32(1, 3), "b": i64(1)}, {}, r"rois has shape \[1, 3\]"),
+    ("NonMaxSuppression of other batches", [("NonMaxSuppression", ["b", "s"], ["y"], {})],
+     {"b": f32(1, 3, 4), "s": f32(2, 1, 3)}, {}, r"scores has shape \[2, 1, 3\]"),
+    ("DeformConv's bias", [("DeformConv", ["x", "w", "o", "b"], ["y"], {})],
+     {"x": f32(1, 1, 3, 3), "w": f32(1, 1, 2, 2), "o": f32(1, 8, 2, 2), "b": f32(2)}, {}, r"B has shape \[2\]"),
+    ("zero points for another axis", [("QuantizeLinear", ["x", "s", "z"], ["y"], {"axis": 1})],
+     {"x": f32(2, 1), "s": f32(1), "z": np.zeros(2, np.uint8)}, {}, "the number of zero points is 2"),
+    ("scales for another axis", [("DequantizeLinear", ["x", "s"], ["y"], {"axis": 1})],
+     {"x": np.ones((2, 1), np.uint8), "s": f32(2)}, {}, "the number of scales is 2, but must be 1"),
+    ("a window of -1", [("HannWindow", ["n"], ["y"], {})], {"n": np.array(-1)}, {}, "size is -1"),
+    ("values of fewer heads than keys", [("Attention", ["q", "k", "v"], ["y"], {})],
+     {"q": f32(1, 2, 3, 4), "k": f32(1, 2, 3, 4), "v": f32(1, 1, 3, 4)}, {}, "the number of heads of V is 1"),
+    ("keys of another batch", [("Attention", ["q", "k", "v"], ["y"], {})],
+     {"q": f32(2, 2, 3, 4), "k": f32(1, 2, 3, 4), "v": f32(1, 2, 3, 4)}, {}, "the batch of K is 1"),
+    ("BiasGelu by one number", [("com.microsoft::BiasGelu", ["x", "b"], ["y"], {})],
+     {"x": f32(3, 2), "b": f32(1)}, {}, r"bias has shape \[1\]"),
+    ("QGemm's C", [("com.microsoft::QGemm", ["x", "xs", "xz", "w", "ws", "wz", "c"], ["y"], {})],
+     {"x": np.ones((4, 3), np.uint8), "w": np.ones((3, 1), np.uint8), "c": np.ones(2, np.int32), "xs": f32(),
+      "ws": f32(), "xz": np.array(1, np.uint8), "wz": np.array(1, np.uint8)}, {}, r"C has shape \[2\]"),
+    ("MatMulIntegerToFloat's bias",
+     [("com.microsoft::MatMulIntegerToFloat", ["x", "w", "s", "t", "", "", "b"], ["y"], {})],
+     {"x": np.ones((4, 3), np.uint8), "w": np.ones((3, 2), np.uint8), "s": f32(), "t": f32(), "b": f32(1)}, {},
+     r"bias has shape \[1\]"),
+    ("an axis with nothing in it", [("MaxPool", ["x"], ["y"], {"kernel_shape": [1, 2], "pads": [0, 1, 0, 1]})],
+     {"x": f32(1, 1, 0, 4)}, {}, "axis 2 of the input is empty"),
 ]  # fmt: skip
 
 

@@ -275,5 +275,5 @@ def test_inference():
     assert infer("Scaler", x, scale=[2.0]) == [x.type]
     assert infer("TreeEnsembleRegressor", x, n_targets=2) == [TensorType(DType.Float32, Shape([n, 2]))]
     assert infer("OneHotEncoder", x, cats_int64s=[1, 2]) == [TensorType(DType.Float32, Shape([n, 3, 2]))]
-    assert str(infer("ZipMap", x, classlabels_strings=["a"])[0]) == "seq(map(string, float32[]))"
+    assert str(infer("ZipMap", x, classlabels_strings=["a", "b", "c"])[0]) == "seq(map(string, float32[]))"
     assert infer("LabelEncoder", x, values_int64s=[1])[0].dtype is DType.Int64

@@ -23,7 +23,14 @@ from pyflame_rt.graph import (
     TensorType,
     ValueType,
 )
-from pyflame_rt.graph.errors import BackendError, InputError, PyFlameRTError, ShapeMismatchError, UndeterminedError
+from pyflame_rt.graph.errors import (
+    BackendError,
+    InputError,
+    InvalidModelError,
+    PyFlameRTError,
+    ShapeMismatchError,
+    UndeterminedError,
+)
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.core.oversize import check_outputs
 from pyflame_rt.ops.core.registry import Op, get_op, plain_attribute
@@ -81,6 +88,10 @@ class Interpreter:
 
     def run(self, graph: Graph, inputs: Sequence[Array]) -> list[Array]:
         """Outputs of a subgraph."""
+        if len(inputs) != len(graph.inputs):
+            raise InvalidModelError(
+                f"the graph {graph.name!r} takes {len(graph.inputs)} inputs, {len(inputs)} are given"
+            )
         return self.context.program(graph).run(inputs, self.context)
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "at_least",
     "at_most",
     "check_contents",
+    "count_of",
     "dims_of",
     "divides",
     "enforce",
@@ -41,6 +42,7 @@ __all__ = [
     "length_of",
     "same_size",
     "size_at",
+    "spreads_to",
 ]
 
 
@@ -195,6 +197,29 @@ def has_shape(name: str, value: Value | None, wanted: Iterable[DimLike], meaning
         return
     named = f" ({meaning})" if meaning else ""
     raise ShapeMismatchError(f"{name} has shape {dims}, but must have {sizes}{named}")
+
+
+def spreads_to(name: str, value: Value | None, sizes: Sequence[DimLike], meaning: str) -> None:
+    """Refuse a value that does not broadcast to a shape, or would make it larger.
+
+    Args:
+        name: the input, as the operator calls it.
+        value: nothing is refused where it is None.
+        sizes: those that it must broadcast to.
+        meaning: whose sizes they are.
+    """
+    dims = dims_of(value)
+    if dims is None:
+        return
+    fits = zip(dims[::-1], sizes[::-1], strict=False)
+    if len(dims) > len(sizes) or any(d != 1 and _differ(d, size) for d, size in fits):
+        raise ShapeMismatchError(f"{name} has shape {dims}, which does not broadcast to {Shape(sizes)}, {meaning}")
+
+
+def count_of(value: Value | None) -> int | None:
+    """Number of elements; None where it is not known."""
+    dims = dims_of(value)
+    return None if dims is None else dims.num_elements
 
 
 def _differ(a: DimLike, b: DimLike) -> bool:

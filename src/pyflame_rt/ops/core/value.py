@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from pyflame_rt.graph import Attribute, Dim, DType, Shape, TensorType, ValueType
-from pyflame_rt.graph.errors import UndeterminedError
+from pyflame_rt.graph.errors import ShapeMismatchError, UndeterminedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,7 +78,9 @@ class Value:
         return self.known
 
     def ints(self) -> list[Any]:
-        """The known contents as a flat list of ints (or symbolic dims)."""
+        """The known contents, of a vector or scalar, as a list of ints (or symbolic dims)."""
+        if self.contents().ndim > 1:
+            raise ShapeMismatchError(f"numbers come in a tensor of shape {Shape(self.contents().shape)}, not a vector")
         return [v if isinstance(v, Dim) else int(v) for v in self.contents().ravel().tolist()]
 
     def __add__(self, other: object) -> Value:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DType, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
-from pyflame_rt.ops.core.guards import Within, at_most, has_rank, has_shape, same_size, size_at
+from pyflame_rt.ops.core.guards import Within, at_least, at_most, has_rank, has_shape, size_at, spreads_to
 from pyflame_rt.ops.core.registry import operator, primitive
 from pyflame_rt.ops.core.type_rules import merge_dims, same
 from pyflame_rt.ops.core.value import Value, constant
@@ -206,7 +206,13 @@ def Gelu(X: Value, /) -> Value:
     return StandardGelu(X)
 
 
-@operator(since=1, domain=MICROSOFT, infer=same)
+def _bias_needs(X: Value, bias: Value | None = None, /, **_: Any) -> None:
+    """One number for each place of the last axis."""
+    at_least("the rank of the input", X.rank, 1)
+    has_shape("bias", bias, [X.shape[-1]], "the last size of the input")
+
+
+@operator(since=1, domain=MICROSOFT, infer=same, requires=_bias_needs)
 def FastGelu(X: Value, bias: Value | None = None, /) -> Value:
     """Gelu by tanh, of ``X + bias``."""
     return StandardGelu(X if bias is None else X + bias, approximate="tanh")
@@ -218,26 +224,35 @@ def QuickGelu(X: Value, /, *, alpha: float = 1.702) -> Value:
     return X * Sigmoid(X * alpha)
 
 
-@operator(since=1, domain=MICROSOFT, infer=same)
+@operator(since=1, domain=MICROSOFT, infer=same, requires=_bias_needs)
 def BiasGelu(A: Value, B: Value, /) -> Value:
     """Gelu of ``A + B``."""
     return StandardGelu(A + B)
 
 
-@operator(since=1, domain=MICROSOFT)
+@operator(since=1, domain=MICROSOFT, requires=_bias_needs)
 def BiasSplitGelu(X: Value, bias: Value, /) -> Value:
     """``X + bias`` in two halves of the last axis: the left times Gelu of the right."""
     left, right = Split(X + bias, axis=-1, num_outputs=2)
     return left * StandardGelu(right)
 
 
-@operator(since=1, domain=MICROSOFT, infer=same)
+def _bias_add_needs(X: Value, bias: Value, skip: Value, /) -> None:
+    _bias_needs(X, bias)
+    has_shape("skip", skip, X.shape, "that of X")
+
+
+@operator(since=1, domain=MICROSOFT, infer=same, requires=_bias_add_needs)
 def BiasAdd(X: Value, bias: Value, skip: Value, /) -> Value:
     """``X + bias + skip``."""
     return X + bias + skip
 
 
-@operator(since=1, domain=MICROSOFT, infer=same)
+def _bias_softmax_needs(data: Value, bias: Value, /, **_: Any) -> None:
+    spreads_to("bias", bias, data.shape, "the shape of data")
+
+
+@operator(since=1, domain=MICROSOFT, infer=same, requires=_bias_softmax_needs)
 def BiasSoftmax(data: Value, bias: Value, /, *, is_inner_broadcast: int, axis: int = 1) -> Value:
     """Softmax of ``data + bias`` over all axes from ``axis`` on."""
     return flat_softmax(data + bias, axis)
@@ -292,10 +307,11 @@ def _skip_needs(*names: str) -> Callable[..., None]:
 
     def needs(input: Value, skip: Value, /, *vectors: Value | None, **_: Any) -> None:
         has_rank("input", input, 2, 3)
-        has_rank("skip", skip, *range(1, input.rank + 1))
-        for size, wanted in zip(skip.shape[::-1], input.shape[::-1], strict=False):
-            if size != 1:
-                same_size("the last sizes of skip: one", size, wanted, f"as in the input of shape {input.shape}")
+        has_rank("skip", skip, 2, input.rank)
+        if skip.rank == 2 or skip.shape[0] == 1:  # the same for each sample
+            has_shape("skip", skip, [*[1] * (skip.rank - 2), *input.shape[-2:]], "that of the input")
+        else:
+            has_shape("skip", skip, input.shape, "that of the input")
         for name, vector in zip(names, vectors, strict=False):
             has_shape(name, vector, [input.shape[-1]], "width")
 

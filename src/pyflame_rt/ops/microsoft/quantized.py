@@ -10,6 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DType, TensorType
 from pyflame_rt.graph.errors import InputError, UnsupportedOperatorError
+from pyflame_rt.ops.core.guards import (
+    at_least,
+    count_of,
+    dims_of,
+    has_rank,
+    has_shape,
+    same_size,
+    size_at,
+    spreads_to,
+)
 from pyflame_rt.ops.core.registry import operator
 from pyflame_rt.ops.core.type_rules import broadcast, same
 from pyflame_rt.ops.core.value import Value, constant
@@ -23,7 +33,7 @@ from pyflame_rt.ops.onnx.matmul import MatMul, MatMulInteger
 from pyflame_rt.ops.onnx.maxpool import MaxPool
 from pyflame_rt.ops.onnx.pool import AveragePool, GlobalAveragePool
 from pyflame_rt.ops.onnx.quantize import DequantizeLinear as Dequantize
-from pyflame_rt.ops.onnx.quantize import DynamicQuantizeLinear
+from pyflame_rt.ops.onnx.quantize import DynamicQuantizeLinear, conv_needs
 from pyflame_rt.ops.onnx.quantize import QuantizeLinear as Quantize
 from pyflame_rt.ops.onnx.reduce import ReduceMean, ReduceSum
 from pyflame_rt.ops.onnx.shape import Reshape, Transpose, Unsqueeze
@@ -290,7 +300,36 @@ def NhwcMaxPool(
 # ------------------------------------------------------------------ products
 
 
-@operator(since=1, domain=MICROSOFT)
+def _columns(B: Value, bias: Value | None, *scales: tuple[str, Value | None]) -> None:
+    """B is a matrix or several; bias has a number for each of its columns, scales have one or so many."""
+    at_least("the rank of B", B.rank, 2)
+    columns = B.shape[-1]
+    has_shape("bias", bias, [columns], "columns of B")
+    for name, value in scales:
+        if dims_of(value) is not None and count_of(value) != 1:
+            same_size(f"the last size of {name}", size_at(value, -1), columns, "the columns of B")
+
+
+def _integer_product_needs(
+    A: Value,
+    B: Value,
+    a_scale: Value,
+    b_scale: Value,
+    a_zero_point: Value | None = None,
+    b_zero_point: Value | None = None,
+    bias: Value | None = None,
+    /,
+) -> None:
+    _columns(B, bias, ("b_scale", b_scale), ("b_zero_point", b_zero_point))
+
+
+def _dynamic_product_needs(
+    A: Value, B: Value, b_scale: Value, b_zero_point: Value | None = None, bias: Value | None = None, /
+) -> None:
+    _columns(B, bias, ("b_scale", b_scale), ("b_zero_point", b_zero_point))
+
+
+@operator(since=1, domain=MICROSOFT, requires=_integer_product_needs)
 def MatMulIntegerToFloat(
     A: Value,
     B: Value,
@@ -312,7 +351,7 @@ def _vector(x: Value) -> Value:
     return _scalar(x) if x.rank == 1 and x.shape[0] == 1 else x  # type: ignore[return-value]
 
 
-@operator(since=1, domain=MICROSOFT)
+@operator(since=1, domain=MICROSOFT, requires=_dynamic_product_needs)
 def DynamicQuantizeMatMul(
     A: Value, B: Value, b_scale: Value, b_zero_point: Value | None = None, bias: Value | None = None, /
 ) -> Value:
@@ -329,7 +368,32 @@ def MatMulInteger16(A: Value, B: Value, /) -> Value:
     return MatMul(Cast(A, to=wide), Cast(B, to=wide))
 
 
-@operator(since=1, domain=MICROSOFT)
+def _gemm_needs(
+    A: Value,
+    a_scale: Value,
+    a_zero_point: Value,
+    B: Value,
+    b_scale: Value,
+    b_zero_point: Value,
+    C: Value | None = None,
+    /,
+    *_: Value | None,
+    transA: int = 0,
+    transB: int = 0,
+    **__: Any,
+) -> None:
+    has_rank("A", A, 2)
+    has_rank("B", B, 2)
+    rows, columns = A.shape[1 if transA else 0], B.shape[0 if transB else 1]
+    for name, value in (("a_scale", a_scale), ("a_zero_point", a_zero_point)):
+        same_size(f"the number of elements of {name}", count_of(value), 1, "one number")
+    same_size("the number of zero points of B", count_of(b_zero_point), count_of(b_scale), "that of its scales")
+    if count_of(b_scale) != 1:
+        has_shape("b_scale", b_scale, [columns], "columns of B")
+    spreads_to("C", C, [rows, columns], "the shape of the product")
+
+
+@operator(since=1, domain=MICROSOFT, requires=_gemm_needs)
 def QGemm(
     A: Value,
     a_scale: Value,
@@ -357,7 +421,7 @@ def QGemm(
     return steps(y, y_scale, y_zero_point, A.dtype if y_zero_point is None else y_zero_point.dtype)
 
 
-@operator(since=1, domain=MICROSOFT)
+@operator(since=1, domain=MICROSOFT, requires=conv_needs)
 def QLinearConv(
     x: Value,
     x_scale: Value,
@@ -402,7 +466,13 @@ def _per_channel(x: Value, rank: int, channels_last: int) -> Value:
     return x if channels_last or x.rank == 0 else Unsqueeze(x, list(range(1, rank - 1)))
 
 
-@operator(since=1, domain=MICROSOFT)
+def _attention_needs(input: Value, weight: Value, bias: Value, /, *_: Value | None, **__: Any) -> None:
+    has_rank("input", input, 3)
+    has_shape("weight", weight, [input.shape[2], None], "width, packed width")
+    has_shape("bias", bias, [size_at(weight, 1)], "packed width")
+
+
+@operator(since=1, domain=MICROSOFT, requires=_attention_needs)
 def QAttention(
     input: Value,
     weight: Value,

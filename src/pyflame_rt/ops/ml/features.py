@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyflame_rt.graph import DType, MapType, Node, SequenceType, Shape, Tensor, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError, UndeterminedError
+from pyflame_rt.ops.core.guards import Within, has_rank, same_size
 from pyflame_rt.ops.core.registry import operator, primitive
 from pyflame_rt.ops.core.type_rules import same, static_size
 from pyflame_rt.ops.core.upgrade import Upgrade, upgrade
@@ -25,12 +26,20 @@ from pyflame_rt.ops.onnx.reduce import ArgMax, ReduceMax, ReduceSum
 from pyflame_rt.ops.onnx.shape import Reshape
 from pyflame_rt.ops.onnx.slicing import Concat, Pad, Slice
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 DOMAIN = "ai.onnx.ml"
 
 # ---------------------------------------------------------------------- features
 
 
-@operator(since=1, domain=DOMAIN)
+def _extractor_needs(X: Value, Y: Value, /) -> Iterator[Within]:
+    size = X.shape[-1] if X.rank else 1
+    yield Within("Y", Y, 0, None if size is None else size - 1)
+
+
+@operator(since=1, domain=DOMAIN, requires=_extractor_needs)
 def ArrayFeatureExtractor(X: Value, Y: Value, /) -> Value:
     """Chosen elements of the last axis."""
     x = Reshape(X, [1, -1]) if X.rank == 1 else X
@@ -99,6 +108,8 @@ def _unless_zero(x: Value) -> Value:
 def FeatureVectorizer(*X: Value, inputdimensions: list[int] | None = None) -> Value:
     """Features side by side, each cut or filled up with zeros to its size."""
     columns = []
+    if inputdimensions and len(inputdimensions) != len(X):
+        raise InputError(f"inputdimensions are {len(inputdimensions)} numbers, but there are {len(X)} inputs")
     for i, x in enumerate(X):
         flat = Cast(Reshape(x, [1 if x.rank == 1 else x.shape[0], -1]), to=DType.Float32)
         if inputdimensions:
@@ -402,7 +413,15 @@ def _zipped_type(X: Value, /, *, classlabels_strings: list[str] | None = None, *
     return SequenceType(MapType(key, TensorType(DType.Float32, Shape([]))))
 
 
-@primitive(since=1, domain=DOMAIN, infer=_zipped_type, host=True)
+def _zip_needs(
+    X: Value, /, *, classlabels_int64s: list[int] | None = None, classlabels_strings: list[str] | None = None
+) -> None:
+    has_rank("X", X, 1, 2)
+    count = len(classlabels_strings or classlabels_int64s or [])
+    same_size("the number of columns", X.shape[-1], count, "that of the labels")
+
+
+@primitive(since=1, domain=DOMAIN, infer=_zipped_type, requires=_zip_needs, host=True)
 def ZipMap(
     ops: Any, X: Any, /, *, classlabels_int64s: list[int] | None = None, classlabels_strings: list[str] | None = None
 ) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.graph import DType, Shape, TensorType
-from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.errors import InputError, ShapeMismatchError
 from pyflame_rt.ops.core.registry import primitive
 from pyflame_rt.ops.ml.scores import feature_needs, label_array, logistic, transform_scores, two_class_scores
 
@@ -36,8 +36,12 @@ def _kernel(x: Array, vectors: Array, kind: str, params: list[float] | None) -> 
             raise InputError(f"kernel_type is {kind!r}; known: LINEAR, POLY, RBF, SIGMOID")
 
 
-def _features(X: Any) -> Array:
-    return (X.reshape(1, -1) if X.ndim == 1 else X).astype(np.float64)
+def _features(X: Any, wanted: int) -> Array:
+    """Rows of so many features."""
+    rows = (X.reshape(1, -1) if X.ndim == 1 else X).astype(np.float64)
+    if rows.shape[1] != wanted:
+        raise ShapeMismatchError(f"X has {rows.shape[1]} features, the vectors have {wanted}")
+    return rows
 
 
 def _regressed_type(X: Value, /, **_: Any) -> TensorType:
@@ -62,12 +66,12 @@ def SVMRegressor(
     support_vectors: list[float] | None = None,
 ) -> Any:
     """A weighted sum of similarities to the support vectors."""
-    x, weights = _features(X), np.asarray(coefficients or [], np.float64)
+    weights = np.asarray(coefficients or [], np.float64)
     if n_supports:
-        vectors = np.asarray(support_vectors, np.float64).reshape(n_supports, -1)
-        scores = _kernel(x, vectors, kernel_type, kernel_params) @ weights
+        vectors = np.asarray(support_vectors or [], np.float64).reshape(n_supports, -1)
+        scores = _kernel(_features(X, vectors.shape[1]), vectors, kernel_type, kernel_params) @ weights
     else:
-        scores = x @ weights
+        scores = _features(X, len(weights)) @ weights
     scores = (scores + (rho or [0.0])[0])[:, None]
     if one_class:
         scores = np.where(scores > 0, 1.0, -1.0)
@@ -103,13 +107,14 @@ def SVMClassifier(
 ) -> Any:
     """One machine for each pair of classes; they vote, or give probabilities."""
     labels = label_array(classlabels_strings, classlabels_ints)
-    x, weights = _features(X), np.asarray(coefficients or [], np.float64)
+    weights = np.asarray(coefficients or [], np.float64)
     shift = np.asarray(rho or [0.0], np.float64)
     if not vectors_per_class or not sum(vectors_per_class):
-        scores = x @ weights.reshape(len(labels), -1).T + shift[0]
+        rows = weights.reshape(len(labels), -1)
+        scores = _features(X, rows.shape[1]) @ rows.T + shift[0]
         return labels[scores.argmax(1)], transform_scores(scores, post_transform).astype(np.float32)
-    vectors = np.asarray(support_vectors, np.float64).reshape(sum(vectors_per_class), -1)
-    similar = _kernel(x, vectors, kernel_type, kernel_params)
+    vectors = np.asarray(support_vectors or [], np.float64).reshape(sum(vectors_per_class), -1)
+    similar = _kernel(_features(X, vectors.shape[1]), vectors, kernel_type, kernel_params)
     pairs = _pair_scores(similar, weights.reshape(-1, len(vectors)), vectors_per_class, shift)
     count = len(vectors_per_class)
     # Votes decide even where there are probabilities: the two may disagree.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.graph import DType, Shape, Tensor, TensorType
-from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.errors import InputError, ShapeMismatchError
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.core.registry import primitive
 from pyflame_rt.ops.ml.scores import feature_needs, label_array, transform_scores, two_class_scores
@@ -52,13 +52,16 @@ class Forest:
 
     def leaves(self, x: Array) -> Array:
         """The leaf each row ends in, [rows, trees]."""
+        feature = np.where(self.mode == _LEAF, 0, self.feature)
+        if int(feature.max(initial=0)) >= max(x.shape[1], 1):
+            raise ShapeMismatchError(f"X has {x.shape[1]} features, the trees test feature {int(feature.max())}")
         rows = np.arange(len(x))[:, None]
         current = np.broadcast_to(self.roots, (len(x), len(self.roots))).copy()
         while True:
             mode = self.mode[current]
             if (mode == _LEAF).all():
                 return current
-            values = x[rows, self.feature[current]]
+            values = x[rows, feature[current]]
             taken = self._tests(mode, values, current)
             taken |= np.isnan(values) & self.missing[current]
             current = np.where(mode == _LEAF, current, np.where(taken, self.yes[current], self.no[current]))
@@ -333,7 +336,8 @@ def _one_sided(score: Array, column: int, labels: Array, positive: bool, post_tr
 
 def _ensemble_type(X: Value, /, *, n_targets: int | None = None, **_: Any) -> TensorType:
     shape = X.tensor_type.shape
-    return TensorType(X.dtype, Shape([None if shape is None else shape[0], n_targets]))
+    rows = None if shape is None else 1 if len(shape) == 1 else shape[0]
+    return TensorType(X.dtype, Shape([rows, n_targets]))
 
 
 @primitive(since=5, domain=DOMAIN, infer=_ensemble_type, requires=feature_needs, host=True)
@@ -390,7 +394,7 @@ def TreeEnsemble(
         )
 
     forest = _remembered(nodes_featureids, make)
-    scores, _ = forest.scores(X, _AGGREGATES[aggregate_function])
+    scores, _ = forest.scores(_rows(X, X.dtype == np.float64), _AGGREGATES[aggregate_function])
     return transform_scores(scores, _TRANSFORMS[post_transform]).astype(X.dtype)
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DType, Node, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
+from pyflame_rt.ops.core.guards import spreads_to
 from pyflame_rt.ops.core.registry import operator, primitive
-from pyflame_rt.ops.core.type_rules import broadcast_shapes, normalize_axis, same
+from pyflame_rt.ops.core.type_rules import normalize_axis, same
 from pyflame_rt.ops.core.upgrade import Upgrade, upgrade
 from pyflame_rt.ops.onnx.arithmetic import (
     Abs,
@@ -55,9 +56,8 @@ def LeakyRelu(X: Value, /, *, alpha: float = 0.009999999776482582) -> Value:
 
 def _prelu_type(x: Value, slope: Value, /) -> TensorType:
     shape = x.tensor_type.shape
-    joined = broadcast_shapes(shape, slope.tensor_type.shape)
-    if joined is not None and shape is not None and len(joined) != len(shape):
-        raise ShapeMismatchError(f"slope {slope.shape} does not broadcast to the input's {shape}")
+    if shape is not None:
+        spreads_to("slope", slope, shape, "the input's")
     return x.tensor_type
 
 

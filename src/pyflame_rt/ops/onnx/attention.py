@@ -12,7 +12,7 @@ from pyflame_rt.graph.errors import InputError, ShapeMismatchError, Undetermined
 from pyflame_rt.ops.core.registry import get_op, operator
 from pyflame_rt.ops.core.value import Value, constant
 from pyflame_rt.ops.onnx.activation import Softmax
-from pyflame_rt.ops.onnx.attention_guards import rotary_needs
+from pyflame_rt.ops.onnx.attention_guards import attention_needs, rotary_needs
 from pyflame_rt.ops.onnx.cast import Cast
 from pyflame_rt.ops.onnx.creation import Range
 from pyflame_rt.ops.onnx.index import Gather
@@ -152,7 +152,7 @@ def _softmax(scores: Value) -> Value:
     return raised / ReduceSum(raised, [-1], keepdims=1)
 
 
-@operator(since=25)
+@operator(since=25, requires=attention_needs)
 def Attention(
     Q: Value,
     K: Value,

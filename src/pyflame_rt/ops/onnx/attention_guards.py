@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.errors import InputError, ShapeMismatchError
 from pyflame_rt.ops.core.guards import (
     Within,
     at_least,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyflame_rt.ops.core.value import Value
 
 __all__ = [
+    "attention_needs",
     "group_query_needs",
     "multi_head_needs",
     "one_word_needs",
@@ -47,6 +48,7 @@ def _least(*sizes: DimLike) -> DimLike:
 
 def _caches(cos_cache: Value, sin_cache: Value, size: DimLike, turned: int) -> None:
     """Both caches have a row for each position and an angle for each pair of features."""
+    divides("the number of features that are turned", turned or size, 2, "as they are turned in pairs")
     has_rank("cos_cache", cos_cache, 2)
     has_shape("sin_cache", sin_cache, cos_cache.shape, "that of cos_cache")
     angles = size_at(cos_cache, 1)
@@ -65,6 +67,52 @@ def _head_size(x: Value, heads: int) -> DimLike:
     width = x.shape[2]
     divides("the width of the input", width, heads, "the number of heads")
     return None if width is None else width // heads
+
+
+def _by_head(name: str, x: Value, heads: int | None, called: str) -> list[DimLike]:
+    """[batch, heads, length, size] of it, as it comes or as its width is cut."""
+    has_rank(name, x, 3, 4)
+    if x.rank == 4:
+        return list(x.shape)
+    if heads is None:
+        raise InputError(f"{name} of rank 3 needs the attribute {called}")
+    at_least(called, heads, 1)
+    batch, length, width = x.shape
+    divides(f"the width of {name}", width, heads, called)
+    return [batch, heads, length, None if width is None else width // heads]
+
+
+def attention_needs(
+    Q: Value,
+    K: Value,
+    V: Value,
+    attn_mask: Value | None = None,
+    past_key: Value | None = None,
+    past_value: Value | None = None,
+    nonpad_kv_seqlen: Value | None = None,
+    /,
+    *,
+    q_num_heads: int | None = None,
+    kv_num_heads: int | None = None,
+    **_: Any,
+) -> Iterator[Within]:
+    """ONNX's Attention: nothing but a mask is broadcast."""
+    batch, heads, _length, size = _by_head("Q", Q, q_num_heads, "q_num_heads")
+    keys, values = _by_head("K", K, kv_num_heads, "kv_num_heads"), _by_head("V", V, kv_num_heads, "kv_num_heads")
+    for name, given in (("K", keys), ("V", values)):
+        same_size(f"the batch of {name}", given[0], batch, "that of Q")
+    same_size("the number of heads of V", values[1], keys[1], "that of K")
+    same_size("the length of V", values[2], keys[2], "that of K")
+    same_size("the size of a head of K", keys[3], size, "that of Q")
+    if isinstance(heads, int) and isinstance(keys[1], int):
+        at_least("the number of heads of K", keys[1], min(heads, 1))
+        divides("the number of heads of Q", heads, keys[1] or 1, "that of K")
+    past = None if past_key is None else size_at(past_key, 2)
+    has_shape("past_key", past_key, [batch, keys[1], None, size], "batch, heads, length, size")
+    has_shape("past_value", past_value, [batch, keys[1], past, values[3]], "batch, heads, length, size")
+    if nonpad_kv_seqlen is not None:
+        has_shape("nonpad_kv_seqlen", nonpad_kv_seqlen, [batch], "batch")
+        yield Within("nonpad_kv_seqlen", nonpad_kv_seqlen, 0, keys[2])
 
 
 def rotary_needs(
@@ -141,6 +189,8 @@ def group_query_needs(
     divides("num_heads", num_heads, kv_num_heads, "kv_num_heads")
     has_rank("query", query, 3)
     batch, new, width = query.shape
+    if (key is None) != (value is None):
+        raise ShapeMismatchError("key and value must be given together, or neither: query holds both then")
     packed = key is None or value is None
     heads = num_heads + 2 * kv_num_heads if packed else num_heads
     divides("the width of query", width, heads, "the number of heads")

@@ -12,9 +12,10 @@ import numpy as np
 
 from pyflame_rt.graph import DimLike, DType, Graph, Node, Shape, TensorType, ValueType
 from pyflame_rt.graph.budget import check_memory
-from pyflame_rt.graph.errors import InputError, ShapeMismatchError
+from pyflame_rt.graph.errors import InputError, InvalidModelError, ShapeMismatchError
 from pyflame_rt.graph.graph import node_subgraphs
 from pyflame_rt.ops.core.evaluate import Interpreter, describe, run_op, to_host, to_library
+from pyflame_rt.ops.core.guards import Within, at_least, has_shape, size_at
 from pyflame_rt.ops.core.registry import get_op, primitive
 from pyflame_rt.ops.core.size_arithmetic import join_types
 from pyflame_rt.ops.core.type_rules import normalize_axis
@@ -22,7 +23,7 @@ from pyflame_rt.ops.core.upgrade import Upgrade, upgrade
 from pyflame_rt.ops.core.value import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["BatchedScan", "If", "Loop", "Scan", "infer_body", "split_captures"]
 
@@ -128,6 +129,11 @@ def _like_declared(body: Graph, index: int, value: Any) -> np.ndarray[Any, Any]:
     return np.asarray(value).reshape((1,) if one else ())
 
 
+def _check_outputs(body: Graph, least: int, what: str) -> None:
+    if len(body.outputs) < least:
+        raise InvalidModelError(f"the graph {body.name!r} gives {len(body.outputs)} outputs, {least} are {what}")
+
+
 # ---------------------------------------------------------------------- If
 
 
@@ -182,6 +188,7 @@ def Loop(
     """A graph run again and again on what it carries; further outputs are collected."""
     carried, captures = split_captures(v_initial, captured)
     lib, count = interpreter.ops, len(carried)
+    _check_outputs(body, 1 + count, "the condition and what it carries")
     limit = None if M is None else int(np.asarray(to_host(M, lib)).item())
     flag = to_library(_like_declared(body, 1, True), lib) if cond is None else cond
     going, turn = _truth(interpreter, flag), 0
@@ -262,6 +269,7 @@ def Scan(
     axes, backwards = (_padded(v, num_scan_inputs) for v in (scan_input_axes, scan_input_directions))
     length = _scan_length(scanned, axes)
     count = len(states)
+    _check_outputs(body, count, "its states")
     scans: list[list[Any]] = [[] for _ in body.outputs[count:]]
     for turn in range(length):
         slices = [
@@ -327,7 +335,20 @@ def _batched_types(
     return tuple(_stacked(v.type, batch) for v in inner)
 
 
-@primitive(since=1, domain="pyflame", infer=_batched_types, control=True)
+def _batched_needs(
+    sequence_lens: Value | None, /, *inputs: Value, body: Graph, num_scan_inputs: int, captured: int, **_: Any
+) -> Iterator[Within]:
+    given, _captures = split_captures(inputs, captured)
+    if len(given) < max(num_scan_inputs, 1):
+        raise InvalidModelError(f"{num_scan_inputs} inputs are to be scanned, {len(given)} are given")
+    for i, scanned in enumerate(given[len(given) - num_scan_inputs :]):
+        at_least(f"the rank of scan input {i}", scanned.rank, 2)
+    if sequence_lens is not None:
+        has_shape("sequence_lens", sequence_lens, [size_at(given[0], 0)], "batch")
+        yield Within("sequence_lens", sequence_lens, 0, size_at(given[-1], 1))
+
+
+@primitive(since=1, domain="pyflame", infer=_batched_types, requires=_batched_needs, control=True)
 def BatchedScan(
     interpreter: Interpreter,
     sequence_lens: Any = None,

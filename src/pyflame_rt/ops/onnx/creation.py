@@ -10,7 +10,7 @@ import numpy as np
 
 from pyflame_rt.graph import Dim, DType, Shape, Tensor, TensorType, symbol
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError, UndeterminedError
-from pyflame_rt.ops.core.guards import has_rank
+from pyflame_rt.ops.core.guards import at_least, has_rank
 from pyflame_rt.ops.core.registry import primitive
 from pyflame_rt.ops.core.size_arithmetic import ceil_divide, known_ints, surely_not_negative, vector_length
 from pyflame_rt.ops.core.type_rules import same, tensor_like
@@ -96,6 +96,8 @@ def _constant_of_shape_type(input: Value, /, *, value: Tensor | None) -> Value:
 
 def _constant_of_shape_needs(input: Value, /, **_: Any) -> None:
     has_rank("input", input, 1)
+    for place, size in enumerate(known_ints(input) or ()):
+        at_least(f"input at [{place}]", size, 0)
 
 
 @primitive(since=25, infer=_constant_of_shape_type, requires=_constant_of_shape_needs)

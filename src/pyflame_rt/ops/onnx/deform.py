@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.graph import DType, TensorType
+from pyflame_rt.ops.core.guards import at_least, divides, has_rank, has_shape
 from pyflame_rt.ops.core.registry import operator
+from pyflame_rt.ops.core.size_arithmetic import product
 from pyflame_rt.ops.core.value import Value, constant
 from pyflame_rt.ops.onnx.activation import Clip
 from pyflame_rt.ops.onnx.cast import Cast
@@ -39,7 +41,30 @@ def _deform_type(
     return conv_type(X, W, **attributes)
 
 
-@operator(since=22, infer=_deform_type)
+def _deform_needs(
+    X: Value,
+    W: Value,
+    offset: Value,
+    B: Value | None = None,
+    mask: Value | None = None,
+    /,
+    *,
+    offset_group: int,
+    **attributes: Any,
+) -> None:
+    has_rank("W", W, X.rank)
+    batch, _, *out = conv_type(X, W, **attributes).shape or ()
+    taps = product(W.shape[2:])
+    at_least("offset_group", offset_group, 1)
+    divides("the channels of X", X.shape[1], offset_group, "offset_group")
+    each = None if taps is None else offset_group * taps
+    moved = None if each is None else each * len(out)
+    has_shape("offset", offset, [batch, moved, *out], "batch, groups x taps x axes, the output's sizes")
+    has_shape("mask", mask, [batch, each, *out], "batch, groups x taps, the output's sizes")
+    has_shape("B", B, [W.shape[0]], "filters")
+
+
+@operator(since=22, infer=_deform_type, requires=_deform_needs)
 def DeformConv(
     X: Value,
     W: Value,

@@ -11,6 +11,7 @@ from pyflame_rt.graph import DType, Node, Shape, TensorType
 from pyflame_rt.graph.budget import check_memory
 from pyflame_rt.graph.errors import InputError, MissingExtra
 from pyflame_rt.graph.records import dataclass
+from pyflame_rt.ops.core.guards import Within, count_of, has_rank, has_shape, same_size, size_at
 from pyflame_rt.ops.core.registry import primitive
 from pyflame_rt.ops.core.type_rules import merge_dims
 from pyflame_rt.ops.core.upgrade import Upgrade, upgrade
@@ -35,7 +36,14 @@ def _aligned_type(
     return TensorType(X.dtype, Shape([count, channels, output_height, output_width]))
 
 
-@primitive(since=22, infer=_aligned_type)
+def _aligned_needs(X: Value, rois: Value, batch_indices: Value, /, **_: Any) -> Iterator[Within]:
+    has_rank("X", X, 4)
+    has_shape("rois", rois, [None, 4], "regions; left, top, right, bottom")
+    has_shape("batch_indices", batch_indices, [size_at(rois, 0)], "regions")
+    yield Within("batch_indices", batch_indices, 0, None if X.shape[0] is None else X.shape[0] - 1)
+
+
+@primitive(since=22, infer=_aligned_type, requires=_aligned_needs)
 def RoiAlign(
     ops: Any,
     X: Any,
@@ -168,7 +176,28 @@ def _selected_type(*_: Value | None, **__: Any) -> TensorType:
     return TensorType(DType.Int64, Shape([None, 3]))
 
 
-@primitive(since=11, infer=_selected_type, host=True)
+def _suppression_needs(
+    boxes: Value,
+    scores: Value,
+    max_output_boxes_per_class: Value | None = None,
+    iou_threshold: Value | None = None,
+    score_threshold: Value | None = None,
+    /,
+    **_: Any,
+) -> Iterator[Within]:
+    has_shape("boxes", boxes, [None, None, 4], "batch, boxes, 4")
+    has_shape("scores", scores, [size_at(boxes, 0), None, size_at(boxes, 1)], "batch, classes, boxes")
+    for name, value in (
+        ("max_output_boxes_per_class", max_output_boxes_per_class), ("iou_threshold", iou_threshold),
+        ("score_threshold", score_threshold),
+    ):  # fmt: skip
+        if value is not None:
+            same_size(f"the number of elements of {name}", count_of(value), 1, "one number")
+    if iou_threshold is not None:
+        yield Within("iou_threshold", iou_threshold, 0, 1)
+
+
+@primitive(since=11, infer=_selected_type, requires=_suppression_needs, host=True)
 def NonMaxSuppression(
     ops: Any,
     boxes: Any,
@@ -194,7 +223,7 @@ def NonMaxSuppression(
 
 
 def _scalar(value: Any, default: float) -> Any:
-    return default if value is None or not value.size else value.ravel()[0]
+    return default if value is None else value.ravel()[0]
 
 
 def _corners(boxes: np.ndarray[Any, Any], centred: bool) -> np.ndarray[Any, Any]:

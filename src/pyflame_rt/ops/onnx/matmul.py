@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DimLike, DType, Node, Shape, TensorType
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, ShapeMismatchError
+from pyflame_rt.ops.core.guards import spreads_to
 from pyflame_rt.ops.core.registry import get_op, operator, primitive
 from pyflame_rt.ops.core.type_rules import broadcast_shapes, merge_dims
 from pyflame_rt.ops.core.upgrade import Upgrade, upgrade
@@ -99,9 +100,7 @@ def Gemm(
     product = _scaled(MatMul(left, right), alpha)
     if C is None or beta == 0.0:
         return product
-    shape = broadcast_shapes(product.shape, C.shape)
-    if shape is None or len(shape) != 2:
-        raise ShapeMismatchError(f"C of shape {C.shape} does not broadcast to {product.shape}")
+    spreads_to("C", C, product.shape, "the shape of the product")
     return product + _scaled(C, beta)
 
 
@@ -267,9 +266,10 @@ def _stretched(ops: Any, arrays: Sequence[Any], labels: Sequence[str]) -> list[A
     sizes: dict[str, int] = {}
     for names, array in zip(labels, arrays, strict=True):
         for name, size in zip(names, array.shape, strict=True):
-            if sizes.get(name, 1) != size and size != 1 and sizes.get(name, 1) != 1:
-                raise ShapeMismatchError(f"label {name!r} has sizes {sizes[name]} and {size}")
-            sizes[name] = max(sizes.get(name, 1), size) if size else 0
+            known = sizes.get(name, 1)
+            if known != size and size != 1 and known != 1:
+                raise ShapeMismatchError(f"label {name!r} has sizes {known} and {size}")
+            sizes[name] = size if known == 1 else known
     shapes = [tuple(sizes[name] for name in names) for names in labels]
     return [
         a if tuple(a.shape) == shape else ops.broadcast_to(a, shape) for a, shape in zip(arrays, shapes, strict=True)

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.graph import DimLike, DType, Shape, TensorType
+from pyflame_rt.ops.core.guards import Within, at_least, check_contents, has_rank, has_shape
 from pyflame_rt.ops.core.registry import operator, primitive
+from pyflame_rt.ops.core.size_arithmetic import known_ints, product
 from pyflame_rt.ops.core.type_rules import tensor_like
 from pyflame_rt.ops.core.value import Value, constant, wanted
 from pyflame_rt.ops.onnx.index import ScatterElements
-from pyflame_rt.ops.onnx.pool import pool_type
+from pyflame_rt.ops.onnx.pool import pool_needs, pool_type
 from pyflame_rt.ops.onnx.shape import Expand, Reshape
 from pyflame_rt.ops.onnx.shape import Shape as ShapeOf
 from pyflame_rt.ops.onnx.slicing import Pad
 from pyflame_rt.ops.onnx.windows import Windows, pad_pairs, windows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 def lowest(ops: Any, x: Any) -> Any:
@@ -95,7 +97,7 @@ def _max_vjp(g: Value, y: Value, X: Value, **attributes: Any) -> tuple[Value]:
     return (Reshape(flat, ShapeOf(X)),)
 
 
-@primitive(since=1, domain="pyflame", infer=_max_type, vjp=_max_vjp)
+@primitive(since=1, domain="pyflame", infer=_max_type, requires=pool_needs, vjp=_max_vjp)
 def MaxPoolValues(
     ops: Any,
     X: Any,
@@ -123,7 +125,7 @@ def MaxPoolValues(
     return ops.max_pool(X, geometry.kernel, strides=geometry.strides, padding=padding, dilation=geometry.dilations)
 
 
-@primitive(since=1, domain="pyflame", infer=_max_indices_type)
+@primitive(since=1, domain="pyflame", infer=_max_indices_type, requires=pool_needs)
 def MaxPoolIndices(
     ops: Any,
     X: Any,
@@ -237,7 +239,28 @@ def _unpooled(shape: Sequence[DimLike], kernel: Sequence[int], pads: Any, stride
     ]
 
 
-@operator(since=22, infer=_unpool_type)
+def _unpool_needs(
+    X: Value,
+    I: Value,  # noqa: E741
+    output_shape: Value | None = None,
+    /,
+    *,
+    kernel_shape: list[int],
+    pads: list[int] | None = None,
+    strides: list[int] | None = None,
+) -> Iterator[Within]:
+    has_rank("X", X, len(kernel_shape) + 2)
+    has_shape("I", I, X.shape, "that of X")
+    sizes = _unpooled(X.shape, kernel_shape, pads, strides)
+    count = product(sizes)
+    yield Within("I", I, 0, None if count is None else count - 1)
+    if output_shape is not None:
+        has_shape("output_shape", output_shape, [X.rank], "one size for each axis")
+        for axis, (size, given) in enumerate(zip(sizes, known_ints(output_shape) or [], strict=False)):
+            at_least(f"output_shape at [{axis}]", given, size if isinstance(size, int) else 0)
+
+
+@operator(since=22, infer=_unpool_type, requires=_unpool_needs)
 def MaxUnpool(
     X: Value,
     I: Value,  # noqa: E741
@@ -266,7 +289,14 @@ def _roi_type(X: Value, rois: Value, /, *, pooled_shape: list[int], spatial_scal
     return TensorType(X.dtype, Shape([count, channels, *pooled_shape]))
 
 
-@primitive(since=22, infer=_roi_type, host=True)
+def _roi_needs(X: Value, rois: Value, /, **_: Any) -> None:
+    has_rank("X", X, 4)
+    has_shape("rois", rois, [None, 5], "regions; image, left, top, right, bottom")
+    if rois.known is not None and isinstance(X.shape[0], int):
+        check_contents("the image of a region", rois.known[:, 0], 0, X.shape[0] - 1)
+
+
+@primitive(since=22, infer=_roi_type, requires=_roi_needs, host=True)
 def MaxRoiPool(ops: Any, X: Any, rois: Any, /, *, pooled_shape: list[int], spatial_scale: float = 1.0) -> Any:
     """Maxima over a grid laid on each region of interest."""
     height, width = pooled_shape

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
+from pyflame_rt.ops.core.guards import at_least
 from pyflame_rt.ops.core.registry import operator, primitive
 from pyflame_rt.ops.core.type_rules import tensor_like
 from pyflame_rt.ops.core.upgrade import Upgrade, upgrade
@@ -93,6 +94,14 @@ def pool_type(x: Value, dtype: DType | None = None, /, **geometry: Any) -> Tenso
 # ---------------------------------------------------------------------- sums over windows
 
 
+def pool_needs(X: Value, /, **_: Any) -> None:
+    """There may be no images and no channels, but images have pixels."""
+    at_least("the rank of X", X.rank, 3)
+    for axis, size in enumerate(X.shape[2:], 2):
+        if isinstance(size, int) and not size:
+            raise ShapeMismatchError(f"axis {axis} of the input is empty: a window has nothing to look at")
+
+
 def _sum_type(
     X: Value, /, *, kernel_shape: list[int], count_include_pad: int = 0, p: int = 2, **geometry: Any
 ) -> TensorType:
@@ -118,7 +127,7 @@ def _static(x: Value) -> list[int]:
     return [int(n) for n in x.shape[2:]]  # type: ignore[arg-type]
 
 
-@operator(since=22, infer=_sum_type)
+@operator(since=22, infer=_sum_type, requires=pool_needs)
 def AveragePool(
     X: Value,
     /,
@@ -178,7 +187,7 @@ def _window_counts(spatial: Sequence[int], geometry: Windows, *, include_padding
     return counts
 
 
-@operator(since=22, infer=_sum_type)
+@operator(since=22, infer=_sum_type, requires=pool_needs)
 def LpPool(
     X: Value,
     /,

@@ -8,6 +8,7 @@ import ml_dtypes
 
 from pyflame_rt.graph import DType, TensorType
 from pyflame_rt.graph.errors import DTypeMismatchError, ShapeMismatchError
+from pyflame_rt.ops.core.guards import count_of, has_shape, same_size
 from pyflame_rt.ops.core.registry import operator
 from pyflame_rt.ops.core.type_rules import normalize_axis, static_size
 from pyflame_rt.ops.core.value import Value, constant
@@ -51,6 +52,18 @@ def _spread(parameter: Value, x: Value, axis: int, block_size: int) -> Value:
     return Gather(parameter, [i // block_size for i in range(size)], axis=place)
 
 
+def _scale_needs(
+    x: Value, scale: Value, zero_point: Value | None = None, /, *, axis: int = 1, block_size: int = 0, **_: Any
+) -> None:
+    """One scale for all, or for each place of an axis, or for each block; as many zero points."""
+    count, zeros = count_of(scale), count_of(zero_point)
+    if zero_point is not None:
+        same_size("the number of zero points", zeros, count, "that of the scales")
+    if not block_size and scale.rank == 1 and count != 1:
+        place = normalize_axis(axis, x.rank)
+        same_size("the number of scales", count, x.shape[place], f"the size of axis {place}")
+
+
 def _target(zero_point: Value | None, output_dtype: int) -> DType:
     """Element type of a quantized tensor."""
     asked = DType.from_onnx(output_dtype) if output_dtype else None
@@ -80,7 +93,7 @@ def _quantized_type(
     return TensorType(_target(y_zero_point, output_dtype), x.tensor_type.shape)
 
 
-@operator(since=28, infer=_quantized_type)
+@operator(since=28, infer=_quantized_type, requires=_scale_needs)
 def QuantizeLinear(
     x: Value,
     y_scale: Value,
@@ -116,7 +129,7 @@ def _dequantized_type(
     return TensorType(DType.from_onnx(output_dtype) if output_dtype else x_scale.dtype, x.tensor_type.shape)
 
 
-@operator(since=28, infer=_dequantized_type)
+@operator(since=28, infer=_dequantized_type, requires=_scale_needs)
 def DequantizeLinear(
     x: Value,
     x_scale: Value,
@@ -183,7 +196,21 @@ def QLinearMatMul(
     return requantize(sums, _per_row(a_scale, a) * b_scale / y_scale, y_zero_point)
 
 
-@operator(since=10)
+def conv_needs(*inputs: Value | None, **_: Any) -> None:
+    """What QLinearConv adds to what ConvInteger requires: one number, or one for each filter."""
+    weights = inputs[3]
+    assert weights is not None
+    filters = weights.shape[0]
+    names = ("x_scale", "x_zero_point", "", "w_scale", "w_zero_point", "y_scale", "y_zero_point")
+    for name, value in zip(names, inputs[1:8], strict=False):
+        if name and not (name.startswith("w") and value is not None and count_of(value) != 1):
+            same_size(f"the number of elements of {name}", 1 if value is None else count_of(value), 1, "one number")
+        elif name:
+            has_shape(name, value, [filters], "filters")
+    has_shape("B", inputs[8] if len(inputs) > 8 else None, [filters], "filters")
+
+
+@operator(since=10, requires=conv_needs)
 def QLinearConv(
     x: Value,
     x_scale: Value,

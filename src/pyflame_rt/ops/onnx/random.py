@@ -14,6 +14,7 @@ from typing import Any
 from pyflame_rt.graph import DType, Shape, TensorType
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.locks import new_lock
+from pyflame_rt.ops.core.guards import has_rank
 from pyflame_rt.ops.core.registry import operator, primitive
 from pyflame_rt.ops.core.value import Value, constant
 from pyflame_rt.ops.onnx.activation import Softmax
@@ -83,7 +84,11 @@ def _bits_type(shape: Value, /, **_: Any) -> TensorType:
     return TensorType(DType.Int32, Shape([None] * rank) if isinstance(rank, int) else None)
 
 
-@primitive(since=1, domain="pyflame", infer=_bits_type, random=True)
+def _bits_needs(shape: Value, /, **_: Any) -> None:
+    has_rank("shape", shape, 1)
+
+
+@primitive(since=1, domain="pyflame", infer=_bits_type, requires=_bits_needs, random=True)
 def RandomBits(ops: Any, shape: Any, /, *, bits: int = 31, seed: float | None = None, stream: int = 0) -> Any:
     """Random integers from 0 to ``2**bits - 1``; equal seeds and streams give equal ones.
 

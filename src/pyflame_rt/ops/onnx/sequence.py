@@ -8,6 +8,7 @@ import numpy as np
 
 from pyflame_rt.graph import AnyType, DType, Graph, OptionalType, SequenceType, Shape, TensorType, ValueType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError, UndeterminedError
+from pyflame_rt.ops.core.guards import has_rank
 from pyflame_rt.ops.core.registry import primitive
 from pyflame_rt.ops.core.size_arithmetic import join_types, known_ints
 from pyflame_rt.ops.core.type_rules import normalize_axis, tensor_like
@@ -144,7 +145,11 @@ def _split_type(input: Value, split: Value | None = None, /, *, axis: int, keepd
     return SequenceType(tensor_like(input, [*dims[:along], *part, *dims[along + 1 :]]))
 
 
-@primitive(since=24, infer=_split_type)
+def _split_needs(input: Value, split: Value | None = None, /, **_: Any) -> None:
+    has_rank("split", split, 0, 1)
+
+
+@primitive(since=24, infer=_split_type, requires=_split_needs)
 def SplitToSequence(ops: Any, input: Any, split: Any = None, /, *, axis: int = 0, keepdims: int = 1) -> list[Any]:
     """Parts along an axis: of the sizes given, of one size, or one by one."""
     along = normalize_axis(axis, len(input.shape))

@@ -141,10 +141,18 @@ def _expand_vjp(g: Value, _y: Value, x: Value, _shape: Value) -> tuple[Value | N
     return unbroadcast(g, x), None
 
 
+def _wanted(sizes: Sequence[DimLike]) -> Sizes:
+    """Sizes to broadcast to, which are never left open."""
+    for place, size in enumerate(sizes):
+        if isinstance(size, int) and size < 0:
+            raise InputError(f"shape is {size} at [{place}], which is out of range: it must be at least 0")
+    return Sizes(sizes)
+
+
 def _expand_type(input: Value, shape: Value, /) -> TensorType:
     sizes, old = known_ints(shape), input.tensor_type.shape
     if sizes is not None:
-        return tensor_like(input, broadcast_shapes(old, Sizes(sizes)))
+        return tensor_like(input, broadcast_shapes(old, _wanted(sizes)))
     rank = vector_length(shape)
     if old is None or rank is None:
         return tensor_like(input, None)
@@ -157,7 +165,7 @@ def _expand_type(input: Value, shape: Value, /) -> TensorType:
 def Expand(ops: Any, input: Any, shape: Any, /) -> Any:
     """Broadcast to what the input's shape and the given one have in common."""
     sizes = as_ints(ops, shape)
-    target = broadcast_shapes(Sizes(input.shape), Sizes(sizes))
+    target = broadcast_shapes(Sizes(input.shape), _wanted(sizes))
     return ops.broadcast_to(input, tuple(target or ()))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from pyflame_rt.graph import DType, Node, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
-from pyflame_rt.ops.core.guards import Within, at_most, has_rank, length_of, same_size, size_at
+from pyflame_rt.ops.core.guards import Within, at_most, count_of, has_rank, length_of, same_size, size_at
 from pyflame_rt.ops.core.registry import operator, primitive
 from pyflame_rt.ops.core.size_arithmetic import known_ints
 from pyflame_rt.ops.core.type_rules import normalize_axis, static_size
@@ -191,19 +191,24 @@ def _window(size: Value, coefficients: tuple[float, ...], periodic: int, output_
     return Cast(total, to=target)
 
 
-@operator(since=17)
+def _window_needs(size: Value, /, **_: Any) -> Iterator[Within]:
+    same_size("the number of elements of size", count_of(size), 1, "one number")
+    yield Within("size", size, 0)
+
+
+@operator(since=17, requires=_window_needs)
 def HannWindow(size: Value, /, *, output_datatype: int = 1, periodic: int = 1) -> Value:
     """Raised cosine, zero at the ends."""
     return _window(size, (0.5, -0.5), periodic, output_datatype)
 
 
-@operator(since=17)
+@operator(since=17, requires=_window_needs)
 def HammingWindow(size: Value, /, *, output_datatype: int = 1, periodic: int = 1) -> Value:
     """Raised cosine on a pedestal (25/46 and 21/46)."""
     return _window(size, (25 / 46, -21 / 46), periodic, output_datatype)
 
 
-@operator(since=17)
+@operator(since=17, requires=_window_needs)
 def BlackmanWindow(size: Value, /, *, output_datatype: int = 1, periodic: int = 1) -> Value:
     """Three-term window."""
     return _window(size, (0.42, -0.5, 0.08), periodic, output_datatype)
@@ -218,7 +223,24 @@ def _mel_type(num_mel_bins: Value, dft_length: Value, *_: Value | None, output_d
     return TensorType(DType.from_onnx(output_datatype), Shape([bins, mels]))
 
 
-@primitive(since=17, infer=_mel_type, host=True)
+def _mel_needs(
+    num_mel_bins: Value,
+    dft_length: Value,
+    sample_rate: Value,
+    lower_edge_hertz: Value,
+    upper_edge_hertz: Value,
+    /,
+    **_: Any,
+) -> Iterator[Within]:
+    named = {"num_mel_bins": num_mel_bins, "dft_length": dft_length, "sample_rate": sample_rate}
+    edges = {"lower_edge_hertz": lower_edge_hertz, "upper_edge_hertz": upper_edge_hertz}
+    for name, value in (named | edges).items():
+        same_size(f"the number of elements of {name}", count_of(value), 1, "one number")
+    for name, value in named.items():
+        yield Within(name, value, 0 if name == "num_mel_bins" else 1)
+
+
+@primitive(since=17, infer=_mel_type, requires=_mel_needs, host=True)
 def MelWeightMatrix(
     ops: Any,
     num_mel_bins: Any,

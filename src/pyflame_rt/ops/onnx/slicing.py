@@ -386,6 +386,9 @@ def Pad(
         data = ops.slice(data, [max(0, -before) for before, _ in pairs], stops)
     wider = [(max(0, before), max(0, after)) for before, after in pairs]
     if mode != "constant":
+        for axis, (size, pair) in enumerate(zip(data.shape, wider, strict=True)):
+            if not size and sum(pair):
+                raise ShapeMismatchError(f"axis {axis} of {Shape(data.shape)} is empty: {mode!r} has nothing to add")
         return ops.pad(data, wider, mode)
     fill = "" if ops.dtype(data).kind == "O" else 0
     if constant_value is not None:
@@ -431,7 +434,13 @@ def _tile_vjp(g: Value, _y: Value, x: Value, repeats: Value) -> tuple[Value | No
     return ReduceSum(Reshape(g, pairs, allowzero=1), list(range(0, 2 * x.rank, 2)), keepdims=0), None
 
 
-@primitive(since=13, infer=_tile_type, shape_math=True, vjp=_tile_vjp)
+def _tile_needs(input: Value, repeats: Value, /) -> None:
+    has_rank("repeats", repeats, 1)
+    for place, count in enumerate(known_ints(repeats) or ()):
+        at_least(f"repeats at [{place}]", count, 0)
+
+
+@primitive(since=13, infer=_tile_type, requires=_tile_needs, shape_math=True, vjp=_tile_vjp)
 def Tile(ops: Any, input: Any, repeats: Any, /) -> Any:
     """The whole tensor repeated along each axis."""
     counts = _ints(ops, repeats)

@@ -156,7 +156,7 @@ def TfIdfVectorizer(
     if (pool_int64s is None) == (pool_strings is None):
         raise InputError("one of pool_int64s and pool_strings must be given")
     pool = _pool(pool_int64s if pool_strings is None else pool_strings, ngram_counts)
-    rows = X.reshape(-1, X.shape[-1]) if X.ndim > 1 else X.reshape(1, -1)
+    rows = X if X.ndim > 1 else X.reshape(1, -1)
     counts = np.zeros((len(rows), len(ngram_indexes)), dtype=np.float32)
     # No n-gram is longer than a row.
     lengths = range(max(min_gram_length, 1), min(max_gram_length, rows.shape[-1]) + 1)
@@ -171,7 +171,7 @@ def TfIdfVectorizer(
         counts = counts * np.asarray(weights, dtype=np.float32)
     result = np.zeros((len(rows), max(ngram_indexes, default=-1) + 1), dtype=np.float32)
     result[:, ngram_indexes] = counts
-    return result.reshape(*X.shape[:-1], -1)
+    return result.reshape(*X.shape[:-1], result.shape[1])
 
 
 def _pool(items: Sequence[Any] | None, starts: Sequence[int]) -> dict[tuple[Any, ...], int]:

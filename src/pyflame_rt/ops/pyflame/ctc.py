@@ -9,6 +9,7 @@ import numpy as np
 from pyflame_rt.graph import Shape, TensorType
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.records import dataclass
+from pyflame_rt.ops.core.guards import has_rank
 from pyflame_rt.ops.core.registry import primitive
 from pyflame_rt.ops.onnx.shape import Unsqueeze
 
@@ -136,6 +137,10 @@ def _betas(problem: _Problem, along: np.ndarray[Any, Any]) -> np.ndarray[Any, An
     return betas
 
 
+def _loss_needs(log_probs: Value, *_: Value, **__: Any) -> None:
+    has_rank("log_probs", log_probs, 3)
+
+
 def _loss_type(log_probs: Value, *_: Value, **__: Any) -> TensorType:
     dims = log_probs.tensor_type.shape
     return TensorType(log_probs.dtype, Shape([None if dims is None else dims[1]]))
@@ -161,7 +166,7 @@ def _loss_vjp(
     return gradient * Unsqueeze(g, [0, 2]), None, None, None
 
 
-@primitive(since=1, domain="pyflame", infer=_loss_type, vjp=_loss_vjp, host=True)
+@primitive(since=1, domain="pyflame", infer=_loss_type, requires=_loss_needs, vjp=_loss_vjp, host=True)
 def CTCLoss(
     ops: Any,
     log_probs: Any,
@@ -184,7 +189,7 @@ def CTCLoss(
     return losses.astype(log_probs.dtype)
 
 
-@primitive(since=1, domain="pyflame", infer=_gradient_type, host=True)
+@primitive(since=1, domain="pyflame", infer=_gradient_type, requires=_loss_needs, host=True)
 def CTCLossGrad(
     ops: Any,
     log_probs: Any,

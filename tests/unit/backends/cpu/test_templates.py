@@ -10,7 +10,8 @@ from pyflame_rt.backends.cpu.graph.traced_sizes import BoundError, Trace, least,
 from pyflame_rt.backends.cpu.lower.lowering import HostStep, KernelStep
 from pyflame_rt.backends.cpu.run import plan_template as template
 from pyflame_rt.backends.cpu.run.plan import specialise
-from pyflame_rt.graph import DType
+from pyflame_rt.graph import DType, Graph
+from pyflame_rt.ops import infer_types
 from tests.unit.backends.cpu.test_lengths import encoder
 
 RNG = np.random.default_rng(23)
@@ -272,3 +273,40 @@ def test_a_template_that_contradicts_a_plan_is_not_used(caplog):
     assert "differs" in caplog.text
     assert not any(isinstance(step, HostStep) for step in made.lowered.steps)
     session.close()
+
+
+@pytest.mark.parametrize("sizes", [(4, 6, 2, 3), (9, 5, 2, 4, 8), (2, 3, 4, 5, 9)])
+def test_differences_of_sizes_may_be_negative(sizes):
+    """Quotients of them are rounded towards zero, whatever plan serves the next size."""
+    graph = Graph("g")
+    graph.add_input("x", [2, "N"])
+    graph.add_initializer("to", np.array([2, 1]))
+    graph.add_node("crop", "CenterCropPad", ["x", "to"], ["y"])
+    graph.add_output("y", [2, 1])
+    session = pyflame_rt.InferenceSession(graph)
+    judge = pyflame_rt.InferenceSession(graph, providers=["ReferenceExecutionProvider"])
+    for n in sizes:
+        feed = {"x": RNG.standard_normal((2, n)).astype(np.float32)}
+        assert (session.run(None, feed)[0] == judge.run(None, feed)[0]).all(), n
+
+
+def test_a_quotient_of_sizes_is_not_known_where_its_sign_is_not():
+    """For sizes that have names, not numbers: (N - 5) / 2 is rounded up below 5 and down above."""
+    graph = Graph("g")
+    graph.add_input("x", ["N"])
+    graph.add_node("shape", "Shape", ["x"], ["n"])
+    for name, number in (("five", -5), ("even", 2), ("two", 2)):
+        graph.add_initializer(name, np.array([number]))
+    for i, how in enumerate(([("Add", "five")], [("Mul", "even"), ("Add", "two")], [("Add", "even")])):
+        source = "n"
+        for k, (op, by) in enumerate(how):
+            graph.add_node(f"n{i}{k}", op, [source, by], [f"v{i}{k}"])
+            source = f"v{i}{k}"
+        graph.add_node(f"half{i}", "Div", [source, "two"], [f"h{i}"])
+        graph.add_node(f"made{i}", "ConstantOfShape", [f"h{i}"], [f"y{i}"])
+        graph.add_output(f"y{i}", [None])
+    infer_types(graph)
+    shapes = [str(graph.types[f"y{i}"].shape) for i in range(3)]
+    assert shapes[1] == "[N + 1]"
+    assert shapes[2] == "[floor((N + 2)/2)]"
+    assert "floor" not in shapes[0]

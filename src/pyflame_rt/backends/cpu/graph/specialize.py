@@ -15,7 +15,7 @@ from pyflame_rt.backends.cpu.graph.quantized_forms import integer_forms
 from pyflame_rt.backends.cpu.graph.traced_sizes import is_traced
 from pyflame_rt.graph import DType, Graph, Node, Shape, TensorType
 from pyflame_rt.graph.budget import Budget, budgeted
-from pyflame_rt.graph.errors import InputError, PyFlameRTError, UndeterminedError
+from pyflame_rt.graph.errors import InputError, InvalidModelError, PyFlameRTError, UndeterminedError
 from pyflame_rt.graph.graph import node_subgraphs
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.core.evaluate import Context, bind_attributes, named, run_op, where
@@ -445,6 +445,10 @@ class _Worker:
         raise ShapesUnknown(f"{node.full_name} has subgraphs")
 
     def _inline(self, graph: Graph, inputs: Sequence[str], outputs: Sequence[str], name: str) -> list[Node]:
+        if len(graph.inputs) != len(inputs) or len(graph.outputs) < len(outputs):
+            counts = f"takes {len(graph.inputs)} and gives {len(graph.outputs)} values"
+            asked = f"{len(inputs)} are given and {len(outputs)} asked for"
+            raise InvalidModelError(f"{self._at(name)}: the graph {graph.name!r} {counts}, {asked}")
         names = {"": ""} | {info.name: given for info, given in zip(graph.inputs, inputs, strict=True)}
         for inner, tensor in graph.initializers.items():
             if inner not in names:

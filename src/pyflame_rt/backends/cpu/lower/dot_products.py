@@ -27,6 +27,8 @@ def dot_products(low: Lowering, label: str, left: View, right: View, result: Vie
     """Result[i, j, row, column] = the sum over k of left[i, j, row, k] * right[i, j, column, k]."""
     slow, fast, rows, depth = left.shape
     columns = right.shape[2]
+    if not slow * fast * rows * columns:
+        return  # nothing to write
     blocks, panels = -(-rows // PIECE_ROWS), -(-columns // PIECE_COLUMNS)
     params = [
         rows, columns, depth, blocks, panels, left.strides[2], right.strides[2], result.strides[2], result.strides[3],

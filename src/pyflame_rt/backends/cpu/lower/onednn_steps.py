@@ -161,6 +161,8 @@ def _convolution(low: Lowering, step: SpecializedNode, epilogue: Epilogue) -> Vi
     src, weights = low.view(data), low.dense(kernel)
     if src.dtype is not DType.Float32:
         raise NotNative(f"convolution of {src.dtype.label}")
+    if not src.count * weights.count:
+        raise NotNative("a convolution of nothing, or by no filters")
     groups = step.attributes["group"]
     shape = weights.shape if groups == 1 else (groups, weights.shape[0] // groups, *weights.shape[1:])
     bias = low.dense(rest[0]) if rest and rest[0] else None
