@@ -93,9 +93,11 @@ class Editor:
         return None if array is None or array.size != 1 or array.dtype == object else array.reshape(-1)[0].item()
 
     def ints(self, name: str) -> list[int] | None:
-        """A constant of integers as a list; None for anything else."""
+        """A constant of integers, a vector or one number, as a list; None for anything else."""
         array = self.constant(name)
-        return None if array is None or array.dtype.kind not in "iu" else [int(n) for n in array.reshape(-1)]
+        if array is None or array.dtype.kind not in "iu" or array.ndim > 1:
+            return None
+        return [int(n) for n in array.reshape(-1)]
 
     # ------------------------------------------------------------------ types
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
-from pyflame_rt.ops.core.guards import at_least
 from pyflame_rt.ops.core.registry import operator, primitive
 from pyflame_rt.ops.core.type_rules import tensor_like
 from pyflame_rt.ops.core.upgrade import Upgrade, upgrade
@@ -96,7 +95,6 @@ def pool_type(x: Value, dtype: DType | None = None, /, **geometry: Any) -> Tenso
 
 def pool_needs(X: Value, /, **_: Any) -> None:
     """There may be no images and no channels, but images have pixels."""
-    at_least("the rank of X", X.rank, 3)
     for axis, size in enumerate(X.shape[2:], 2):
         if isinstance(size, int) and not size:
             raise ShapeMismatchError(f"axis {axis} of the input is empty: a window has nothing to look at")
