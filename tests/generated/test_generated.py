@@ -48,8 +48,10 @@ FOUND = (
     "SimplifiedLayerNormalization/0/1 longer 0/fed", "pyflame::ClassScoreGrad/1/3 less rank/fed",
     "GRU/1/0 empty/fed", "pyflame::ClassScoreGrad/1/4 less rank/fed", "Loop/1/0 missing/fed",
     "Pad/0/1 more rank/constant", "ConvInteger/1/1 empty/constant", "pyflame::FusedConvBN/1/1 empty/fed",
-    "If/1/count less/fed", "RoiAlign/0/2 last is -1/fed", "NonMaxSuppression/0/0 longer 2/fed", "MaxRoiPool/0/0 empty/fed",
-    "ai.onnx.ml::SVMClassifier/0/0 longer 1/fed", "ai.onnx.ml::TreeEnsemble/0/0 shorter 1/fed", "Einsum/0/0 shorter 1/fed",
+    "If/1/count less/fed", "RoiAlign/0/2 last is -1/fed", "NonMaxSuppression/0/0 longer 2/fed",
+    "MaxRoiPool/0/0 empty/fed",
+    "ai.onnx.ml::SVMClassifier/0/0 longer 1/fed", "ai.onnx.ml::TreeEnsemble/0/0 shorter 1/fed",
+    "Einsum/0/0 shorter 1/fed",
 )  # fmt: skip
 
 
