@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.graph import Dim, DimLike, OptionalType, SequenceType, Shape, TensorType, ValueType, symbol
+from pyflame_rt.graph.errors import UndeterminedError
 from pyflame_rt.graph.types import AnyType
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ __all__ = [
     "known_ints",
     "product",
     "public_type",
+    "size_quotients",
     "size_values",
     "surely_not_negative",
     "total",
@@ -118,6 +120,28 @@ def surely_not_negative(size: Any) -> bool:
         elif not any(name.startswith("floor(") for name in monomial):
             least += coefficient
     return least >= 0
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    a, b = (int(v) if isinstance(v, np.integer) else v for v in (a, b))
+    if isinstance(a, int) and isinstance(b, int):  # numbers, and sizes that note what is asked of them
+        down = abs(a) // abs(b)
+        return down if (a < 0) == (b < 0) else -down
+    down = a // b
+    # Sizes are not negative, but their differences are: rounding down is rounding towards zero only where no sign is.
+    if not (surely_not_negative(a) and surely_not_negative(b)) and down * b != a:
+        raise UndeterminedError(f"whether {a} is negative is only known when running")
+    return down
+
+
+def size_quotients(a: Any, b: Any) -> np.ndarray[Any, Any]:
+    """Quotients of arrays of sizes, rounded towards zero as those of other integers are.
+
+    Example:
+        >>> size_quotients(np.array([-7, 7], object), np.array([2], object)).tolist()
+        [-3, 3]
+    """
+    return np.asarray(np.frompyfunc(_quotient, 2, 1)(a, b), object)
 
 
 def join_types(a: ValueType | None, b: ValueType | None) -> ValueType | None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pyflame_rt.graph import DimLike, DType, Node, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError, UndeterminedError
 from pyflame_rt.ops.core.guards import Within
 from pyflame_rt.ops.core.registry import get_op, operator, primitive
-from pyflame_rt.ops.core.size_arithmetic import surely_not_negative
+from pyflame_rt.ops.core.size_arithmetic import size_quotients
 from pyflame_rt.ops.core.type_rules import broadcast, same
 from pyflame_rt.ops.core.upgrade import Upgrade, upgrade
 from pyflame_rt.ops.core.value import Value, constant
@@ -133,22 +131,6 @@ def Mul(ops: Any, A: Any, B: Any, /) -> Any:
     return ops.multiply(A, B)
 
 
-def _quotient(a: Any, b: Any) -> Any:
-    """Of sizes, towards zero as of other integers."""
-    a, b = (int(v) if isinstance(v, np.integer) else v for v in (a, b))
-    if isinstance(a, int) and isinstance(b, int):  # numbers, and sizes that note what is asked of them
-        down = abs(a) // abs(b)
-        return down if (a < 0) == (b < 0) else -down
-    down = a // b
-    # Sizes are not negative, but their differences are: rounding down is rounding towards zero only where no sign is.
-    if not (surely_not_negative(a) and surely_not_negative(b)) and down * b != a:
-        raise UndeterminedError(f"whether {a} is negative is only known when running")
-    return down
-
-
-_quotients = np.frompyfunc(_quotient, 2, 1)
-
-
 def _divisor_needs(A: Value, B: Value, /, **_: Any) -> Iterator[Within]:
     if not (B.dtype.is_float or B.dtype.is_complex):
         yield Within("B", B, without=0)
@@ -165,7 +147,7 @@ def Div(ops: Any, A: Any, B: Any, /) -> Any:
     """Quotient; integers are divided as C does, towards zero."""
     kinds = (ops.dtype(A).kind, ops.dtype(B).kind)
     if "O" in kinds:
-        return np.asarray(_quotients(A, B), object)
+        return size_quotients(A, B)
     return ops.divide(A, B) if kinds[0] in "fcV" else ops.truncate_divide(A, B)
 
 
