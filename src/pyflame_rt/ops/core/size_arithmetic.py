@@ -123,7 +123,7 @@ def surely_not_negative(size: Any) -> bool:
 
 
 def _quotient(a: Any, b: Any) -> Any:
-    a, b = (int(v) if isinstance(v, np.integer) else v for v in (a, b))
+    a, b = (v if isinstance(v, Dim) else int(v) for v in (a, b))
     if isinstance(a, int) and isinstance(b, int):  # numbers, and sizes that note what is asked of them
         down = abs(a) // abs(b)
         return down if (a < 0) == (b < 0) else -down
