@@ -53,7 +53,10 @@ def _deform_needs(
     **attributes: Any,
 ) -> None:
     has_rank("W", W, X.rank)
-    batch, _, *out = conv_type(X, W, **attributes).shape or ()
+    shape = conv_type(X, W, **attributes).shape
+    if shape is None:
+        return
+    batch, _, *out = shape
     taps = product(W.shape[2:])
     at_least("offset_group", offset_group, 1)
     divides("the channels of X", X.shape[1], offset_group, "offset_group")

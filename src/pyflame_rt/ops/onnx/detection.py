@@ -40,7 +40,8 @@ def _aligned_needs(X: Value, rois: Value, batch_indices: Value, /, **_: Any) -> 
     has_rank("X", X, 4)
     has_shape("rois", rois, [None, 4], "regions; left, top, right, bottom")
     has_shape("batch_indices", batch_indices, [size_at(rois, 0)], "regions")
-    yield Within("batch_indices", batch_indices, 0, None if X.shape[0] is None else X.shape[0] - 1)
+    images = X.shape[0]
+    yield Within("batch_indices", batch_indices, 0, None if images is None else images - 1)
 
 
 @primitive(since=22, infer=_aligned_type, requires=_aligned_needs)

@@ -292,8 +292,9 @@ def _roi_type(X: Value, rois: Value, /, *, pooled_shape: list[int], spatial_scal
 def _roi_needs(X: Value, rois: Value, /, **_: Any) -> None:
     has_rank("X", X, 4)
     has_shape("rois", rois, [None, 5], "regions; image, left, top, right, bottom")
-    if rois.known is not None and isinstance(X.shape[0], int):
-        check_contents("the image of a region", rois.known[:, 0], 0, X.shape[0] - 1)
+    images = X.shape[0]
+    if rois.known is not None and isinstance(images, int):
+        check_contents("the image of a region", rois.known[:, 0], 0, images - 1)
 
 
 @primitive(since=22, infer=_roi_type, requires=_roi_needs, host=True)
