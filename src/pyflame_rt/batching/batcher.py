@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyflame_rt.batching.config import BatchConfig
 from pyflame_rt.batching.layout import Layout, Piece, Rows
 from pyflame_rt.batching.queueing import FairQueue
-from pyflame_rt.batching.requests import BatchFuture, InferenceRequest, Ticket
+from pyflame_rt.batching.requests import BatchFuture, InferenceRequest, Ticket, as_request
 from pyflame_rt.batching.runs import Batch, Threads
 from pyflame_rt.batching.stats import BatchStats, Tally
 from pyflame_rt.batching.window import Costs, Window
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyflame_rt.dispatch import Alarms
     from pyflame_rt.session import InferenceSession
 
-__all__ = ["DynamicBatcher", "PriorityBatcher"]
+__all__ = ["DynamicBatcher"]
 
 LONG = 0.05  # seconds from which on a run is watched, so that it ends when nobody wants it any more
 _numbers = itertools.count(1)
@@ -191,7 +191,7 @@ class DynamicBatcher:
             QueueFullError: Too many requests wait.
             SessionClosedError: The batcher does not run.
         """
-        return self._submit(_request(inputs, output_names, timeout_ms, caller), 0, here=here)
+        return self._submit(as_request(inputs, output_names, timeout_ms, caller), 0, here=here)
 
     def infer(
         self,
@@ -206,7 +206,7 @@ class DynamicBatcher:
         Raises:
             PyFlameRTError: The run failed, or see :meth:`submit`.
         """
-        future = self._submit(_request(inputs, output_names, timeout_ms, caller), 0, here=True)
+        future = self._submit(as_request(inputs, output_names, timeout_ms, caller), 0, here=True)
         try:
             return future.result().outputs
         finally:
@@ -241,10 +241,17 @@ class DynamicBatcher:
         with self._lock:
             return self._tally.stats(len(self._queue))
 
+    def count(self, rows: int, seconds: float, now: float) -> None:
+        """Count a request that its caller has run alone among those that were batched."""
+        with self._lock:
+            self._tally.alone(rows, seconds * 1e6, now)
+        if self._on_run is not None:
+            self._on_run(rows)
+
     def _submit(self, request: InferenceRequest, priority: int, *, here: bool = False) -> BatchFuture:
         """Queue a request; one that is waited for, and finds nobody at work, is run at once by whoever asks."""
         rows = self.layout.read(request.inputs)
-        names = self._checked_names(request.output_names)
+        names = self.checked_names(request.output_names)
         timeout = self.config.timeout_ms if request.timeout_ms is None else request.timeout_ms
         deadline = None if timeout is None else time.perf_counter() + timeout / 1e3
         caller = threading.get_ident() if request.caller is None else request.caller
@@ -269,7 +276,12 @@ class DynamicBatcher:
             return None
         return self._batch(group, ticket.rows.count)
 
-    def _checked_names(self, names: Sequence[str] | None) -> Sequence[str]:
+    def checked_names(self, names: Sequence[str] | None) -> Sequence[str]:
+        """These outputs, or all.
+
+        Raises:
+            InputError: There is no such output.
+        """
         for name in names or ():
             if name not in self._names:
                 close = closest(name, self._names)
@@ -537,51 +549,6 @@ class DynamicBatcher:
             if name in feed:
                 feed[name] = feed[name][(slice(None),) * axis + (slice(0, length),)]
         return Rows(feed, rows.count, length, bucket, rows.family, rows.stacked)
-
-
-class PriorityBatcher(DynamicBatcher):
-    """A batcher whose requests have priorities.
-
-    One of a higher priority goes before those of lower ones that came up to ``config.priority_rows`` rows a level
-    earlier: all requests are run in the end, however many urgent ones come.
-
-    Example:
-        >>> import pyflame_rt
-        >>> g = pyflame_rt.Graph("g")
-        >>> _ = g.add_input("x", ["N"]), g.add_node("n", "Neg", ["x"], ["y"]), g.add_output("y", ["N"])
-        >>> with PriorityBatcher(pyflame_rt.InferenceSession(g)) as batcher:
-        ...     urgent, other = batcher.submit_priority({"x": [1]}, 10), batcher.submit_priority({"x": [2]}, 1)
-        ...     urgent.result()["y"], other.result()["y"]
-        (array([-1.], dtype=float32), array([-2.], dtype=float32))
-    """
-
-    def submit_priority(
-        self,
-        inputs: Mapping[str, Any] | InferenceRequest,
-        priority: int,
-        *,
-        output_names: Sequence[str] | None = None,
-        timeout_ms: float | None = None,
-        caller: Hashable = None,
-    ) -> BatchFuture:
-        """Ask for a run, as :meth:`submit` does (which has priority 0); higher is sooner."""
-        return self._submit(_request(inputs, output_names, timeout_ms, caller), priority)
-
-
-def _request(
-    inputs: Mapping[str, Any] | InferenceRequest,
-    output_names: Sequence[str] | None,
-    timeout_ms: float | None,
-    caller: Hashable,
-) -> InferenceRequest:
-    if not isinstance(inputs, InferenceRequest):
-        return InferenceRequest(dict(inputs), output_names, timeout_ms, caller)
-    return InferenceRequest(
-        inputs.inputs,
-        inputs.output_names if output_names is None else output_names,
-        inputs.timeout_ms if timeout_ms is None else timeout_ms,
-        inputs.caller if caller is None else caller,
-    )
 
 
 def _expire(batcher: weakref.ref[DynamicBatcher], ticket: weakref.ref[Ticket], timeout_ms: float) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyflame_rt.batching.layout import Rows
 
-__all__ = ["BatchFuture", "InferenceRequest", "InferenceResponse", "Ticket"]
+__all__ = ["BatchFuture", "InferenceRequest", "InferenceResponse", "Ticket", "as_request"]
 
 
 @dataclass(slots=True)
@@ -41,6 +41,23 @@ class InferenceRequest:
     output_names: Sequence[str] | None = None
     timeout_ms: float | None = None
     caller: Hashable = None
+
+
+def as_request(
+    inputs: Mapping[str, Any] | InferenceRequest,
+    output_names: Sequence[str] | None,
+    timeout_ms: float | None,
+    caller: Hashable,
+) -> InferenceRequest:
+    """A request from its inputs, or from another one with some of it changed."""
+    if not isinstance(inputs, InferenceRequest):
+        return InferenceRequest(dict(inputs), output_names, timeout_ms, caller)
+    return InferenceRequest(
+        inputs.inputs,
+        inputs.output_names if output_names is None else output_names,
+        inputs.timeout_ms if timeout_ms is None else timeout_ms,
+        inputs.caller if caller is None else caller,
+    )
 
 
 class InferenceResponse(Response):

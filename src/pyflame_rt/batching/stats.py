@@ -100,6 +100,19 @@ class Tally:
         self._recent.append(response.latency_us)
         self._last = now
 
+    def alone(self, rows: int, latency_us: float, now: float) -> None:
+        """A request came, was run by its caller and answered."""
+        self.requests += 1
+        if self._first is None:
+            self._first = now
+        self.batches += 1
+        self.rows += rows
+        self.sizes[rows] += 1
+        self.completed += 1
+        self._latency += latency_us
+        self._recent.append(latency_us)
+        self._last = now
+
     def stats(self, depth: int) -> BatchStats:
         """As of now."""
         done = max(self.completed, 1)

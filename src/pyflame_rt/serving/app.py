@@ -14,7 +14,7 @@ from pyflame_rt.serving.metrics import CONTENT_TYPE
 from pyflame_rt.serving.openai_app import OpenAI
 from pyflame_rt.serving.page import Page
 from pyflame_rt.serving.requests import encode_answer, read_request
-from pyflame_rt.serving.routing import JSONApp
+from pyflame_rt.serving.routing import JSON, JSONApp, Plain
 from pyflame_rt.serving.v2_app import OpenInference
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Application(JSONApp):
 
     # ------------------------------------------------------------------ inference
 
-    async def infer(self, request: Request) -> Response:
+    async def infer(self, request: Request) -> Plain:
         """Run a model."""
         service, name = self.service, request.path_params["model"]
         with service.counted(name):
@@ -96,9 +96,8 @@ class Application(JSONApp):
                 "queue_time_us": answer.queue_time_us,
                 "batch_size": answer.batch_size,
             }
-            size = sum(getattr(array, "nbytes", 0) for array in answer.outputs.values())
-            text = await self.aside(size, encode_answer, asked.style, head, answer.outputs, answer.kinds)
-        return Response(text, media_type="application/json")
+            text = await self.aside(answer.nbytes, encode_answer, asked.style, head, answer.outputs, answer.kinds)
+        return Plain(text, JSON)
 
     # ------------------------------------------------------------------ models
 

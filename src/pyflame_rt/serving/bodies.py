@@ -10,7 +10,10 @@ from pyflame_rt.serving.errors import RequestError
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-__all__ = ["read_body", "until_gone"]
+__all__ = ["HEADERS", "WHOLE", "read_body", "until_gone"]
+
+HEADERS = "pyflame.headers"  # in the scope of every request: its headers by name
+WHOLE = "pyflame.whole"  # in the scope of one whose last byte has come: it needs no clock
 
 
 async def read_body(request: Request, limit: int, seconds: float, name: str) -> bytes | bytearray:
@@ -19,9 +22,12 @@ async def read_body(request: Request, limit: int, seconds: float, name: str) -> 
     Raises:
         RequestError: It is too long or too slow, or its sender has gone.
     """
-    coding = request.headers.get("content-encoding", "identity")
-    if coding.lower() != "identity":
-        raise RequestError(415, "InvalidRequest", f"bodies are not taken in {coding[:40]!r}: send them as they are")
+    coding = request.scope[HEADERS].get(b"content-encoding", b"identity")
+    if coding.lower() != b"identity":
+        shown = coding[:40].decode("latin-1")
+        raise RequestError(415, "InvalidRequest", f"bodies are not taken in {shown!r}: send them as they are")
+    if WHOLE in request.scope:
+        return await _pieces(request, limit, name)
     try:
         async with asyncio.timeout(seconds):
             return await _pieces(request, limit, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import itertools
 import logging
 import os
 import time
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from pyflame_rt.serving.bodies import HEADERS
 from pyflame_rt.serving.errors import RequestError, as_request_error
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ __all__ = ["Guard", "RateLimiter", "error_body"]
 log = logging.getLogger("pyflame_rt.serving")
 access = logging.getLogger("pyflame_rt.serving.access")
 MAX_BUCKETS = 4096
+_PROCESS = os.urandom(6).hex()  # requests without an id are numbered
+_numbers = itertools.count(1)
 _TOKENS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/+=")
 
 
@@ -104,7 +108,7 @@ class Guard:
         self._limiter = None if rate_limit is None or not rate_limit.enabled else RateLimiter(rate_limit)
         self._max_body, self._size_name = max_body, size_name
         self._max_pending = max_pending or 4 * max_body
-        self._pending = 0
+        self.pending = 0  # bytes of the bodies under way
         self._origins = None if origins is None else frozenset(origins)
         self._draining = draining
 
@@ -114,10 +118,12 @@ class Guard:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1000})
             return
-        headers = _Headers(scope["headers"])
-        number = _request_id(headers.first(b"x-request-id"))
-        scope["request_id"] = number
-        extra = [(b"x-request-id", number.encode()), *self._allowed(headers.first(b"origin"))]
+        headers = dict(scope["headers"])  # names are in lower case already
+        number = _request_id(headers.get(b"x-request-id", b""))
+        scope["request_id"], scope[HEADERS] = number, headers
+        extra = [(b"x-request-id", number.encode())]
+        if self._origins is not None:
+            extra += self._allowed(headers.get(b"origin", b""))
         if self._draining():
             extra.append((b"connection", b"close"))
         reply = _Reply(send, extra)
@@ -133,30 +139,37 @@ class Guard:
             if access.isEnabledFor(logging.INFO):
                 _note(scope, number, reply.status, time.perf_counter() - begun)
 
-    async def _admit(self, scope: Scope, headers: _Headers, receive: Receive, reply: _Reply) -> None:
-        if scope["method"] == "OPTIONS" and self._origins is not None and headers.first(b"origin"):
+    async def _admit(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, reply: _Reply) -> None:
+        if scope["method"] == "OPTIONS" and self._origins is not None and b"origin" in headers:
             await reply.finish(204, b"")
             return
         if scope["path"] not in self._open:
             self._check_key(scope, headers)
             self._check_rate(scope)
         length = self._length(headers)
-        if not length and headers.first(b"transfer-encoding"):
-            length = min(self._max_body, 1 << 20)  # what comes in pieces is counted as it comes
-        if self._pending + length > self._max_pending and self._pending:
-            raise RequestError(
-                503, "QueueFull", "too many bodies are being read; try again later", {"retry-after": "1"}
-            )
-        self._pending += length
+        if not length and b"transfer-encoding" in headers:
+            counted = _Counted(self, receive)
+            receive = counted.receive
+        else:
+            counted = None
+            self.hold(length)
         try:
             await self._app(scope, receive, reply.send)
         finally:
-            self._pending -= length
+            self.pending -= length if counted is None else counted.length
 
-    def _check_key(self, scope: Scope, headers: _Headers) -> None:
+    def hold(self, length: int) -> None:
+        """Count bytes of a body that is kept in memory; one body alone may always be."""
+        if self.pending and self.pending + length > self._max_pending:
+            raise RequestError(
+                503, "QueueFull", "too many bodies are being read; try again later", {"retry-after": "1"}
+            )
+        self.pending += length
+
+    def _check_key(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         if not self._keys:
             return
-        given = headers.first(b"x-api-key") or headers.first(b"authorization").removeprefix(b"Bearer ")
+        given = headers.get(b"x-api-key") or headers.get(b"authorization", b"").removeprefix(b"Bearer ")
         found = False
         for key in self._keys:  # all of them, so that time tells nothing
             found |= hmac.compare_digest(given, key)
@@ -174,8 +187,8 @@ class Guard:
                 429, "RateLimited", "too many requests; try again later", {"retry-after": str(max(1, round(wait)))}
             )
 
-    def _length(self, headers: _Headers) -> int:
-        text = headers.first(b"content-length")
+    def _length(self, headers: dict[bytes, bytes]) -> int:
+        text = headers.get(b"content-length")
         if not text:
             return 0
         if not text.isdigit():
@@ -201,19 +214,19 @@ class Guard:
         ]
 
 
-class _Headers:
-    """Headers of a request; names are in lower case already."""
+class _Counted:
+    """A body that comes in pieces: counted as it comes, for nobody says how long it will be."""
 
-    __slots__ = ("_pairs",)
+    def __init__(self, guard: Guard, receive: Receive) -> None:
+        self._guard, self._receive = guard, receive
+        self.length = 0
 
-    def __init__(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        self._pairs = pairs
-
-    def first(self, name: bytes) -> bytes:
-        for key, value in self._pairs:
-            if key == name:
-                return value
-        return b""
+    async def receive(self) -> dict[str, Any]:
+        message = await self._receive()
+        length = len(message.get("body", b""))
+        self._guard.hold(length)
+        self.length += length
+        return message
 
 
 class _Reply:
@@ -242,10 +255,9 @@ class _Reply:
 
 
 def _request_id(given: bytes) -> str:
-    text = given.decode("latin-1")
-    if text and len(text) <= 128 and _TOKENS.issuperset(text):
+    if given and len(given) <= 128 and _TOKENS.issuperset(text := given.decode("latin-1")):
         return text
-    return os.urandom(8).hex()
+    return f"{_PROCESS}-{next(_numbers):x}"
 
 
 def _note(scope: Scope, number: str, status: int, seconds: float) -> None:

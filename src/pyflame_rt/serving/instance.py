@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from pyflame_rt.generate import load_tokenizer
 from pyflame_rt.graph import TensorType
 from pyflame_rt.graph.errors import InputError, PyFlameRTError, SessionClosedError
 from pyflame_rt.serving.metrics import MetricsRegistry
+from pyflame_rt.serving.quick import QuickRuns
 from pyflame_rt.serving.tensors import v2_name
 from pyflame_rt.serving.text import TextModel
 
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["ModelInstance"]
 
 log = logging.getLogger("pyflame_rt.serving")
-SHORT = 300e-6  # seconds: waking a thread for less takes longer than the run
-SEEN = 16  # quick runs before others are taken to be so
 
 
 class ModelInstance:
@@ -62,6 +62,7 @@ class ModelInstance:
         self.name, self.version, self.source = config.name, config.version, source
         self.session = session
         self.graph = session.graph()
+        self._outputs = [info.name for info in self.graph.outputs]
         self.input_kinds, self.output_kinds = kinds_of(self.graph.inputs), kinds_of(self.graph.outputs)
         self.loaded_at = time.time()
         self.last_used = time.monotonic()
@@ -70,16 +71,18 @@ class ModelInstance:
         self._retired = self._closed = False
         self._failures = 0
         # What takes long may depend on values only where these are counts, or steer loops.
-        self._steady = all(kind.is_float for kind in self.input_kinds.values()) and not _has_branches(self.graph)
-        self._quick, self._seen = -1, 0  # bytes of requests that are quick, and how many were seen
+        steady = all(kind.is_float for kind in self.input_kinds.values()) and not _has_branches(self.graph)
+        self.quick = QuickRuns(session) if steady else None
         self._failed_seconds = 0.0
-        metrics = MetricsRegistry.instance()
-        self._observe = lambda rows: metrics.batch_size(self.name, rows)
+        self._observe = partial(MetricsRegistry.instance().batch_size, self.name)
         self.unbatched = ""  # why requests run one by one
         self.tokenizer = _tokenizer(config.tokenizer, config.model_path)
         self.text_problem = ""  # why it does not generate text
         self.text = self._make_text()
         self.batcher = self._make_batcher()
+        layout = self.batcher.layout
+        axes = () if layout.problem else layout.inputs.items()
+        self._row = next(((name, axis) for name, axis in axes if axis is not None), None)  # where rows are counted
         self.batcher.start()
 
     def _make_text(self) -> TextModel | None:
@@ -113,21 +116,34 @@ class ModelInstance:
         *,
         timeout_ms: float | None = None,
         caller: Hashable = None,
-        here: bool = False,
     ) -> BatchFuture:
-        """Ask for a run; see DynamicBatcher.submit. ``here`` counts where such requests are known to be quick."""
-        quick = here and self._steady and _bytes(inputs) <= self._quick
-        return self.batcher.submit(inputs, output_names=output_names, timeout_ms=timeout_ms, caller=caller, here=quick)
+        """Ask for a run; see DynamicBatcher.submit."""
+        return self.batcher.submit(inputs, output_names=output_names, timeout_ms=timeout_ms, caller=caller)
 
-    def took(self, inputs: Mapping[str, Any], seconds: float) -> None:
-        """Note how long a run took: requests up to the size of quick ones are made by whoever asks."""
-        size = _bytes(inputs)
-        if seconds < SHORT:
-            self._seen += 1
-            if self._seen >= SEEN:
-                self._quick = max(self._quick, size)
-        elif size <= self._quick:
-            self._quick, self._seen = -1, 0
+    def run_quickly(
+        self, inputs: Mapping[str, Any], output_names: Sequence[str] | None
+    ) -> tuple[dict[str, Any], int, float] | None:
+        """Run in the calling thread what is known to be quick: outputs, rows and seconds; None for what is not.
+
+        Raises:
+            PyFlameRTError: The run failed, or there is no such output.
+        """
+        found = None if self.quick is None else self.quick.run(inputs)
+        if found is None:
+            return None
+        results, seconds, now = found
+        outputs = dict(zip(self._outputs, results, strict=True))
+        if output_names:
+            outputs = {name: outputs[name] for name in self.batcher.checked_names(output_names)}
+        row = self._row
+        rows = inputs[row[0]].shape[row[1]] if row is not None and row[0] in inputs else 1
+        self.batcher.count(rows, seconds, now)
+        return outputs, rows, seconds
+
+    def saw(self, inputs: Mapping[str, Any]) -> None:
+        """Note a request that the batcher has run: its like may turn out to be quick."""
+        if self.quick is not None:
+            self.quick.saw(inputs)
 
     def infer(
         self, inputs: Mapping[str, Any], output_names: Sequence[str] | None = None, *, timeout_ms: float | None = None
@@ -280,10 +296,6 @@ def _tokenizer(given: str, model_path: str) -> Tokenizer | None:
     if place is None or not (given or (place / "tokenizer.json").is_file()):
         return None
     return load_tokenizer(place)
-
-
-def _bytes(inputs: Mapping[str, Any]) -> int:
-    return sum(getattr(array, "nbytes", 1 << 40) for array in inputs.values())
 
 
 def _has_branches(graph: Graph) -> bool:

@@ -47,7 +47,8 @@ class MetricsRegistry:
     def _make(self) -> None:
         registry = self._registry = CollectorRegistry()
         self._extra: dict[str, Any] = {}
-        self._quick: dict[str, tuple[Any, Any]] = {}
+        self._quick: dict[str, tuple[Any, Any]] = {}  # by model, found once
+        self._quick_batches: dict[str, Any] = {}
         self.requests = Counter(
             "pyflame_request", "Total number of inference requests", ["model", "status"], registry=registry
         )
@@ -116,7 +117,10 @@ class MetricsRegistry:
 
     def batch_size(self, model: str, rows: int) -> None:
         """Rows of a run."""
-        self.batches.labels(model).observe(rows)
+        found = self._quick_batches.get(model)
+        if found is None:
+            found = self._quick_batches[model] = self.batches.labels(model)
+        found.observe(rows)
 
     def queue_size(self, model: str, requests: int) -> None:
         """Requests that wait."""

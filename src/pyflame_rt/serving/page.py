@@ -16,9 +16,9 @@ from pyflame_rt.serving.openai_requests import ChatRequest, CompletionRequest, E
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-    from starlette.routing import Route
 
     from pyflame_rt.serving.app import Application
+    from pyflame_rt.serving.paths import Route
 
 __all__ = ["Page", "openapi"]
 
@@ -121,8 +121,7 @@ def openapi(routes: list[Route]) -> dict[str, Any]:
     """The description of routes: made from the table that answers, so that nothing is left out."""
     paths: dict[str, Any] = {}
     for route in routes:
-        for method in sorted((route.methods or set()) - {"HEAD"}):
-            paths.setdefault(route.path, {})[method.lower()] = _operation(route)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
     keys = {
         "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
         "bearer": {"type": "http", "scheme": "bearer"},
@@ -137,7 +136,7 @@ def openapi(routes: list[Route]) -> dict[str, Any]:
 
 
 def _operation(route: Route) -> dict[str, Any]:
-    summary = (route.endpoint.__doc__ or "").strip().splitlines()
+    summary = (route.handler.__doc__ or "").strip().splitlines()
     refused = {
         "description": "why not",
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
@@ -150,7 +149,7 @@ def _operation(route: Route) -> dict[str, Any]:
         ],
         "responses": {"200": {"description": "the answer"}, "4XX": refused, "5XX": refused},
     }
-    body = _body(route.path) if "POST" in (route.methods or ()) else None
+    body = _body(route.path) if route.method == "POST" else None
     if body is not None:
         found["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
     return found

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from pyflame_rt.serving.bodies import WHOLE
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -21,6 +23,36 @@ LINGER_SECONDS = 5.0  # and for how long
 GRACE_SECONDS = 1.0  # for a request on a connection that was made when the server was ending
 
 _IDLE, _HEADER, _BODY = "idle", "header", "body"
+
+
+class _OnePacket:
+    """Keeps the head of an answer until its body begins, so that both leave together: one system call, one packet."""
+
+    __slots__ = ("_head", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head: bytes | None = b""
+
+    def write(self, data: bytes) -> None:
+        """Send, but not the head alone."""
+        if self._head:
+            self._transport.writelines((self._head, data))
+            self._head = None
+        elif self._head is None or data.startswith(b"HTTP/1.1 100"):
+            self._transport.write(data)
+        else:
+            self._head = data
+
+    def close(self) -> None:
+        """Close the connection; an answer that is cut off has its head."""
+        if self._head:
+            self._transport.write(self._head)
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        """Whether it is."""
+        return self._transport.is_closing()
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -99,13 +131,17 @@ class LimitedProtocol(HttpToolsProtocol):
         self._stage = _BODY
         self._header_bytes = 0
         self._stop_timer()
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not before and self.scope["method"] != "HEAD":  # which has no body
+            self.cycle.transport = _OnePacket(self.transport)  # type: ignore[assignment] - what a cycle uses of it
         if self._ending:
             self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         """The request is whole: the connection is the application's."""
         self.waiting.pop(self, None)
+        self.scope[WHOLE] = True  # type: ignore[typeddict-unknown-key] - ours
         super().on_message_complete()
         self._stage = _IDLE
 

@@ -96,6 +96,7 @@ class ModelRegistry:
         self._callback: Callable[[str, str], Any] | None = None
         self._watcher: Watcher | None = None
         self._random = random.Random()
+        self._current: dict[tuple[str, str | None], _Entry] = {}  # who answers, until something changes
 
     # ------------------------------------------------------------------ loading
 
@@ -151,6 +152,7 @@ class ModelRegistry:
             entry = versions.get(config.version)
             if entry is None:
                 entry = versions[config.version] = _Entry(config, source)
+                self._current.clear()
         with entry.loading:
             entry.example = example
             return self._load(entry, config, source)
@@ -168,6 +170,7 @@ class ModelRegistry:
             raise
         fresh.warm_up()
         with self._lock:
+            self._current.clear()
             old, entry.instance = entry.instance, fresh
             entry.config, entry.source, entry.evicted, entry.number = config, source, False, next(_loads)
             known = self._models.get(config.name, {}).get(config.version) is entry
@@ -198,6 +201,7 @@ class ModelRegistry:
                 if not idle:
                     break  # all of them are at work; memory is freed when they are asked no more
                 oldest = min(idle, key=lambda e: e.instance.last_used if e.instance is not None else 0.0)
+                self._current.clear()
                 gone, oldest.instance, oldest.evicted = oldest.instance, None, True
             assert gone is not None
             log.info("model %s:%s was evicted", gone.name, gone.version)
@@ -255,6 +259,7 @@ class ModelRegistry:
         """
         with self._lock:
             self._entry(name, version)
+            self._current.clear()
             versions = self._models[name]
             gone = [versions.pop(v) for v in ([version] if version is not None else list(versions))]
             if not versions:
@@ -278,24 +283,28 @@ class ModelRegistry:
         Raises:
             RequestError: There is no such model or version, or it cannot be loaded.
         """
-        while True:
+        while (instance := self.take(name, version)) is None:
             with self._lock:
                 entry = self._chosen(name, version)
-                instance = entry.instance
-                if instance is not None and instance.acquire():
-                    return instance
-                if instance is None and not entry.evicted:
-                    raise RequestError(503, "ModelNotReady", f"model {name!r} is not ready: {entry.reason}")
             with entry.loading:
-                if entry.instance is None:
+                if entry.instance is None or not entry.instance.is_ready():
                     self._load(entry, entry.config, entry.source)
+        return instance
 
-    def is_loaded(self, name: str, version: str | None = None) -> bool:
-        """Whether asking takes no loading."""
+    def take(self, name: str, version: str | None = None) -> ModelInstance | None:
+        """The same as :meth:`acquire` where nothing has to be loaded, else None.
+
+        Raises:
+            RequestError: There is no such model or version, or it cannot be loaded.
+        """
         with self._lock:
-            entry = self._models.get(name, {}).get(version) if version is not None else None
-            known = [entry] if entry is not None else list(self._models.get(name, {}).values())
-            return not any(e.evicted for e in known)
+            entry = self._current.get((name, version)) or self._chosen(name, version)
+            instance = entry.instance
+            if instance is not None and instance.acquire():
+                return instance
+            if instance is None and not entry.evicted:
+                raise RequestError(503, "ModelNotReady", f"model {name!r} is not ready: {entry.reason}")
+            return None
 
     def get(self, name: str, version: str) -> ModelInstance | None:
         """A version that is loaded; None when it is not."""
@@ -345,6 +354,7 @@ class ModelRegistry:
             if problems:
                 raise InputError("; ".join(problems))
             entry.config = changed
+            self._current.clear()
 
     def memory_used(self) -> int:
         """Bytes of the weights that are loaded."""
@@ -380,13 +390,16 @@ class ModelRegistry:
 
     def _chosen(self, name: str, version: str | None) -> _Entry:
         """The version that answers: the one named, one by weight, else the latest that is ready."""
-        if version is not None:
-            return self._entry(name, version)
-        ready = [e for e in self._models.get(name, {}).values() if e.ready]
-        weighted = [e for e in ready if e.config.weight]
-        if weighted:
-            return self._random.choices(weighted, [e.config.weight or 0.0 for e in weighted])[0]
-        return _latest(ready) if ready else self._entry(name, None)
+        if version is None:
+            ready = [e for e in self._models.get(name, {}).values() if e.ready]
+            weighted = [e for e in ready if e.config.weight]
+            if weighted:
+                return self._random.choices(weighted, [e.config.weight or 0.0 for e in weighted])[0]
+            found = _latest(ready) if ready else self._entry(name, None)
+        else:
+            found = self._entry(name, version)
+        self._current[name, version] = found
+        return found
 
     # ------------------------------------------------------------------ watching files
 

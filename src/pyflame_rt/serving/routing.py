@@ -1,4 +1,4 @@
-"""JSON over HTTP: what every application of ours shares (Starlette)."""
+"""JSON over HTTP: what every application of ours shares (ASGI, with Starlette's requests and responses)."""
 
 from __future__ import annotations
 
@@ -7,29 +7,50 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from pyflame_rt.graph.errors import PyFlameRTError
 from pyflame_rt.serving.bodies import read_body
 from pyflame_rt.serving.errors import RequestError, as_request_error
 from pyflame_rt.serving.guard import Guard, error_body
+from pyflame_rt.serving.paths import Paths, Route
 from pyflame_rt.serving.requests import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from starlette.requests import Request
-
     from pyflame_rt.serving.config import HTTPConfig, RateLimitConfig
+    from pyflame_rt.serving.guard import Receive, Scope, Send
 
-    Handler = Callable[[Request], Awaitable[Response]]
+    Handler = Callable[[Request], "Awaitable[Response | Plain]"]
 
-__all__ = ["JSONApp"]
+__all__ = ["JSONApp", "Plain"]
 
 NESTED = ("/v1/completions", "/v1/chat/", "/v1/embeddings")  # OpenAI's clients look for an object
 INLINE_BYTES = 64 << 10  # longer bodies are read and written by other threads
+JSON = (b"content-type", b"application/json")
+
+
+class Plain:
+    """An answer whose headers are written already: what the routes that must be quick return.
+
+    Args:
+        body: the bytes.
+        headers: besides its length.
+    """
+
+    __slots__ = ("_body", "_headers")
+
+    def __init__(self, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+        self._body, self._headers = body, headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        del scope, receive
+        headers = [(b"content-length", b"%d" % len(self._body)), *self._headers]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": self._body})
 
 
 class JSONApp:
@@ -44,20 +65,39 @@ class JSONApp:
         self.http = http
         self._size_name = size_name
         self._threads = ThreadPoolExecutor(http.num_workers, "pyflame-rt-body")
-        handlers: dict[Any, Any] = {404: _not_found, 405: _not_allowed, PyFlameRTError: _refused}
-        self._starlette = Starlette(exception_handlers=handlers)
+        self._paths = Paths()
 
     def add(self, method: str, path: str, handler: Handler) -> None:
         """Answer requests to a path."""
-        self._starlette.router.routes.append(Route(path, handler, methods=[method]))
+        self._paths.add(method, path, handler)
 
     def routes(self) -> list[Route]:
         """Everything that is answered."""
-        return [route for route in self._starlette.routes if isinstance(route, Route)]
+        return list(self._paths.routes)
 
     def close(self) -> None:
         """End its threads."""
         self._threads.shutdown(wait=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        try:
+            handler, scope["path_params"] = self._handler(scope["method"], scope["path"])
+            response = await handler(Request(scope, receive))
+        except PyFlameRTError as error:
+            response = _refusal(scope, as_request_error(error))
+        await response(scope, receive, send)  # type: ignore[arg-type] - Starlette's mutable mappings are our dicts
+
+    def _handler(self, method: str, path: str) -> tuple[Handler, dict[str, str]]:
+        found = self._paths.find(path)
+        if found is None:
+            raise RequestError(404, "NotFound", f"there is no {path!r} here")
+        handlers, names = found
+        handler = handlers.get(method)
+        if handler is None:
+            allowed = {"allow": ", ".join(sorted(handlers))}
+            raise RequestError(405, "MethodNotAllowed", f"{path!r} is not for {method}", allowed)
+        return handler, names
 
     def guarded(
         self,
@@ -69,7 +109,7 @@ class JSONApp:
     ) -> Guard:
         """The application behind keys, rates and sizes."""
         return Guard(
-            self._starlette,  # type: ignore[arg-type] - Starlette's mutable mappings are our dicts
+            self,
             api_keys=api_keys,
             open_paths=open_paths,
             rate_limit=rate_limit,
@@ -100,21 +140,7 @@ class JSONApp:
         return Response(orjson.dumps(value), status, media_type="application/json")
 
 
-def _refusal(request: Request, error: RequestError) -> Response:
-    nested = request.url.path.startswith(NESTED)
-    body = error_body(error, request.scope.get("request_id", ""), nested=nested)
+def _refusal(scope: Scope, error: RequestError) -> Response:
+    nested = scope["path"].startswith(NESTED)
+    body = error_body(error, scope.get("request_id", ""), nested=nested)
     return Response(body, error.status, headers=error.headers, media_type="application/json")
-
-
-async def _not_found(request: Request, _error: Exception) -> Response:
-    return _refusal(request, RequestError(404, "NotFound", f"there is no {request.url.path!r} here"))
-
-
-async def _not_allowed(request: Request, error: Exception) -> Response:
-    headers = dict(getattr(error, "headers", None) or {})
-    message = f"{request.url.path!r} is not for {request.method}"
-    return _refusal(request, RequestError(405, "MethodNotAllowed", message, headers))
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    return _refusal(request, as_request_error(error))

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph.errors import PyFlameRTError
@@ -15,7 +14,8 @@ from pyflame_rt.serving.errors import RequestError, as_request_error
 from pyflame_rt.serving.metrics import MetricsRegistry
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+    from types import TracebackType
 
     from pyflame_rt.batching import InferenceResponse
     from pyflame_rt.graph import DType
@@ -39,6 +39,11 @@ class Answer:
     latency_us: int
     queue_time_us: int
     batch_size: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the outputs."""
+        return sum([getattr(array, "nbytes", 0) for array in self.outputs.values()])
 
 
 class InferenceService:
@@ -65,39 +70,38 @@ class InferenceService:
 
     async def acquire(self, name: str, version: str | None = None) -> ModelInstance:
         """The model of a request; to be released."""
-        if self.registry.is_loaded(name, version):
-            return self.registry.acquire(name, version)
-        return await asyncio.to_thread(self.registry.acquire, name, version)
+        found = self.registry.take(name, version)
+        return await asyncio.to_thread(self.registry.acquire, name, version) if found is None else found
 
-    @contextmanager
-    def counted(self, name: str) -> Iterator[None]:
+    def counted(self, name: str) -> _Counted:
         """Count what becomes of a request; errors leave as :class:`RequestError`."""
-        begun = time.perf_counter()
-        metrics = self.metrics
-        metrics.request_active_inc()
+        return _Counted(self, name)
+
+    def begin(self) -> None:
+        """A request came."""
+        self.metrics.request_active_inc()
         with self._lock:
             self.active += 1
+
+    def end(self) -> None:
+        """A request was answered."""
+        with self._lock:
+            self.active -= 1
+        self.metrics.request_active_dec()
+
+    def failed(self, name: str, error: Exception, seconds: float) -> RequestError:
+        """Count a request without an answer, and say how it is refused."""
+        refused = as_request_error(error)
+        if refused.status == 500 and not isinstance(error, PyFlameRTError):
+            log.error("a request to model %s failed", name, exc_info=error)
         label = name if self.registry.has(name) else ""  # names that clients make up are not kept
-        try:
-            yield
-        except Exception as error:
-            refused = as_request_error(error)
-            if refused.status == 500 and not isinstance(error, PyFlameRTError):
-                log.exception("a request to model %s failed", name)
-            metrics.request_latency(label, time.perf_counter() - begun)
-            metrics.request_total(label, "error")
-            metrics.inference_error(label, refused.code)
-            if label:
-                instance = self.registry.get_latest(label)
-                if instance is not None:
-                    instance.failed(time.perf_counter() - begun)
-            raise refused from error
-        else:
-            metrics.answered(label, time.perf_counter() - begun)
-        finally:
-            with self._lock:
-                self.active -= 1
-            metrics.request_active_dec()
+        self.metrics.request_latency(label, seconds)
+        self.metrics.request_total(label, "error")
+        self.metrics.inference_error(label, refused.code)
+        instance = self.registry.get_latest(label) if label else None
+        if instance is not None:
+            instance.failed(seconds)
+        return refused
 
     async def run(
         self,
@@ -110,10 +114,16 @@ class InferenceService:
         gone: Callable[[], Awaitable[None]] | None = None,
     ) -> Answer:
         """Run a model; ``gone`` ends when the client has gone, and the run with it."""
+        quick = instance.run_quickly(inputs, outputs)
+        if quick is not None:
+            found, rows, seconds = quick
+            return Answer(
+                instance.name, instance.version, found, instance.output_kinds, int(seconds * 1e6) or 1, 0, rows
+            )
         limit = self.timeout_ms if timeout_ms is None else min(timeout_ms, self.timeout_ms)
-        future = instance.submit(inputs, outputs, timeout_ms=limit, caller=caller, here=True)
-        response = future.result() if future.done() else await _answered(asyncio.wrap_future(future), gone)
-        instance.took(inputs, (response.latency_us - response.queue_time_us) / 1e6)
+        future = instance.submit(inputs, outputs, timeout_ms=limit, caller=caller)
+        response = await _answered(asyncio.wrap_future(future), gone)
+        instance.saw(inputs)
         return Answer(
             instance.name,
             instance.version,
@@ -128,6 +138,29 @@ class InferenceService:
         """Look up what is not counted."""
         for name, versions in self.registry.get_stats().items():
             self.metrics.queue_size(name, sum(stats["queue_depth"] for stats in versions.values()))
+
+
+class _Counted:
+    """One request, from its beginning to its end."""
+
+    __slots__ = ("_begun", "_name", "_service")
+
+    def __init__(self, service: InferenceService, name: str) -> None:
+        self._service, self._name = service, name
+
+    def __enter__(self) -> None:
+        self._begun = time.perf_counter()
+        self._service.begin()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        seconds = time.perf_counter() - self._begun
+        self._service.end()
+        if error is None:
+            self._service.metrics.answered(self._name, seconds)
+        elif isinstance(error, Exception):
+            raise self._service.failed(self._name, error, seconds) from error
 
 
 async def _answered(task: asyncio.Future[Any], gone: Callable[[], Awaitable[None]] | None) -> InferenceResponse:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import binascii
 import math
 import struct
+import sys
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -90,10 +92,17 @@ def decode_raw(data: Any, kind: DType, shape: tuple[int, ...], where: str) -> Ar
     need = count * kind.itemsize
     if len(data) != need:
         raise refuse(f"{where}: {kind.label}{list(shape)} has {need} bytes, got {len(data)}")
-    array = np.frombuffer(data, kind.numpy.newbyteorder("<") if kind.numpy.kind in "fiuc" else kind.numpy)
+    array = np.frombuffer(data, _on_the_wire(kind))
     if kind is DType.Bool and array.size and array.view(np.uint8).max() > 1:
         raise refuse(f"{where}: bytes of a bool tensor are 0 or 1")
     return (array if array.flags.aligned else array.copy()).reshape(shape)
+
+
+@cache
+def _on_the_wire(kind: DType) -> np.dtype[Any]:
+    """Little-endian; where numbers are so in memory, the very type that arrays have."""
+    plain = np.dtype(kind.numpy)
+    return plain if sys.byteorder == "little" or plain.kind not in "fiuc" else plain.newbyteorder("<")
 
 
 def encode_raw(array: Array) -> bytes | memoryview:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from pyflame_rt._version import __version__
-from pyflame_rt.serving.bodies import until_gone
+from pyflame_rt.serving.bodies import HEADERS, until_gone
 from pyflame_rt.serving.errors import RequestError
 from pyflame_rt.serving.requests import as_dict, parse_json
+from pyflame_rt.serving.routing import JSON, Plain
 from pyflame_rt.serving.shared_memory import SharedMemory
 from pyflame_rt.serving.v2 import JSON_LENGTH, encode_v2, read_v2
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["OpenInference", "model_config", "model_metadata", "model_statistics", "repository_index"]
 
 EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "statistics", "system_shared_memory"]
+OCTETS = (b"content-type", b"application/octet-stream")
 SERVER = {"name": "pyflame_rt", "version": __version__, "extensions": EXTENSIONS}
 
 
@@ -61,30 +63,31 @@ class OpenInference:
 
     # ------------------------------------------------------------------ inference
 
-    async def infer(self, request: Request) -> Response:
+    async def infer(self, request: Request) -> Plain:
         """Run a model."""
-        service, app, name = self.service, self.app, request.path_params["model"]
-        with service.counted(name):
-            instance = await service.acquire(name, request.path_params.get("version"))
+        service, app, scope = self.service, self.app, request.scope
+        path = scope["path_params"]
+        with service.counted(path["model"]):
+            instance = await service.acquire(path["model"], path.get("version"))
             try:
                 body = await app.body(request)
-                length = request.headers.get(JSON_LENGTH)
+                length = scope[HEADERS].get(JSON_LENGTH)
                 asked = await app.aside(len(body), read_v2, body, length, instance.input_kinds, self.memory)
+                head = asked.head
                 answer = await service.run(
                     instance,
                     asked.inputs,
-                    asked.names(),
-                    timeout_ms=asked.timeout_ms,
-                    caller=request.scope.get("api_key") or request.scope.get("client"),
+                    head.names,
+                    timeout_ms=head.timeout_ms,
+                    caller=scope.get("api_key") or scope.get("client"),
                     gone=lambda: until_gone(request),
                 )
             finally:
                 instance.release()
-            size = sum(getattr(array, "nbytes", 0) for array in answer.outputs.values())
-            text, split = await app.aside(size, encode_v2, asked, answer, self.memory)
+            text, split = await app.aside(answer.nbytes, encode_v2, head, answer, self.memory)
         if split is None:
-            return Response(text, media_type="application/json")
-        return Response(text, media_type="application/octet-stream", headers={JSON_LENGTH: str(split)})
+            return Plain(text, JSON)
+        return Plain(text, OCTETS, (JSON_LENGTH, b"%d" % split))
 
     # ------------------------------------------------------------------ facts
 

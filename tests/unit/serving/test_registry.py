@@ -230,24 +230,3 @@ def test_clients_load_and_unload(tmp_path):
         assert 400 <= ask(server, "POST", "/v1/models/m/load", b"")[0] < 500
         assert ask(server, "POST", "/v1/models/none/load", b"")[0] == 404
         assert ask(server, "POST", "/v1/models/..%2Fx/load", b"")[0] == 404
-
-
-def test_only_what_is_known_to_be_quick_runs_in_the_loop():
-    instance = ModelRegistry().add_model("m", scaled(), config=ModelConfig(warmup_requests=0))
-    small, large = {"x": X}, {"x": np.ones((50, 3), np.float32)}
-    for _ in range(20):
-        instance.took(small, 1e-6)
-    assert instance.submit(small, here=True).done()
-    assert instance.submit(small).result(60).success
-    assert instance._quick == X.nbytes  # a larger one is not known
-    instance.took(small, 1.0)
-    assert instance._quick < 0
-    assert instance.submit(large, here=True).result(60)["y"].shape == (50, 3)
-    instance.close()
-    words = pyflame_rt.Graph("sizes")
-    words.add_input("n", ["N"], pyflame_rt.DType.Int64)
-    words.add_node("same", "Identity", ["n"], ["y"])
-    words.add_output("y", ["N"], pyflame_rt.DType.Int64)
-    other = ModelRegistry().add_model("n", words, config=ModelConfig(warmup_requests=0))
-    assert not other._steady  # numbers may be counts
-    other.close()
