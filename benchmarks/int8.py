@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FOLDER = Path("build/int8")
+TURN, PAUSE = 3, 0.01
 LEAST = 0.25  # seconds that each runtime of a file gets at least
 # Name of a file: the float32 model it is made from, and how.
 FILES = {
@@ -131,15 +132,19 @@ def files_of(name: str, zoo: Path) -> tuple[Path, Path]:
 
 
 def turns(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median seconds of each way; they take turns, so that what disturbs one disturbs all."""
+    """Median seconds of each way; they take turns, so that what disturbs one disturbs all.
+
+    A turn is one run that does not count, while the threads of the one before still spin, and a few that do.
+    """
     times: dict[str, list[float]] = {name: [] for name in ways}
-    for run in ways.values():
-        run()
     while min(len(t) for t in times.values()) < rounds or min(sum(t) for t in times.values()) < LEAST:
         for name, run in ways.items():
-            start = time.perf_counter()
+            time.sleep(PAUSE)
             run()
-            times[name].append(time.perf_counter() - start)
+            for _ in range(TURN):
+                start = time.perf_counter()
+                run()
+                times[name].append(time.perf_counter() - start)
     return {name: statistics.median(t) for name, t in times.items()}
 
 

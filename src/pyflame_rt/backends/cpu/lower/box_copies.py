@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
 
-__all__ = ["fill", "padded", "spaced"]
+__all__ = ["fill", "padded", "part", "spaced"]
 
 
 def fill(low: Lowering, value: View, out: View) -> None:
@@ -38,11 +38,10 @@ def part(view: View, axis: int, start: int, count: int, step: int = 1) -> View:
 
 
 def padded(low: Lowering, view: View, pairs: Sequence[tuple[int, int]], value: Any) -> View:
-    """The view with a border of one value: a number, or where one lies."""
+    """The view with a border of one value."""
     shape = tuple(b + n + a for n, (b, a) in zip(view.shape, pairs, strict=True))
     out = low.in_order(low.new(shape, view.dtype), view)
-    border = value if isinstance(value, View) else low.constant(np.full(1, value, view.dtype.numpy))
-    fill(low, border, out)
+    fill(low, low.constant(np.full(1, value, view.dtype.numpy)), out)
     _put_inside(low, view, out, pairs)
     return out
 

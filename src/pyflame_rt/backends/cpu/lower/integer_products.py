@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.kernels.tiles.integer_dots import GROUP, Dots, dots_for, integer_tile, packed_weights
 from pyflame_rt.backends.cpu.kernels.tiles.integer_finish import SUMS, IntegerFinish, Operand
 from pyflame_rt.backends.cpu.kernels.tiles.integer_products import IntegerKernel
-from pyflame_rt.backends.cpu.lower.box_copies import padded
+from pyflame_rt.backends.cpu.lower.box_copies import fill, part
 from pyflame_rt.backends.cpu.lower.loop_nests import external_names, group_values
 from pyflame_rt.backends.cpu.lower.lowering import REFUSALS, Lowering, NotNative, lowers
 from pyflame_rt.backends.cpu.lower.tiled_products import PIECES, as_rows, label_of
@@ -26,6 +27,8 @@ from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.onnx.windows import Windows, windows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyflame_rt.backends.cpu.graph.groups import Group
     from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
     from pyflame_rt.backends.cpu.kernels.tiles.register_tile import Reach, Tile
@@ -38,6 +41,7 @@ GRAIN = 1_500_000
 BLOCK_BYTES = 1 << 17  # of a block of rows: part of a second-level cache
 MAX_DEPTH = 32_768  # products of a sum that 32 bits surely hold
 LEAST_DEPTH = 8  # channels of a group: fewer leave groups of four half empty
+FEW_CHANNELS = 4
 Array = np.ndarray[Any, Any]
 
 
@@ -277,13 +281,15 @@ def _convolution(low: Lowering, step: SpecializedNode, array: Array, ending: _En
     columns, depth, *taps = array.shape
     if (groups > 1 and depth < LEAST_DEPTH) or math.prod(array.shape[1:]) > MAX_DEPTH:
         raise NotNative("groups of too few channels, or sums of too many products")
-    x = _pixels_of(low, data)
+    x = low.strided(data)
     zero = _zero_of(low, step, x.dtype)
     names = ("strides", "dilations", "pads", "auto_pad")
     given = {n: step.attributes[n] for n in names if step.attributes.get(n) is not None}
     at = windows(x.shape[2:], tuple(taps), **given)
     if any(p for pair in at.padding for p in pair):
-        x = padded(low, x, [(0, 0), (0, 0), *at.padding], zero)
+        x = _bordered(low, x, at.padding, zero)
+    else:
+        x = _pixels_of(low, data)
     matrix = array.reshape(groups, columns // groups, depth, *taps).transpose(0, 3, 4, 2, 1)
     weights = _weights_of(low, step, array, np.ascontiguousarray(matrix).reshape(groups, -1, columns // groups))
     n, _, height, width = shape
@@ -318,12 +324,41 @@ def _pixels_of(low: Lowering, name: str) -> View:
     view = low.strided(name)
     turned = f"{name}\0pixels"
     if turned not in low.places:
-        last = view.permuted([0, 2, 3, 1])
-        last = last if last.is_contiguous else low.copied(last)
-        dense = last.reshaped(last.shape)
-        assert dense is not None
-        low.places[turned] = dense.permuted([0, 3, 1, 2])
+        if not view.permuted([0, 2, 3, 1]).is_contiguous:
+            target = _channels_last(low, view.shape, view.dtype)
+            _put(low, view, target)
+            view = target
+        _, channels, height, width = view.shape
+        strides = (height * width * channels, 1, width * channels, channels)  # those of axes of one say anything else
+        low.places[turned] = replace(view, strides=strides)
     return low.places[turned]
+
+
+def _channels_last(low: Lowering, shape: tuple[int, ...], dtype: DType) -> View:
+    images, channels, height, width = shape
+    return low.new((images, height, width, channels), dtype).permuted([0, 3, 1, 2])
+
+
+def _bordered(low: Lowering, view: View, pads: Sequence[tuple[int, int]], zero: View) -> View:
+    """The image with a border of its zero point, channels last."""
+    images, channels, *sizes = view.shape
+    height, width = (b + n + a for n, (b, a) in zip(sizes, pads, strict=True))
+    out = _channels_last(low, (images, channels, height, width), view.dtype)
+    fill(low, zero, out)
+    inside = out
+    for axis, (before, _) in enumerate(pads):
+        inside = part(inside, 2 + axis, before, sizes[axis])
+    _put(low, view, inside)
+    return out
+
+
+def _put(low: Lowering, view: View, target: View) -> None:
+    """Copy an image; one of few channels that lie apart goes channel by channel, along its lines."""
+    if view.strides[1] == 1 or view.shape[1] > FEW_CHANNELS:
+        low.copied(view, target)
+        return
+    for channel in range(view.shape[1]):
+        low.copied(part(view, 1, channel, 1), part(target, 1, channel, 1))
 
 
 def _taps(low: Lowering, task: _Task, x: View, at: Windows, size: tuple[int, int], groups: int) -> None:
