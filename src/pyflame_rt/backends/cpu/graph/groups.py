@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.graph.find_attention import find_attention
 from pyflame_rt.backends.cpu.graph.op_support import ACTIVATIONS, ELEMENTWISE, LOOP_TYPES, SLOPES
+from pyflame_rt.graph import DType
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
@@ -19,8 +20,10 @@ __all__ = ["PRODUCTS", "Group", "group_steps", "is_elementwise", "single"]
 
 # Long expressions spill registers; a loop of more inputs than this is split.
 MAX_STEPS = 24
+LONG = 16  # steps of a loop that is rather given quantized numbers than what they are made of
 MAX_INPUTS = 12
 MAX_EXTRA = 3
+_BYTES = (DType.Int8, DType.UInt8)
 _SCALAR = ELEMENTWISE | ACTIVATIONS | SLOPES.keys()
 PRODUCTS = frozenset({"Conv", "ConvInteger", "Gemm", "MatMul", "MatMulInteger"})
 CHEAP = frozenset({"Abs", "Add", "Cast", "Greater", "Less", "Mul", "Neg", "Not", "Relu", "Sub"})
@@ -144,6 +147,8 @@ def _join(
     shape = concrete.shape(name)
     homes = list({id(g): g for r in readers.get(name, ()) for g in home[r]}.values())
     fitting = [g for g in homes if g.loop and g.shape == shape and _has_room(g, step, concrete)]
+    if concrete.dtype(name) in _BYTES:
+        fitting = [g for g in fitting if len(g.steps) < LONG]
     # The group that runs first may make the value for all: the others run when it has.
     first = min(homes, key=lambda g: g.last, default=None)
     if first is None or not any(first is g for g in fitting):

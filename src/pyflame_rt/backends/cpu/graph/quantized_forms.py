@@ -23,6 +23,7 @@ __all__ = ["integer_forms"]
 
 _BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 _GEOMETRY = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+_FUSED = {"FusedConvBN": "", "FusedConvBNRelu": "Relu", "FusedConvRelu": "Relu"}
 # Operators of one input that move numbers or choose among them.
 _MOVES = frozenset(
     {
@@ -77,7 +78,20 @@ def integer_forms(
     """
     if not any(node.op_type == "DequantizeLinear" and not node.domain for node in nodes):
         return [(node, node.name) for node in nodes]
-    return _Worker(nodes, constants, wanted, fresh, keep).run()
+    apart = [part for node in nodes for part in _parts(node, fresh)]
+    return _Worker(apart, constants, wanted, fresh, keep).run()
+
+
+def _parts(node: Node, fresh: Callable[[str], str]) -> list[Node]:
+    """A fused convolution as the nodes it stands for; other nodes as they are."""
+    if node.domain != "pyflame" or node.op_type not in _FUSED:
+        return [node]
+    given = {k: v for k, v in node.attributes.items() if k in _GEOMETRY and v is not None}
+    if not _FUSED[node.op_type]:
+        return [Node(node.name, "Conv", node.inputs, node.outputs, given)]
+    middle = fresh(node.name)
+    first = Node(node.name, "Conv", node.inputs, [middle], given)
+    return [first, Node(fresh(node.name), _FUSED[node.op_type], [middle], node.outputs)]
 
 
 class _Worker:

@@ -425,8 +425,11 @@ class _Worker:
         return True
 
     def _is_exact_cast(self, node: Node, to: int) -> bool:
-        """Whole numbers that were float32 all along go back to it without a step."""
+        """A type stays what it is, and whole numbers that were float32 all along go back to it without a step."""
         source, result = node.inputs[0], node.outputs[0]
+        if to == self.out.types[source][0].onnx:
+            self.same[result] = source
+            return True
         if to == DType.Int32.onnx and source in self.out.exact:
             self.integers[result] = source
         if to == DType.Float32.onnx and source in self.integers:

@@ -13,6 +13,7 @@ from pyflame_rt.backends.cpu.graph.exact_integers import INTEGER_PRODUCTS
 from pyflame_rt.backends.cpu.graph.op_support import LOOP_TYPES
 from pyflame_rt.backends.cpu.graph.traced_sizes import is_traced, least, most
 from pyflame_rt.backends.cpu.ir.kernel_program import Expr, load, shared
+from pyflame_rt.backends.cpu.ir.whole_numbers import kept_whole
 from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.kernels.tiles.integer_dots import GROUP, Dots, dots_for, integer_tile, packed_weights
 from pyflame_rt.backends.cpu.kernels.tiles.integer_finish import SUMS, IntegerFinish, Operand
@@ -134,7 +135,7 @@ def _ending_of(low: Lowering, step: SpecializedNode, group: Group | None, axis: 
         loads[name] = load(len(names), dtype.label)
     values = group_values(low, group, loads)
     results = (*group.extra, group.steps[-1].node.outputs[0])
-    found = shared(Expr("several", "int32", tuple(values[r] for r in results))).args
+    found = shared(Expr("several", "int32", kept_whole([values[r] for r in results]))).args
     stored = tuple(low.concrete.dtype(r).label for r in results)
     return _Ending(tuple(names), IntegerFinish(found, stored, tuple(operands)), results)
 
@@ -216,9 +217,11 @@ def _tile(rows: Any, columns: int, task: _Task) -> Tile:
     return integer_tile(host(), task.dots, None if is_traced(rows) else rows, columns, sums=sums)
 
 
-def _block(rows: Any, depth: int, tile: Tile) -> Any:
-    """Rows that go together through all panels."""
-    return least(max(1, BLOCK_BYTES // max(depth * tile.rows, 1)), -(-rows // tile.rows)) * tile.rows
+def _block(rows: Any, depth: int, tile: Tile, task: _Task) -> Any:
+    """Rows that go together through all panels: what is read and written of them stays near meanwhile."""
+    full = [v for v, o in zip(task.operands, task.finish.operands, strict=True) if o.reach == "full"]
+    each = depth + task.outs[0].shape[1] * sum(v.dtype.itemsize for v in (*full, *task.outs))
+    return least(max(1, BLOCK_BYTES // max(each * tile.rows, 1)), -(-rows // tile.rows)) * tile.rows
 
 
 # ---------------------------------------------------------------------- products
@@ -251,7 +254,7 @@ def _rows(low: Lowering, task: _Task, x: View) -> None:
     (rows, columns), depth = task.outs[0].shape, x.shape[1]
     tile = _tile(rows, columns, task)
     packed, sums, shifts = _constants(low, task.weights, tile, 1, task.dots)
-    block = _block(rows, depth, tile)
+    block = _block(rows, depth, tile, task)
     params = [rows, columns, depth // GROUP, block, task.outs[0].strides[0], x.strides[0], *_full_strides(task)]
     kernel = IntegerKernel(
         "rows", task.dots, tile, depth % GROUP, task.signed, task.weights.shifts is not None, task.finish
@@ -370,7 +373,7 @@ def _taps(low: Lowering, task: _Task, x: View, at: Windows, size: tuple[int, int
     rows, columns = task.outs[0].shape[0], task.outs[0].shape[1] // groups
     tile = _tile(rows, columns, task)
     packed, sums, shifts = _constants(low, task.weights, tile, len(taps), task.dots)
-    block = _block(rows, depth * len(taps), tile)
+    block = _block(rows, depth * len(taps), tile, task)
     params = [
         rows, columns, depth // GROUP, block, task.outs[0].strides[0], len(taps), size[1], size[0],
         at.strides[1] * pixel, at.strides[0] * line, image, packed.shape[0], channels // groups,

@@ -114,18 +114,20 @@ def integer_tile(host: Host, dots: Dots, rows: int | None, columns: int, *, sums
 
     ``rows`` is None where their number is not known; ``sums`` asks for the sums of rows too.
     """
-    if host.registers >= 32:
-        most, vectors = (8 if sums else 12), 2
-    elif dots.kind == "vnni":
-        most, vectors = (4 if sums else 6), 2
-    else:
-        most, vectors = (3 if sums else 5), 2
+    # Besides sums, registers hold a row and the weights of a group.
+    limit = 24 if host.registers >= 32 else 12 if dots.kind == "vnni" else 10
+    widths = (4, 2, 3) if host.registers >= 32 else (2, 3) if dots.kind == "vnni" else (2,)
     if columns <= dots.lanes:
-        most, vectors = 2 * most, 1
-    if rows is None or rows <= 0:
-        return Tile(most, vectors)
-    # A tile costs its rows, and something for itself.
-    return Tile(min(range(most, most // 2, -1), key=lambda n: -(-rows // n) * (n + 0.7)), vectors)
+        widths = (1,)
+    many = 10_000 if rows is None else max(rows, 1)
+
+    def cost(tile: Tile) -> float:
+        """Products that are computed, in vain too, and something for every row and vector of a tile."""
+        tiles = -(-many // tile.rows) * -(-columns // (tile.vectors * dots.lanes))
+        return tiles * (tile.rows * tile.vectors + 0.7 * tile.vectors + 0.35 * tile.rows)
+
+    heights = {v: limit // (v + sums) for v in widths}
+    return min((Tile(n, v) for v, most in heights.items() for n in range(most, most // 2, -1)), key=cost)
 
 
 def packed_weights(matrix: np.ndarray[Any, Any], width: int, runs: int, dots: Dots) -> np.ndarray[Any, Any]:
