@@ -181,11 +181,34 @@ def test_groups_of_channels(groups):
     check(graph(nodes, x, {"y": TensorProto.INT32}, {"w": w, "z": np.uint8(255)}), x)
 
 
-def test_channels_each_on_its_own():
-    rng = np.random.default_rng(0)
-    x, w = numbers(rng, (1, 24, 6, 5), np.uint8), numbers(rng, (24, 1, 3, 3), np.int8)
-    nodes = [helper.make_node("ConvInteger", ["x", "w", "z"], ["y"], group=24, pads=[1, 1, 1, 1])]
-    check(graph(nodes, x, {"y": TensorProto.INT32}, {"w": w, "z": np.uint8(3)}), x)
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from([2, 5, 16, 24, 33]),
+    st.tuples(st.sampled_from([1, 2, 3, 5, 7]), st.sampled_from([1, 2, 3, 4, 5])),
+    st.tuples(*[st.integers(1, 2)] * 2),
+    st.tuples(*[st.integers(0, 2)] * 4),
+    BYTES,
+    BYTES,
+    st.integers(0, 2**32 - 1),
+)
+def test_channels_each_on_its_own(channels, kernel, strides, pads, kind, weights, seed):
+    rng = np.random.default_rng(seed)
+    extreme = seed % 3 == 0
+    x, w = (
+        numbers(rng, (2, channels, 8, 11), kind, extreme=extreme),
+        numbers(rng, (channels, 1, *kernel), weights, extreme=extreme),
+    )
+    arrays = {
+        "w": w, "xs": np.float32(0.02), "xz": numbers(rng, (), kind, extreme=seed % 2 == 0),
+        "ws": rng.random(channels).astype(np.float32) * 0.1, "wz": numbers(rng, (channels,), weights, extreme=extreme),
+        "ys": np.float32(0.4), "yz": numbers(rng, (), kind),
+    }  # fmt: skip
+    given = {"pads": pads, "strides": strides, "group": channels}
+    nodes = [
+        helper.make_node("QLinearConv", ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz"], ["y"], **given),
+        helper.make_node("ConvInteger", ["x", "w", "xz", "wz"], ["i"], **given),
+    ]
+    check(graph(nodes, x, {"y": TYPES[kind], "i": TensorProto.INT32}, arrays), x)
 
 
 def test_a_residual_block_is_two_kernels():
@@ -250,7 +273,7 @@ def test_rows_of_any_number_share_a_plan():
 @pytest.mark.parametrize("isa", ["avx2", "avx512"])
 def test_lesser_machines(isa, tmp_path):
     """The same tests in a process that is told to have fewer instructions."""
-    chosen = "kernel_equals or quantized_convolution or residual or dynamically or groups"
+    chosen = "kernel_equals or quantized_convolution or residual or dynamically or groups or channels"
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, "-k", chosen]
     env = {**os.environ, "PYFLAME_ISA": isa, "PYFLAME_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)

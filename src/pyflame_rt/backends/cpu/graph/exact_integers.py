@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, np.ndarray[Any, Any]]
     Types = Mapping[str, tuple[DType, tuple[int, ...]]]
 
-__all__ = ["INTEGER_PRODUCTS", "FloatForm", "dequantized", "float_form", "is_integer_product"]
+__all__ = [
+    "INTEGER_PRODUCTS",
+    "FloatForm",
+    "dequantized",
+    "float_form",
+    "is_depthwise",
+    "is_integer_product",
+    "is_kernel_group",
+]
 
 EXACT = 2**24
 # Operators that kernels take whole.
@@ -54,7 +62,21 @@ def is_integer_product(node: Node, constants: Arrays, types: Types) -> bool:
     shape, rank = constants[factor].shape, len(types[data][1])
     if node.op_type == "MatMulInteger":
         return len(shape) == 2 and rank >= 2
-    return len(shape) == 4 and (node.attributes.get("group", 1) == 1 or shape[1] >= 8)
+    return is_kernel_group(node, shape)
+
+
+def is_kernel_group(node: Node, shape: Sequence[int]) -> bool:
+    """Whether kernels of integers take the groups of a convolution: one, large ones, or each channel on its own."""
+    groups = node.attributes.get("group", 1)
+    if len(shape) != 4 or not isinstance(groups, int):
+        return False
+    return groups == 1 or shape[1] >= 8 or is_depthwise(groups, shape, node.attributes.get("dilations"))
+
+
+def is_depthwise(groups: int, shape: Sequence[int], dilations: Any) -> bool:
+    """Whether every channel has a filter of its own, small enough and without gaps."""
+    plain = dilations is None or all(d == 1 for d in dilations)
+    return groups > 1 and shape[1] == 1 and shape[0] == groups and plain and max(shape[2:]) <= 7
 
 
 def float_form(node: Node, constants: Arrays, types: Types, fresh: Callable[[str], str]) -> FloatForm | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from pyflame_rt.backends.cpu.graph.exact_integers import is_kernel_group
 from pyflame_rt.graph import DType, Node
 
 if TYPE_CHECKING:
@@ -239,8 +240,9 @@ class _Worker:
     def _fits(self, node: Node, w: Scaled, weights: Array) -> bool:
         """Whether kernels take weights of this form, with one scale or one for each column."""
         if node.op_type == "Conv":
-            kept = weights.ndim == 4 and (node.attributes.get("group", 1) == 1 or weights.shape[1] >= 8)
-            return kept and (w.single or (w.axis in (0, -4) and w.scale.size == weights.shape[0]))
+            return is_kernel_group(node, weights.shape) and (
+                w.single or (w.axis in (0, -4) and w.scale.size == weights.shape[0])
+            )
         if weights.ndim != 2:
             return False
         column = 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.backends.cpu.faults import FAULTS
-from pyflame_rt.backends.cpu.graph.exact_integers import INTEGER_PRODUCTS
+from pyflame_rt.backends.cpu.graph.exact_integers import INTEGER_PRODUCTS, is_depthwise
 from pyflame_rt.backends.cpu.graph.op_support import LOOP_TYPES
 from pyflame_rt.backends.cpu.graph.traced_sizes import is_traced, least, most
 from pyflame_rt.backends.cpu.ir.kernel_program import Expr, load, shared
@@ -19,6 +19,7 @@ from pyflame_rt.backends.cpu.kernels.tiles.integer_dots import GROUP, Dots, dots
 from pyflame_rt.backends.cpu.kernels.tiles.integer_finish import SUMS, IntegerFinish, Operand
 from pyflame_rt.backends.cpu.kernels.tiles.integer_products import IntegerKernel
 from pyflame_rt.backends.cpu.lower.box_copies import fill, part
+from pyflame_rt.backends.cpu.lower.integer_depthwise import integer_depthwise
 from pyflame_rt.backends.cpu.lower.loop_nests import external_names, group_values
 from pyflame_rt.backends.cpu.lower.lowering import REFUSALS, Lowering, NotNative, lowers
 from pyflame_rt.backends.cpu.lower.tiled_products import PIECES, as_rows, label_of
@@ -167,15 +168,20 @@ def _zero_of(low: Lowering, step: SpecializedNode, dtype: DType) -> View:
 
 def _weights_of(low: Lowering, step: SpecializedNode, array: Array, matrix: Array) -> Weights:
     """Weights as signed numbers, with their zero points."""
-    groups, _, columns = matrix.shape
-    name = step.node.inputs[3] if len(step.node.inputs) > 3 else ""
-    points = low.constant_of(name) if name else np.zeros(1, np.int32)
-    if points is None or points.size not in (1, groups * columns):
-        raise NotNative("zero points of weights that are not constant, or not one for each column")
-    shifts = np.broadcast_to(points.astype(np.int32).reshape(-1), (groups * columns,))
+    columns = matrix.shape[0] * matrix.shape[2]
+    shifts = np.broadcast_to(_points_of(low, step, columns), (columns,))
     if matrix.dtype == np.uint8:
         matrix, shifts = (matrix ^ np.uint8(128)).view(np.int8), shifts - 128
     return Weights(array, matrix, shifts if shifts.any() else None)
+
+
+def _points_of(low: Lowering, step: SpecializedNode, columns: int) -> Array:
+    """Zero points of weights: one, or one for each column."""
+    name = step.node.inputs[3] if len(step.node.inputs) > 3 else ""
+    points = low.constant_of(name) if name else np.zeros(1, np.int32)
+    if points is None or points.size not in (1, columns):
+        raise NotNative("zero points of weights that are not constant, or not one for each column")
+    return points.astype(np.int32).reshape(-1)
 
 
 def _packed(low: Lowering, weights: Weights, width: int, runs: int, dots: Dots) -> View:
@@ -282,7 +288,8 @@ def _convolution(low: Lowering, step: SpecializedNode, array: Array, ending: _En
     if array.ndim != 4 or not math.prod(shape) * array.size:
         raise NotNative("a convolution that is not over two axes")
     columns, depth, *taps = array.shape
-    if (groups > 1 and depth < LEAST_DEPTH) or math.prod(array.shape[1:]) > MAX_DEPTH:
+    alone = is_depthwise(groups, array.shape, step.attributes.get("dilations"))
+    if (groups > 1 and depth < LEAST_DEPTH and not alone) or math.prod(array.shape[1:]) > MAX_DEPTH:
         raise NotNative("groups of too few channels, or sums of too many products")
     x = low.strided(data)
     zero = _zero_of(low, step, x.dtype)
@@ -293,8 +300,6 @@ def _convolution(low: Lowering, step: SpecializedNode, array: Array, ending: _En
         x = _bordered(low, x, at.padding, zero)
     else:
         x = _pixels_of(low, data)
-    matrix = array.reshape(groups, columns // groups, depth, *taps).transpose(0, 3, 4, 2, 1)
-    weights = _weights_of(low, step, array, np.ascontiguousarray(matrix).reshape(groups, -1, columns // groups))
     n, _, height, width = shape
     images = [low.new((n, height, width, columns), low.concrete.dtype(name)) for name in ending.results]
     rows = n * height * width
@@ -305,14 +310,48 @@ def _convolution(low: Lowering, step: SpecializedNode, array: Array, ending: _En
         else as_rows(low, low.strided(name), 1, columns if operand.reach == "column" else 1)
         for name, operand in zip(ending.names, ending.finish.operands, strict=True)
     ]
-    task = _Task(label, weights, zero, x.dtype is DType.Int8, ending.finish, operands, outs, dots)
+    _convolve(low, step, (x, zero), array, at, _Placed(label, ending.finish, operands, outs, dots), (height, width))
+    for name, image in zip(ending.results, images, strict=True):
+        low.places[name] = image.permuted([0, 3, 1, 2])
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """Where a convolution goes and what follows it."""
+
+    label: str
+    finish: IntegerFinish
+    operands: list[View]
+    outs: list[View]
+    dots: Dots
+
+
+def _convolve(
+    low: Lowering,
+    step: SpecializedNode,
+    source: tuple[View, View],
+    array: Array,
+    at: Windows,
+    to: _Placed,
+    size: tuple[int, int],
+) -> None:
+    """The kernel for a convolution of an image with its border; ``source`` is that and its zero point."""
+    (x, zero), groups = source, step.attributes["group"]
+    signed, (columns, depth, *taps) = x.dtype is DType.Int8, array.shape
+    if is_depthwise(groups, array.shape, step.attributes.get("dilations")):
+        points = np.broadcast_to(_points_of(low, step, columns), (columns,))
+        integer_depthwise(
+            low, to.label, source, (array, points), at, size, to.finish, to.operands, to.outs, signed=signed
+        )
+        return
+    matrix = array.reshape(groups, columns // groups, depth, *taps).transpose(0, 3, 4, 2, 1)
+    weights = _weights_of(low, step, array, np.ascontiguousarray(matrix).reshape(groups, -1, columns // groups))
+    task = _Task(to.label, weights, zero, signed, to.finish, to.operands, to.outs, to.dots)
     pixels = x.permuted([0, 2, 3, 1]).reshaped((x.shape[0] * x.shape[2] * x.shape[3], x.shape[1]))
     if at.kernel == (1, 1) and at.strides == (1, 1) and groups == 1 and pixels is not None:
         _rows(low, task, pixels)
     else:
-        _taps(low, task, x, at, (height, width), groups)
-    for name, image in zip(ending.results, images, strict=True):
-        low.places[name] = image.permuted([0, 3, 1, 2])
+        _taps(low, task, x, at, size, groups)
 
 
 def _as_matrix(view: View, rows: int) -> View:
