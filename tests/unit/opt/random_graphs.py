@@ -215,7 +215,7 @@ class Maker:
 
     def exported(self) -> None:
         """What exporters write out for one operator."""
-        x = self.pick((np.float32,))
+        x = self.pick((np.float32, np.float64))
         if x is None or not self.types[x][1]:
             return
         dtype, shape = self.types[x]
@@ -236,6 +236,47 @@ class Maker:
             case _:
                 self._normalised(x, dtype, shape, number, centred=False)
 
+    def attention(self) -> None:
+        """Attention as exporters write it, with any of its parts left out or in another place."""
+        q = self.pick((np.float32, np.float64), rank=4)
+        if q is None:
+            return
+        dtype, (batch, heads, queries, size) = self.types[q]
+        keys = int(self.rng.integers(1, 4))
+        shared = [self.constant(values(self.rng, dtype, (batch, heads, keys, n), edges=False)) for n in (size, 2)]
+        k = self.node("Transpose", [shared[0]], dtype, (batch, heads, size, keys), perm=[0, 1, 3, 2])
+        shape = (batch, heads, queries, keys)
+        if self.maybe(0.5):
+            q = self.node("Mul", [q, self.constant(np.array(0.5, dtype))], *self.types[q])
+        s = self.node("MatMul", [q, k], dtype, shape)
+        if self.maybe(0.5):
+            op = "Div" if self.maybe(0.5) else "Mul"
+            s = self.node(op, [s, self.constant(np.array(1.5, dtype))], dtype, shape)
+        if self.maybe(0.6):
+            mask = np.where(self.rng.random((batch, 1, queries, keys)) < 0.4, -np.inf, 0.0).astype(dtype)
+            s = self.node("Add", [s, self.constant(mask)], dtype, shape)
+        p = self.node("Softmax", [s], dtype, shape, axis=-1)
+        if self.maybe(0.5):
+            n = self.node("IsNaN", [p], np.bool_, shape)
+            p = self.node("Where", [n, self.constant(np.array(0.0, dtype)), p], dtype, shape)
+        self.node("MatMul", [p, shared[1]], dtype, (batch, heads, queries, 2))
+
+    def rotary(self) -> None:
+        x = self.pick((np.float32, np.float64))
+        if x is None or not self.types[x][1] or self.types[x][1][-1] % 2:
+            return
+        dtype, shape = self.types[x]
+        last, half = len(shape) - 1, shape[-1] // 2
+        parts = []
+        for start, end in ((half, 2 * half), (0, half)):
+            bounds = [self.constant(np.array([n], np.int64)) for n in (start, end, last)]
+            parts.append(self.node("Slice", [x, *bounds], dtype, (*shape[:-1], half)))
+        parts[0] = self.node("Neg", [parts[0]], dtype, (*shape[:-1], half))
+        t = self.node("Concat", parts if self.maybe(0.9) else parts[::-1], dtype, shape, axis=-1)
+        factors = [self.constant(values(self.rng, dtype, shape[-1:], edges=False)) for _ in range(2)]
+        u = self.node("Mul", [x, factors[0]], dtype, shape)
+        self.node("Add", [u, self.node("Mul", [t, factors[1]], dtype, shape)], dtype, shape)
+
     def _normalised(self, x: str, dtype: Any, shape: tuple[int, ...], number: Any, *, centred: bool) -> None:
         axes = self.constant(np.array([-1], np.int64))
         thin = (*shape[:-1], 1)
@@ -255,7 +296,7 @@ class Maker:
 
 OPERATORS = (
     "unary", "integer", "binary", "bias", "transpose", "transpose", "reshape", "cast", "folded", "twins", "slicing",
-    "matmul", "convolution", "exported",
+    "matmul", "convolution", "exported", "attention", "rotary",
 )  # fmt: skip
 
 

@@ -179,3 +179,43 @@ def test_transposes_move_past_what_has_axes():
     start = Draft(x=normal(1, 2, 3, 4)).node("Transpose", ["x"], "a", perm=[0, 2, 3, 1])
     start.node("PRelu", ["a", normal(2)], "b").node("Transpose", ["b"], "c", **back)
     assert start.node("Neg", ["c"], "y").check("y") == ["PRelu", "Neg"]
+
+
+def loop(turns, *, scan=False):
+    """Sums what a turn makes of a value from outside; part of it is the same in every turn."""
+    body = Graph("body")
+    body.add_input("i", [], DType.Int64)
+    body.add_input("going", [], DType.Bool)
+    body.add_input("sum", [3, 3])
+    body.add_input("x", [3, 4])
+    body.add_input("n", [], DType.Int64)
+    body.add_initializer("w", normal(4, 3, seed=1))
+    body.add_node("a", "MatMul", ["x", "w"], ["p"])
+    body.add_node("b", "Tanh", ["p"], ["t"])
+    body.add_node("c", "Add", ["sum", "t"], ["next"])
+    body.add_node("d", "Div", ["i", "n"], ["q"])
+    body.add_node("e", "Div", ["n", "n"], ["r"])  # refused where n is zero, and only in a turn
+    body.add_node("f", "Identity", ["going"], ["on"])
+    for name in ("on", "next", "t", "q", "r"):
+        body.add_output(name, None)
+    draft = Draft(x=normal(3, 4), n=np.array(0 if turns == 0 else 2), start=normal(3, 3, seed=2))
+    made = ["sum", "each", "quotients", "ones"]
+    given = [np.array(turns), np.array(True), "start", "x", "n"]
+    return draft.node("Loop", given, made, body=body, captured=2).check(*made)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 4])
+def test_what_no_turn_of_a_loop_changes_is_computed_once(turns):
+    assert loop(turns) == ["MatMul", "Tanh", "Loop"]
+
+
+def test_a_loop_whose_body_depends_on_every_turn_stays():
+    body = Graph("body")
+    for name, kind, shape in (("i", DType.Int64, []), ("going", DType.Bool, []), ("x", DType.Float32, [3, 4])):
+        body.add_input(name, shape, kind)
+    body.add_node("a", "Tanh", ["x"], ["next"])
+    body.add_node("b", "Identity", ["going"], ["on"])
+    for name in ("on", "next"):
+        body.add_output(name, None)
+    draft = Draft(x=normal(3, 4)).node("Loop", [np.array(3), np.array(True), "x"], "y", body=body)
+    assert draft.check("y") == ["Loop"]

@@ -274,7 +274,7 @@ CASES = {
     "mul_add": Case([("Mul", ["x", SCALE], "a"), ("Add", ["x", "a"], "y")], ["pyflame::FMA"]),
 }
 # Tested where they need more than one line of a table.
-ELSEWHERE = {"constant_branch"}
+ELSEWHERE = {"constant_branch", "loop_invariants"}
 
 
 def rule_of(name):
