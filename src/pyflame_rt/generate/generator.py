@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.generate.beams import BeamParams, beam_search
+from pyflame_rt.generate.constraints import constraint_for
 from pyflame_rt.generate.in_place import open_decoder
 from pyflame_rt.generate.prefix import PrefixCache
 from pyflame_rt.generate.sampling import Sampler, SamplingParams, Token
+from pyflame_rt.generate.text_stream import TextStream
 from pyflame_rt.generate.tokenizer import load_tokenizer
 from pyflame_rt.graph.errors import InputError, ModelNotFoundError
 from pyflame_rt.graph.records import dataclass
@@ -65,11 +67,11 @@ class Sequence:
         self.params = params.checked()
         self.tokens: list[int] = []
         self.finish_reason = ""
-        self.text = ""
         self._chosen: list[Token] = []
-        self._sampler = Sampler(params, self.prompt)
-        self._tokenizer = tokenizer
-        self._ends = params.ends()
+        self._constraint = constraint_for(params, tokenizer)
+        self._sampler = Sampler(params, self.prompt, self._constraint)
+        self._words = None if tokenizer is None else TextStream(tokenizer, params.stop)
+        self._ends = params.ends() | (frozenset() if self._constraint is None else self._constraint.ends)
         if any(isinstance(stop, str) for stop in params.stop) and tokenizer is None:
             raise InputError("a text to stop at needs a tokenizer: give stop as lists of tokens")
         if not self.prompt:
@@ -89,31 +91,40 @@ class Sequence:
         token = self._sampler.choose(scores)
         if token.id in self._ends:
             self.finish_reason = "stop"
-            return None
+            return self._ended_by(token)
         self.tokens.append(token.id)
         self._chosen.append(token)
-        before, self.text = self.text, self._decoded()
+        if self._words is not None:
+            self._words.add(token.id)
         if self._stopped():
             self.finish_reason = "stop"
-            return None
-        if len(self.tokens) >= self.params.max_new_tokens:
+            return self._ended_by(token)
+        if self._constraint is not None and self._constraint.ended:
+            self.finish_reason = "stop"
+        elif len(self.tokens) >= self.params.max_new_tokens:
             self.finish_reason = "length"
-        return Token(token.id, self.text[len(before) :], token.logprob, token.top_logprobs)
+        said = "" if self._words is None else self._words.take(whole=bool(self.finish_reason))
+        return Token(token.id, said, token.logprob, token.top_logprobs)
 
-    def _decoded(self) -> str:
-        return "" if self._tokenizer is None else str(self._tokenizer.decode(self.tokens))
+    @property
+    def text(self) -> str:
+        """Of the tokens that were added, where there is a tokenizer; without what it was stopped at."""
+        return "" if self._words is None else self._words.text
+
+    def _ended_by(self, token: Token) -> Token | None:
+        """The token that ended it, with text that was held back until now; None when there is none."""
+        said = "" if self._words is None else self._words.take(whole=True)
+        return Token(token.id, said, token.logprob, token.top_logprobs) if said else None
 
     def _stopped(self) -> bool:
         """Whether the end is one to stop at, which is then cut off."""
+        if self._words is not None and self._words.cut():
+            return True
         for stop in self.params.stop:
-            if isinstance(stop, str):
-                at = self.text.find(stop)
-                if at >= 0:
-                    self.text = self.text[:at]
-                    return True
-            elif self.tokens[-len(stop) :] == list(stop):
+            if not isinstance(stop, str) and self.tokens[-len(stop) :] == list(stop):
                 del self.tokens[-len(stop) :]
-                self.text = self._decoded()
+                if self._words is not None:
+                    self._words.restart(self.tokens)
                 return True
         return False
 

@@ -13,6 +13,8 @@ from pyflame_rt.graph.records import dataclass
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from pyflame_rt.generate.constraints import Constraint
+
 __all__ = ["Sampler", "SamplingParams", "Token", "distribution", "log_softmax"]
 
 Scores = np.ndarray[Any, Any]
@@ -38,6 +40,9 @@ class SamplingParams:
         stop: texts, or lists of tokens, that end the sequence, and are not part of it.
         logprobs: with each token, its log-probability as the model says and those of the best so many; None for none.
         seed: equal seeds draw equal tokens.
+        json_schema: the text is JSON that fits this schema (a mapping, or its text); needs ``pyflame[constrained]``.
+        regex: the text matches this regular expression, of Rust's form.
+        grammar: the text is of this grammar, in Lark's form.
 
     Example:
         >>> SamplingParams(temperature=0.8, top_p=0.9).validate(), SamplingParams(top_p=2).validate()
@@ -58,6 +63,9 @@ class SamplingParams:
     stop: Sequence[str | Sequence[int]] = ()
     logprobs: int | None = None
     seed: int | None = None
+    json_schema: Mapping[str, Any] | str | None = None
+    regex: str | None = None
+    grammar: str | None = None
 
     def ends(self) -> frozenset[int]:
         """Tokens that end a sequence."""
@@ -78,6 +86,8 @@ class SamplingParams:
             problems.append(f"repetition_penalty must be positive, got {self.repetition_penalty}")
         if self.logprobs is not None and self.logprobs < 0:
             problems.append(f"logprobs must not be negative, got {self.logprobs}")
+        if sum(form is not None for form in (self.json_schema, self.regex, self.grammar)) > 1:
+            problems.append("only one of json_schema, regex and grammar can be followed")
         if any(len(stop) == 0 for stop in self.stop):
             problems.append("a stop sequence must not be empty")
         return problems
@@ -160,6 +170,7 @@ class Sampler:
     Args:
         params: how.
         prompt: tokens that were there before, for penalties.
+        constraint: says which tokens may come; None for all.
 
     Example:
         >>> sampler = Sampler(SamplingParams(logit_bias={1: -100.0}))
@@ -167,12 +178,15 @@ class Sampler:
         2
     """
 
-    def __init__(self, params: SamplingParams, prompt: Iterable[int] = ()) -> None:
+    def __init__(
+        self, params: SamplingParams, prompt: Iterable[int] = (), constraint: Constraint | None = None
+    ) -> None:
         self.params = params.checked()
+        self._constraint = constraint
         self._random = np.random.default_rng(params.seed)
         self._prompt = np.unique(np.fromiter(prompt, np.int64))
         self._counts: dict[int, int] = {}  # of tokens that were chosen
-        self._ends = params.ends()
+        self._ends = params.ends() | (frozenset() if constraint is None else constraint.ends)
 
     def choose(self, scores: Scores) -> Token:
         """The next token, for the model's scores of all tokens."""
@@ -185,6 +199,8 @@ class Sampler:
             # One number decides, so that equal seeds draw alike whatever else is asked for.
             chosen = int(np.searchsorted(np.cumsum(chances), self._random.random() * chances.sum(), side="right"))
             chosen = min(chosen, int(np.flatnonzero(chances)[-1]))
+        if self._constraint is not None:
+            self._constraint.take(chosen)
         self._counts[chosen] = self._counts.get(chosen, 0) + 1
         if params.logprobs is None:
             return Token(chosen)
@@ -206,4 +222,8 @@ class Sampler:
             changed[token] += bias
         if sum(self._counts.values()) < params.min_new_tokens:
             changed[list(self._ends)] = -np.inf
+        if self._constraint is not None:
+            changed[~self._constraint.allowed(len(changed))] = -np.inf
+            if changed.max() == -np.inf:
+                raise InputError("no token is left that json_schema, regex or grammar and the other settings allow")
         return changed

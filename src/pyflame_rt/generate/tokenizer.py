@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ class Tokenizer:
             ends = library.token_to_id(self._marks["eos_token"])
         self.eos_token_ids: list[int] = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
         self.chat_template: str = _template(config.get("chat_template"))
+        self._guides: dict[frozenset[int], Any] = {}
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a text."""
@@ -48,6 +50,27 @@ class Tokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, without those that only mark something."""
         return str(self._library.decode(list(tokens), skip_special_tokens=True))
+
+    def guide(self, ends: frozenset[int] = frozenset()) -> Any:
+        """The tokenizer for ``llguidance``, with the tokens that end a text; made once.
+
+        Raises:
+            InputError: No token ends a text.
+        """
+        chosen = ends or frozenset(self.eos_token_ids)
+        if not chosen:
+            raise InputError("constrained output needs a token that ends it: give eos_token_id")
+        made = self._guides.get(chosen)
+        if made is None:
+            from llguidance import LLTokenizer
+
+            settings = json.loads(self._library.to_str()) | {"padding": None, "truncation": None}
+            try:
+                made = LLTokenizer(json.dumps(settings), eos_token=sorted(chosen))
+            except Exception as error:  # the library raises bare Exceptions
+                raise InputError(f"this tokenizer cannot be constrained: {error}") from error
+            self._guides[chosen] = made
+        return made
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **more: Any) -> str:
         """The prompt for messages with a "role" and "content", as the model's template writes it, or line by line.
@@ -67,8 +90,12 @@ class Tokenizer:
             raise jinja2.TemplateError(message)
 
         # Templates come with models, from anywhere: they may not reach Python.
-        room = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        room = jinja2.sandbox.ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
         room.globals["raise_exception"] = refuse
+        room.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+        room.filters["tojson"] = _as_json
         try:
             template = room.from_string(self.chat_template)
             return template.render(messages=list(messages), add_generation_prompt=True, **self._marks, **more)
@@ -103,7 +130,16 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     except Exception as error:  # the library raises bare Exceptions
         raise InvalidModelError(f"{file}: no tokenizer: {error}") from error
     ends = _config(file.with_name("generation_config.json")).get("eos_token_id")
-    return Tokenizer(library, _config(file.with_name("tokenizer_config.json")), _ends(file, ends))
+    config = _config(file.with_name("tokenizer_config.json"))
+    template = file.with_name("chat_template.jinja")  # where newer folders keep it
+    if template.is_file():
+        config["chat_template"] = template.read_text("utf-8", errors="replace")
+    return Tokenizer(library, config, _ends(file, ends))
+
+
+def _as_json(value: Any, indent: int | None = None) -> str:
+    """JSON as templates of transformers write it: no sign is escaped for HTML."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def _config(file: Path) -> dict[str, Any]:
