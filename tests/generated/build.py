@@ -11,7 +11,14 @@ import numpy as np
 import pyflame_rt
 from pyflame_rt.graph import AnyType, DType, Graph, MapType, SequenceType, Shape, TensorInfo, TensorType
 from pyflame_rt.graph.errors import PyFlameRTError
-from tests.generated import samples_basic, samples_fused, samples_layers, samples_microsoft, samples_rest
+from tests.generated import (
+    samples_basic,
+    samples_fused,
+    samples_layers,
+    samples_matrices,
+    samples_microsoft,
+    samples_rest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -24,6 +31,7 @@ _FAMILIES = (
     samples_basic,
     samples_fused,
     samples_layers,
+    samples_matrices,
     samples_microsoft,
     samples_rest,
 )  # declare their samples when imported

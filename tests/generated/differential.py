@@ -33,6 +33,7 @@ JUMPY = {
     "Shrink", "Det", "Inverse", "Tan", "MaxRoiPool", "RoiAlign", "GridSample", "DeformConv", "Binarizer", "Mod",
     "TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor", "SVMClassifier", "LinearClassifier",
     "MaxPool", "MaxPoolIndices", "IsInf", "IsNaN", "CTCLoss", "CTCLossGrad", "Multinomial", "Bernoulli",
+    "Cholesky", "Eigh", "PseudoInverse", "QR", "SVD", "SignLogDet", "Solve",
 }  # fmt: skip
 
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import Shape, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError, UnsupportedOperatorError
+from pyflame_rt.ops.core.guards import same_size
 from pyflame_rt.ops.core.registry import get_op, primitive
+from pyflame_rt.ops.core.type_rules import broadcast_shapes
 from pyflame_rt.ops.onnx.arithmetic import unbroadcast
 from pyflame_rt.ops.onnx.creation import Trilu
 from pyflame_rt.ops.onnx.matmul import MatMul
@@ -83,8 +85,12 @@ def _gaps(values: Value) -> Value:
 
 
 def _solve_type(a: Value, b: Value, /) -> TensorType:
-    _squares(a)
-    return TensorType(b.dtype, _matrices(b))
+    left, right = _squares(a), _matrices(b)
+    if left is None or right is None:
+        return TensorType(b.dtype)
+    same_size("the number of rows of B", right[-2], left[-1], "that of A")
+    batch = broadcast_shapes(Shape(left[:-2]), Shape(right[:-2]))
+    return TensorType(b.dtype, None if batch is None else Shape([*batch, *right[-2:]]))
 
 
 def _solve_vjp(g: Value, x: Value, a: Value, b: Value) -> tuple[Value, Value]:

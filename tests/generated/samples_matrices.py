@@ -1,0 +1,65 @@
+"""Inputs of decompositions of matrices, and of functions whose slopes are their own."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tests.generated.draw import Draw, S, Sample, sample
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__: list[str] = []
+
+own = partial(sample, domain="pyflame")
+
+
+def _square(r: Draw, size: int) -> NDArray[Any]:
+    """Symmetric, positive definite, with eigenvalues apart."""
+    x = r.f(*r.dims(0, 1, 3), size, size)
+    return (x @ x.swapaxes(-1, -2) * 0.2 + np.diag(np.arange(1, size + 1))).astype(np.float32)
+
+
+@own("Cholesky", "SignLogDet", "Eigh")
+def positive(r: Draw) -> Sample:
+    return S(_square(r, r.n()))
+
+
+@own("Solve")
+def solve(r: Draw) -> Sample:
+    a = _square(r, r.n())
+    return S(a, r.f(*a.shape[:-1], r.n()))
+
+
+@own("SVD")
+def singular(r: Draw) -> Sample:
+    return S(r.f(*r.dims(2, 3)), full=r.k(0, 1), outs=3)
+
+
+@own("QR")
+def factors(r: Draw) -> Sample:
+    return S(r.f(*r.dims(2, 3)), complete=r.k(0, 1), outs=2)
+
+
+@own("PseudoInverse")
+def pseudo_inverse(r: Draw) -> Sample:
+    return S(_square(r, r.n())[..., : r.n()])
+
+
+@own("FlatRoot")
+def root(r: Draw) -> Sample:
+    return S(r.pos(*r.dims()))
+
+
+@own("HardTanh")
+def hard_tanh(r: Draw) -> Sample:
+    return S(r.f(*r.dims()), low=-0.5, high=0.75)
+
+
+@own("BinaryCrossEntropy")
+def binary_cross_entropy(r: Draw) -> Sample:
+    shape = r.dims()
+    return S(abs(r.unit(*shape)), abs(r.unit(*shape)))
