@@ -3,7 +3,7 @@
 A native file (``.pf``) is eight bytes of magic, the length of a JSON header, the header, and the data of the tensors at
 multiples of 64 bytes. The header has the structure (dicts, lists, tuples, numbers, text, None), a table of tensors, and
 checksums of both.
-``.safetensors`` and ``.npz`` hold a flat mapping from names to tensors. Checkpoints of torch can be read.
+``.safetensors`` and ``.npz`` hold a flat mapping from names to tensors; ``.pt`` is torch's own form, for both sides.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ import tokenize
 import zipfile
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 
+from pyflame.devices import Device
 from pyflame.dtypes import DType, to_dtype
 from pyflame.evaluation import evaluate
 from pyflame.interop import from_torch
 from pyflame.lazy import leaf
+from pyflame.open_files import is_open, sniffed, spooled
 from pyflame.ops.core import Handle, wrap
 from pyflame.suggestions import missing as _missing
-from pyflame_rt.graph.errors import InvalidModelError, ModelNotFoundError, UnsupportedFormatError
+from pyflame.torch_files import write_archive
+from pyflame_rt.graph.errors import InvalidModelError, MissingExtra, ModelNotFoundError, UnsupportedFormatError
 from pyflame_rt.graph.writing import replacing
 from pyflame_rt.importers.tensor_file import (
     Piece,
@@ -39,6 +42,7 @@ from pyflame_rt.importers.tensor_file import (
     read_safetensors,
 )
 from pyflame_rt.importers.torch_checkpoint import read_checkpoint
+from pyflame_rt.importers.torch_pickle import read_archive
 
 if TYPE_CHECKING:
     import os
@@ -57,14 +61,15 @@ _SAFE = {
 _FROM_SAFE = {code: dtype.numpy for dtype, code in _SAFE.items()}
 
 
-def save(obj: Any, path: str | os.PathLike[str], format: str = "auto") -> None:
+def save(obj: Any, path: str | os.PathLike[str] | IO[bytes], format: str = "auto") -> None:
     """Write nested data to a file, all of it or nothing: a reader never sees half of one.
 
     Args:
         obj: tensors, NumPy arrays, numbers, text, bytes, None, and dicts, lists and tuples of them; an object with
             ``state_dict()`` stands for that. The flat formats take a mapping from names to tensors.
-        path: where to.
-        format: "pf", "safetensors" or "npz"; "auto" goes by the suffix.
+        path: where to; or a file that is open for writing bytes.
+        format: "pf", "safetensors", "npz", or "torch" (which torch reads); "auto" goes by the suffix, and means
+            "torch" for open files.
 
     Example:
         >>> import pyflame as pf, tempfile, pathlib
@@ -77,11 +82,17 @@ def save(obj: Any, path: str | os.PathLike[str], format: str = "auto") -> None:
     data = obj.state_dict() if hasattr(obj, "state_dict") and not isinstance(obj, (dict, Handle)) else obj
     tensors = list(_tensors(data, 0))
     evaluate([t._value for t in tensors])
-    _WRITERS[kind](data, Path(path))
+    _WRITERS[kind](data, path if is_open(path) else Path(path))  # type: ignore[arg-type]
 
 
 def load(
-    path: str | os.PathLike[str], format: str = "auto", device: Any = None, *, max_bytes: int | None = None
+    path: str | os.PathLike[str] | IO[bytes],
+    format: Any = "auto",
+    device: Any = None,
+    *,
+    map_location: Any = None,
+    weights_only: bool | None = None,
+    max_bytes: int | None = None,
 ) -> Any:
     """Read what :func:`save` wrote, any ``.safetensors`` or ``.npz`` file of numbers, or a checkpoint of torch.
 
@@ -89,9 +100,12 @@ def load(
     so they take no more than the file; those of .npz files may be compressed.
 
     Args:
-        path: where from.
-        format: as for :func:`save`, or "torch" (``.pt``, ``.pth``, ``.bin``), which runs no code of the file.
+        path: where from; or a file that is open for reading bytes.
+        format: as for :func:`save`; "auto" goes by the suffix, or by the first bytes. A device in its place is
+            ``map_location``, as torch's second argument is.
         device: where the tensors are to be computed; must be one that is here.
+        map_location: the same; a dict or a function that would move tensors has nothing to move: they are on the CPU.
+        weights_only: of no effect: no code of a file is run, whatever the format.
         max_bytes: that all tensors together may take; a gigabyte, or sixteen times the file, unless given.
 
     Raises:
@@ -99,14 +113,20 @@ def load(
         UnsupportedFormatError: Nothing says what the format is.
         InvalidModelError: The file is damaged, cannot be read, or holds more than ``max_bytes``.
     """
-    from pyflame.devices import Device
-
-    if device is not None:
-        Device.of(device)
-    source = Path(path)
+    del weights_only
+    if isinstance(format, Device) or (isinstance(format, str) and format.partition(":")[0] in _DEVICES):
+        format, map_location = "auto", format
+    for wanted in (device, *(map_location.values() if isinstance(map_location, dict) else [map_location])):
+        if wanted is not None and not callable(wanted):
+            Device.of(wanted)
+    if is_open(path):
+        with spooled(path) as copy:
+            return load(copy, sniffed(copy) if format == "auto" else format, max_bytes=max_bytes)
+    source = Path(path)  # type: ignore[arg-type]
     if not source.is_file():
         raise ModelNotFoundError(f"there is no file {str(path)!r}")
-    read = _READERS[_format(path, format, _READERS)]
+    known = format != "auto" or source.suffix.lower() in _SUFFIXES
+    read = _READERS[_format(path, format, _READERS) if known else sniffed(source)]
     limit = max(_USUAL_BYTES, _MOST_TIMES * source.stat().st_size) if max_bytes is None else max_bytes
     try:
         return read(source, limit)
@@ -118,24 +138,23 @@ def load(
 
 _SUFFIXES = {
     ".pf": "pf", ".safetensors": "safetensors", ".npz": "npz", ".pt": "torch", ".pth": "torch", ".bin": "torch",
+    ".ckpt": "torch", ".tar": "torch", ".th": "torch",
 }  # fmt: skip
+_DEVICES = ("cpu", "cuda", "mps", "xpu", "meta", "cerebras", "rocm")
 
 
-def _format(path: str | os.PathLike[str], format: str, known: Collection[str]) -> str:
+def _format(path: Any, format: str, known: Collection[str]) -> str:
+    if is_open(path) and format == "auto":
+        return "torch"
     if format in known:
         return format
     if format != "auto":
         raise UnsupportedFormatError(f"format is one of auto, {', '.join(known)}, got {format!r}")
     suffix = Path(path).suffix.lower()
     kind = _SUFFIXES.get(suffix)
-    if kind == "torch" and kind not in known:
-        raise UnsupportedFormatError(
-            f"{str(path)!r}: the suffix {suffix!r} is that of torch's files, which can be read, not written; "
-            "use .pf or .safetensors"
-        )
     if kind is None:
         raise UnsupportedFormatError(
-            f"{str(path)!r}: the suffix {suffix!r} says nothing about the format; use .pf, .safetensors or .npz, "
+            f"{str(path)!r}: the suffix {suffix!r} says nothing about the format; use .pf, .pt, .safetensors or .npz, "
             "or pass format="
         )
     return kind
@@ -154,8 +173,11 @@ def _tensors(obj: Any, depth: int) -> Iterator[Any]:
             yield from _tensors(value, depth + 1)
 
 
-def _write(path: Path, fill: Callable[[Any], None]) -> None:
-    """Write beside the target, then take its place."""
+def _write(path: Path | IO[bytes], fill: Callable[[Any], None]) -> None:
+    """Write beside the target, then take its place; into an open file as it is."""
+    if not isinstance(path, Path):
+        fill(path)
+        return
     with replacing(path) as sink:
         fill(sink)
 
@@ -218,7 +240,7 @@ class _Pack:
         return self.seen[identity]
 
 
-def _write_native(obj: Any, path: Path) -> None:
+def _write_native(obj: Any, path: Path | IO[bytes]) -> None:
     pack = _Pack()
     body = json.dumps({"data": pack.pack(obj), "tensors": pack.table}, separators=(",", ":"))
     sums = [zlib.crc32(array.reshape(-1).view(np.uint8).data) for array in pack.arrays]
@@ -336,7 +358,7 @@ def _flat(obj: Any, form: str) -> dict[str, np.ndarray[Any, Any]]:
     return result
 
 
-def _write_safetensors(obj: Any, path: Path) -> None:
+def _write_safetensors(obj: Any, path: Path | IO[bytes]) -> None:
     arrays = _flat(obj, ".safetensors")
     header: dict[str, Any] = {}
     offset = 0
@@ -359,7 +381,7 @@ def _read_safetensors(path: Path, max_bytes: int) -> dict[str, Any]:
     return {name: _tensor(array) for name, array in read_safetensors(path, max_bytes, _FROM_SAFE).items()}
 
 
-def _write_npz(obj: Any, path: Path) -> None:
+def _write_npz(obj: Any, path: Path | IO[bytes]) -> None:
     arrays = _flat(obj, ".npz")
     odd = [name for name, array in arrays.items() if array.dtype == ml_dtypes.bfloat16]
     if odd:
@@ -399,13 +421,29 @@ def _npy(file: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray[Any, Any]
 
 
 def _read_torch(path: Path, max_bytes: int) -> Any:
-    return read_checkpoint(path, from_torch, max_bytes)
+    try:
+        return read_checkpoint(path, lambda t: from_torch(t).requires_grad_(t.requires_grad), max_bytes)
+    except MissingExtra:
+        return _with_tensors(read_archive(path, max_bytes))
 
 
-_WRITERS: dict[str, Callable[[Any, Path], None]] = {
+def _with_tensors(data: Any) -> Any:
+    if isinstance(data, np.ndarray):
+        return _tensor(np.array(data, order="C"))
+    if isinstance(data, dict):
+        return {key: _with_tensors(value) for key, value in data.items()}
+    return type(data)(map(_with_tensors, data)) if isinstance(data, (list, tuple)) else data
+
+
+def _write_torch(obj: Any, path: Path | IO[bytes]) -> None:
+    _write(path, lambda sink: write_archive(obj, sink))
+
+
+_WRITERS: dict[str, Callable[[Any, Path | IO[bytes]], None]] = {
     "pf": _write_native,
     "safetensors": _write_safetensors,
     "npz": _write_npz,
+    "torch": _write_torch,
 }
 _READERS: dict[str, Callable[[Path, int], Any]] = {
     "pf": _read_native,

@@ -8,6 +8,7 @@ from pyflame.nn import functional as F
 from pyflame.nn import init
 from pyflame.nn.making import empty_parameter
 from pyflame.nn.module import Module
+from pyflame.nn.placing import placed
 from pyflame.nn.simple import FunctionLayer
 
 if TYPE_CHECKING:
@@ -385,6 +386,7 @@ class Softmax2d(Module):
         return F.softmax(input, dim=-3)
 
 
+@placed
 class PReLU(Module):
     """Negative values scaled by a slope that is learned, one for all or one for each channel.
 

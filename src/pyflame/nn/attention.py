@@ -12,6 +12,7 @@ from pyflame.nn.functional.attention import attend
 from pyflame.nn.linear import Linear
 from pyflame.nn.making import empty_parameter
 from pyflame.nn.module import Module
+from pyflame.nn.placing import placed
 from pyflame.ops.arithmetic import where
 from pyflame.ops.core import cast
 from pyflame.ops.creation import full, zeros
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["CrossAttention", "MultiheadAttention", "SelfAttention"]
 
 
+@placed
 class MultiheadAttention(Module):
     """Attention in several heads, each over its own part of the embedding; weights are named as torch names them.
 
@@ -184,6 +186,7 @@ def _additive(mask: Any, dtype: DType) -> Tensor:
     return where(mask, full(shape, -math.inf, dtype=dtype), zeros(shape, dtype=dtype))
 
 
+@placed
 class SelfAttention(Module):
     """A sequence [N, L, E] that attends to itself.
 
@@ -202,6 +205,7 @@ class SelfAttention(Module):
         return self.attention(input, input, input, key_padding_mask, need_weights=False, attn_mask=attn_mask)[0]
 
 
+@placed
 class CrossAttention(Module):
     """A sequence [N, L, E] that attends to another [N, S, context_dim].
 

@@ -11,6 +11,7 @@ from pyflame.nn import init
 from pyflame.nn.functional.windows import sizes
 from pyflame.nn.making import empty_parameter
 from pyflame.nn.module import Module
+from pyflame.nn.placing import placed
 from pyflame.ops.shaping import pad
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class _ConvBase(Module):
         return ", ".join(parts)
 
 
+@placed
 class _Conv(_ConvBase):
     def __init__(
         self,
@@ -160,6 +162,7 @@ class Conv3d(_Conv):
     rank = 3
 
 
+@placed
 class _ConvTranspose(_ConvBase):
     transposed = True
 

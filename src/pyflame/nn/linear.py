@@ -9,6 +9,7 @@ from pyflame.nn import functional as F
 from pyflame.nn import init
 from pyflame.nn.making import empty_parameter
 from pyflame.nn.module import Module
+from pyflame.nn.placing import placed
 
 if TYPE_CHECKING:
     from pyflame.dtypes import DType
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Bilinear", "CosineSimilarity", "Flatten", "Linear", "PairwiseDistance", "Unflatten"]
 
 
+@placed
 class Linear(Module):
     """`x @ weight.T + bias`, with weight [out_features, in_features].
 
@@ -58,6 +60,7 @@ class Linear(Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
+@placed
 class Bilinear(Module):
     """For each output `k`: `x1 @ weight[k] @ x2 + bias[k]`.
 

@@ -11,6 +11,7 @@ from pyflame.nn import functional as F
 from pyflame.nn import init
 from pyflame.nn.making import empty_parameter, filled
 from pyflame.nn.module import Module
+from pyflame.nn.placing import placed
 from pyflame_rt.graph.errors import ShapeMismatchError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 
+@placed
 class _Tracked(Module):
     """Per-channel scale and shift, and running statistics."""
 
@@ -149,6 +151,7 @@ class BatchNorm3d(_BatchNorm):
     ranks = (5,)
 
 
+@placed
 class _InstanceNorm(_Tracked):
     def __init__(
         self,
@@ -211,6 +214,7 @@ class InstanceNorm3d(_InstanceNorm):
     ranks = (4, 5)
 
 
+@placed
 class LayerNorm(Module):
     """The last dimensions to mean 0 and variance 1, then scaled and shifted.
 
@@ -252,6 +256,7 @@ class LayerNorm(Module):
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
 
 
+@placed
 class RMSNorm(Module):
     """The last dimensions over the root of their mean square, then scaled.
 
@@ -285,6 +290,7 @@ class RMSNorm(Module):
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
 
 
+@placed
 class GroupNorm(Module):
     """Each group of channels of [N, C, ...] to mean 0 and variance 1, then each channel scaled and shifted.
 

@@ -13,6 +13,7 @@ from pyflame.nn import init
 from pyflame.nn.making import empty_parameter
 from pyflame.nn.module import Module
 from pyflame.nn.packed import run_packed
+from pyflame.nn.placing import placed
 from pyflame.nn.utils.rnn import PackedSequence
 from pyflame.ops.activation import relu, sigmoid
 from pyflame.ops.arithmetic import where
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 
 
+@placed
 class _Recurrent(Module):
     """Layers of one kind of cell over [L, N, input_size], in one or both directions."""
 
@@ -198,6 +200,7 @@ def _ordered(weight: Tensor, gates: tuple[int, ...]) -> Tensor:
     return cat([parts[gate] for gate in gates], dim=0)
 
 
+@placed
 class LSTM(_Recurrent):
     """Long short-term memory.
 
@@ -295,6 +298,7 @@ class GRU(_Recurrent):
         return {"linear_before_reset": 1}
 
 
+@placed
 class RNN(_Recurrent):
     """The plain recurrent layer, with tanh or relu.
 
@@ -330,6 +334,7 @@ class RNN(_Recurrent):
         return {"activations": (self.nonlinearity.capitalize(),) * self.directions}
 
 
+@placed
 class _Cell(Module):
     """One step of a recurrent layer over [N, input_size] or [input_size]."""
 
@@ -406,6 +411,7 @@ class GRUCell(_Cell):
         return (1 - z) * n + z * h
 
 
+@placed
 class RNNCell(_Cell):
     """One step of a plain recurrent layer: the new hidden state.
 

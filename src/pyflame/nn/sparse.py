@@ -9,6 +9,7 @@ from pyflame.nn import functional as F
 from pyflame.nn import init
 from pyflame.nn.making import empty_parameter
 from pyflame.nn.module import Module
+from pyflame.nn.placing import placed
 
 if TYPE_CHECKING:
     from pyflame.dtypes import DType
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Embedding", "EmbeddingBag"]
 
 
+@placed
 class Embedding(Module):
     """A table with one trained vector for each number.
 
@@ -86,6 +88,7 @@ class Embedding(Module):
         return parts if self.max_norm is None else f"{parts}, max_norm={self.max_norm}"
 
 
+@placed
 class EmbeddingBag(Module):
     """A table whose vectors are summed up (or averaged, or the largest taken) for bags of numbers.
 

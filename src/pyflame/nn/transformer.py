@@ -14,6 +14,7 @@ from pyflame.nn.dropout import Dropout
 from pyflame.nn.linear import Linear
 from pyflame.nn.module import Module
 from pyflame.nn.norm import LayerNorm
+from pyflame.nn.placing import placed
 from pyflame.ops.creation import full
 from pyflame.ops.shaping import triu
 
@@ -46,6 +47,7 @@ def _activation(activation: str | Callable[[Any], Tensor]) -> Callable[[Any], Te
 ORDER = ("self_attn", "multihead_attn", "linear1", "dropout", "linear2", "norm1", "norm2", "norm3")
 
 
+@placed
 class _Layer(Module):
     """Attention and a small network, each with a residual path and a norm before or after it."""
 
@@ -109,6 +111,7 @@ class TransformerEncoderLayer(_Layer):
         return self._around(x, self.norm2, lambda x: self._feed(x, self.dropout2))
 
 
+@placed
 class TransformerDecoderLayer(_Layer):
     """Self-attention, attention to the encoder's memory, then a two-layer network.
 
@@ -221,6 +224,7 @@ class TransformerDecoder(_Stack):
         return self._normed(tgt)
 
 
+@placed
 class Transformer(Module):
     """An encoder and a decoder.
 

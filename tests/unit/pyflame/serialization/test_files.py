@@ -86,7 +86,7 @@ def test_errors_are_typed(tmp_path):
     with pytest.raises(ModelNotFoundError):
         pf.load(tmp_path / "none.pf")
     with pytest.raises(UnsupportedFormatError, match="suffix"):
-        pf.save({}, tmp_path / "x.bin")
+        pf.save({}, tmp_path / "x.dat")
     with pytest.raises(TypeError, match="object"):
         pf.save({"a": object()}, tmp_path / "x.pf")
     with pytest.raises(TypeError, match="mapping from names"):
