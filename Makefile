@@ -136,6 +136,10 @@ $(VENV)/.core $(VENV)/.dev $(VENV)/.docs: pyproject.toml | $(BIN)/python
 steps: $(VENV)/.dev ## Count the steps of the zoo's models after optimisation beside the nodes onnxruntime executes
 	$(ONE_THREAD) $(BIN)/python benchmarks/steps.py $(ARGS)
 
+.PHONY: portable
+portable: $(VENV)/.dev ## Give onnxruntime the zoo's models as they are and as "optimize --portable" writes them
+	$(BIN)/python benchmarks/portable.py $(ARGS)
+
 .PHONY: views
 views: $(VENV)/.dev ## Run 20,000 random programs of views and in-place operations beside torch
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -m slow tests/unit/pyflame/core/test_views_against_torch.py $(ARGS)
