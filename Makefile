@@ -149,6 +149,11 @@ serving-clients: $(VENV)/.dev ## Ask the server with Triton's own clients, over 
 	$(PIP_INSTALL) --no-deps tritonclient geventhttpclient gevent greenlet zope.event zope.interface brotli python-rapidjson
 	$(ONE_THREAD) $(BIN)/python -m pytest -q tests/unit/serving/test_triton.py $(ARGS)
 
+.PHONY: serving-schema
+serving-schema: $(VENV)/.dev ## Ask every documented route of the server 10,000 generated requests, with and without a key
+	$(PIP_INSTALL) schemathesis
+	$(ONE_THREAD) $(BIN)/python -m tests.fuzz.serving_schema $(ARGS)
+
 .PHONY: partition-full
 partition-full: $(VENV)/.dev ## Compare 31 models cut in every way, on threads and processes, with the whole models
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/unit/partition $(ARGS)

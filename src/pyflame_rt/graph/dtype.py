@@ -136,7 +136,7 @@ class DType(Enum):
             if dtype is None:  # NumPy would read it as float64
                 raise TypeError("no element type")
             return _of(dtype)
-        except (TypeError, KeyError) as error:
+        except (TypeError, KeyError, ValueError, SyntaxError) as error:  # NumPy reads names such as "2i4, f8", too
             raise DTypeMismatchError(
                 f"element type {dtype!r} is not supported. Supported: {', '.join(d.label for d in cls)}"
             ) from error

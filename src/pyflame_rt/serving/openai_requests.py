@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from pyflame_rt.serving.errors import RequestError
 
 __all__ = ["ChatRequest", "CompletionRequest", "EmbeddingRequest", "checked_request"]
 
 MAX_TOKENS = 32_768
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]  # JSON has one kind of number: 5.0 is 5
 Texts = Annotated[list[str], Field(min_length=1, max_length=2048)]
-Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=MAX_TOKENS)]
-Count = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+Tokens = Annotated[list[Annotated[Whole, Field(ge=0)]], Field(min_length=1, max_length=MAX_TOKENS)]
+Count = Annotated[Whole, Field(ge=1, le=MAX_TOKENS)]
 
 
 class _Request(BaseModel):
@@ -32,14 +39,14 @@ class _StreamOptions(BaseModel):
 class _Generation(_Request):
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    n: Annotated[int, Field(ge=1, le=16)] = 1
+    n: Annotated[Whole, Field(ge=1, le=16)] = 1
     stream: bool = False
     stream_options: _StreamOptions | None = None
     stop: str | Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=16)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    seed: Annotated[Whole, Field(ge=0, lt=2**63)] | None = None
 
     def settings(self, count: int) -> dict[str, Any]:
         """Settings of the generator."""

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from pyflame_rt._version import __version__
 from pyflame_rt.serving.openai_requests import ChatRequest, CompletionRequest, EmbeddingRequest
+from pyflame_rt.serving.routing import NESTED
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -77,7 +78,7 @@ def _page() -> tuple[str, str]:
     return text, policy
 
 
-_TENSOR = {
+_TENSOR: dict[str, Any] = {
     "type": "object",
     "required": ["data"],
     "properties": {
@@ -93,13 +94,13 @@ _INFER = {
     "type": "object",
     "required": ["inputs"],
     "properties": {
-        "request_id": {"type": "string"},
-        "inputs": {"type": "object", "additionalProperties": _TENSOR},
+        "request_id": {"type": "string", "maxLength": 512},
+        "inputs": {"type": "object", "minProperties": 1, "additionalProperties": _TENSOR},
         "outputs": {"type": "array", "items": {"type": "string"}},
-        "timeout_ms": {"type": "number", "exclusiveMinimum": 0},
+        "timeout_ms": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e9},
     },
 }
-_ERROR = {
+_ERROR: dict[str, Any] = {
     "type": "object",
     "required": ["success", "error_code", "error_message", "error"],
     "properties": {
@@ -108,6 +109,54 @@ _ERROR = {
         "error_message": {"type": "string"},
         "error": {"type": "string"},
         "request_id": {"type": "string"},
+    },
+}
+_NESTED = {  # where OpenAI's clients ask
+    **_ERROR,
+    "properties": {
+        **_ERROR["properties"],
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "code"],
+            "properties": {"message": {"type": "string"}, "type": {"type": "string"}, "code": {"type": "integer"}},
+        },
+    },
+}
+_V2_TENSOR = {
+    "type": "object",
+    "required": ["name", "shape"],
+    "properties": {
+        "name": {"type": "string"},
+        "shape": _TENSOR["properties"]["shape"],
+        "datatype": {"type": "string", "example": "FP32"},
+        "parameters": {"type": "object"},
+        "data": {"type": "array", "items": {}},
+    },
+}
+_V2_INFER = {
+    "type": "object",
+    "required": ["inputs"],
+    "properties": {
+        "id": {"type": "string", "maxLength": 512},
+        "inputs": {"type": "array", "minItems": 1, "items": _V2_TENSOR},
+        "outputs": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["name"],
+                "properties": {"name": {"type": "string"}, "parameters": {"type": "object"}},
+            },
+        },
+        "parameters": {"type": "object"},
+    },
+}
+_REGION = {
+    "type": "object",
+    "required": ["key", "byte_size"],
+    "properties": {
+        "key": {"type": "string"},
+        "offset": {"type": "integer", "minimum": 0},
+        "byte_size": {"type": "integer", "minimum": 1},
     },
 }
 _BODIES: dict[str, Any] = {
@@ -130,16 +179,17 @@ def openapi(routes: list[Route]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "PyFlame RT", "version": __version__},
         "paths": paths,
-        "components": {"schemas": {"Error": _ERROR}, "securitySchemes": keys},
+        "components": {"schemas": {"Error": _ERROR, "NestedError": _NESTED}, "securitySchemes": keys},
         "security": [{}, {"key": []}, {"bearer": []}],
     }
 
 
 def _operation(route: Route) -> dict[str, Any]:
     summary = (route.handler.__doc__ or "").strip().splitlines()
+    kind = "NestedError" if route.path.startswith(NESTED) else "Error"
     refused = {
         "description": "why not",
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+        "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{kind}"}}},
     }
     found: dict[str, Any] = {
         "summary": summary[0] if summary else route.path,
@@ -159,8 +209,8 @@ def _body(path: str) -> dict[str, Any] | None:
     if path in _BODIES:
         return _inlined(_BODIES[path].model_json_schema())
     if path.endswith("/infer"):
-        return _INFER if path.startswith("/v1/") else {"type": "object", "required": ["inputs"]}
-    return None
+        return _INFER if path.startswith("/v1/") else _V2_INFER
+    return _REGION if path.endswith("/register") else None
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:

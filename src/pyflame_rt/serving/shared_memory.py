@@ -68,7 +68,7 @@ class SharedMemory:
         with self._lock:
             regions = dict(self._regions)
         if name is not None and name not in regions:
-            raise refuse(f"there is no shared memory region {name!r}")
+            raise RequestError(404, "RegionNotFound", f"there is no shared memory region {name!r}")
         return [
             {"name": n, "key": key, "offset": offset, "byte_size": size}
             for n, (key, offset, size, _) in regions.items()

@@ -17,6 +17,7 @@ from pyflame_rt.serving.tensors import (
     encode_base64,
     encode_list,
     encode_raw,
+    kind_of,
 )
 
 KINDS = [k for k in DType if k is not DType.String and k.bits >= 8]
@@ -88,3 +89,11 @@ def test_bytes_at_odd_places_are_read():
     found = decode_raw(data, DType.Float64, (3,), "x")
     assert found.flags.aligned
     np.testing.assert_array_equal(found, [0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    "name", ["\u00ffM,\u00d1", "2i4, f8", "{'a': 1}", "", "i4,i4", "(", "V8", "M8[s]", 3, None, ["FP32"]]
+)
+def test_names_of_no_element_type_are_refused(name):
+    with pytest.raises(RequestError, match="no element type"):
+        kind_of(name, "input 'x'")
