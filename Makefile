@@ -149,6 +149,10 @@ serving-clients: $(VENV)/.dev ## Ask the server with Triton's own clients, over 
 	$(PIP_INSTALL) --no-deps tritonclient geventhttpclient gevent greenlet zope.event zope.interface brotli python-rapidjson
 	$(ONE_THREAD) $(BIN)/python -m pytest -q tests/unit/serving/test_triton.py $(ARGS)
 
+.PHONY: serving-full
+serving-full: $(VENV)/.dev ## Reload a model a hundred times under 10,000 requests: none lost or mixed, memory within 5 %
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -m slow tests/unit/serving $(ARGS)
+
 .PHONY: serving-schema
 serving-schema: $(VENV)/.dev ## Ask every documented route of the server 10,000 generated requests, with and without a key
 	$(PIP_INSTALL) schemathesis

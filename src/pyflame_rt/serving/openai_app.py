@@ -13,8 +13,10 @@ import numpy as np
 import orjson
 from starlette.responses import Response, StreamingResponse
 
+from pyflame_rt.serving.bodies import until_gone
 from pyflame_rt.serving.errors import RequestError, as_request_error
 from pyflame_rt.serving.openai_requests import ChatRequest, CompletionRequest, EmbeddingRequest, checked_request
+from pyflame_rt.serving.service import answered
 from pyflame_rt.serving.text import TextModel, sampling
 
 if TYPE_CHECKING:
@@ -84,6 +86,22 @@ class _Answers:
         return {"prompt_tokens": asked, "completion_tokens": made, "total_tokens": asked + made}
 
 
+class _EventStream(StreamingResponse):
+    """Events; what makes them ends with the response, also where nobody has heard the first of them."""
+
+    def __init__(self, events: AsyncIterator[bytes], instance: ModelInstance, answers: _Answers) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"cache-control": "no-store"})
+        self._instance, self._answers = instance, answers
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Send them."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._answers.cancel()
+            self._instance.release()
+
+
 class OpenAI:
     """The routes, added to an application.
 
@@ -102,15 +120,16 @@ class OpenAI:
     async def completions(self, request: Request) -> Response:
         """Continue prompts."""
         asked = checked_request(CompletionRequest, await self.app.read_json(request))
-        return await self._generate(asked, lambda _: asked.prompts(), asked.max_tokens, chat=False)
+        return await self._generate(request, asked, lambda _: asked.prompts(), asked.max_tokens)
 
     async def chat(self, request: Request) -> Response:
         """Answer a conversation."""
         asked = checked_request(ChatRequest, await self.app.read_json(request))
         messages = [message.plain() for message in asked.messages]
-        return await self._generate(asked, lambda words: [words.chat(messages)], asked.count(), chat=True)
+        return await self._generate(request, asked, lambda words: [words.chat(messages)], asked.count())
 
-    async def _generate(self, asked: Any, prompts: Any, count: int, *, chat: bool) -> Response:
+    async def _generate(self, request: Request, asked: Any, prompts: Any, count: int) -> Response:
+        chat = isinstance(asked, ChatRequest)
         with self.service.counted(asked.model):
             instance = await self.service.acquire(asked.model)
             try:
@@ -125,23 +144,21 @@ class OpenAI:
             writer = _Writer(asked.model, answers, chat=chat, echo=[] if chat or not asked.echo else given)
             if asked.stream:
                 usage = asked.stream_options is not None and asked.stream_options.include_usage
-                events = self._events(instance, answers, writer, usage)
-                return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-store"})
-            return await self._whole(instance, answers, writer)
+                return _EventStream(self._events(answers, writer, usage), instance, answers)
+            try:
+                texts = asyncio.ensure_future(self._texts(answers))
+                return self.app.json(writer.whole(await answered(texts, lambda: until_gone(request))))
+            finally:
+                answers.cancel()
+                instance.release()
 
-    async def _whole(self, instance: ModelInstance, answers: _Answers, writer: _Writer) -> Response:
+    async def _texts(self, answers: _Answers) -> list[str]:
         texts = [""] * len(answers.streams)
-        try:
-            async for index, piece in answers.pieces(self.service.timeout_ms / 1e3):
-                texts[index] += piece or ""
-        finally:
-            answers.cancel()
-            instance.release()
-        return self.app.json(writer.whole(texts))
+        async for index, piece in answers.pieces(self.service.timeout_ms / 1e3):
+            texts[index] += piece or ""
+        return texts
 
-    async def _events(
-        self, instance: ModelInstance, answers: _Answers, writer: _Writer, usage: bool
-    ) -> AsyncIterator[bytes]:
+    async def _events(self, answers: _Answers, writer: _Writer, usage: bool) -> AsyncIterator[bytes]:
         """Server-sent events; an error that comes after the first is one of them."""
         try:
             for index in range(len(answers.streams)):
@@ -155,9 +172,6 @@ class OpenAI:
         except Exception as error:  # noqa: BLE001 - the status is sent already: the client is told in the stream
             refused = as_request_error(error)
             yield _event({"error": {"message": str(refused), "type": refused.code, "code": refused.status}})
-        finally:
-            answers.cancel()
-            instance.release()
 
     # ------------------------------------------------------------------ embeddings
 

@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
     from types import TracebackType
 
-    from pyflame_rt.batching import InferenceResponse
     from pyflame_rt.graph import DType
     from pyflame_rt.serving.instance import ModelInstance
     from pyflame_rt.serving.registry import ModelRegistry
 
-__all__ = ["Answer", "InferenceService"]
+__all__ = ["Answer", "InferenceService", "answered"]
 
 log = logging.getLogger("pyflame_rt.serving")
 LOOK_AFTER = 0.05  # seconds until a client is looked after: most answers are there before
@@ -122,7 +121,7 @@ class InferenceService:
             )
         limit = self.timeout_ms if timeout_ms is None else min(timeout_ms, self.timeout_ms)
         future = instance.submit(inputs, outputs, timeout_ms=limit, caller=caller)
-        response = await _answered(asyncio.wrap_future(future), gone)
+        response = await answered(asyncio.wrap_future(future), gone)
         instance.saw(inputs)
         return Answer(
             instance.name,
@@ -163,7 +162,8 @@ class _Counted:
             raise self._service.failed(self._name, error, seconds) from error
 
 
-async def _answered(task: asyncio.Future[Any], gone: Callable[[], Awaitable[None]] | None) -> InferenceResponse:
+async def answered(task: asyncio.Future[Any], gone: Callable[[], Awaitable[None]] | None) -> Any:
+    """The answer, for as long as the client is there to hear it: ``gone`` ends when it is not, and the work with it."""
     if gone is None:
         return await task
     try:
