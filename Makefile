@@ -145,9 +145,11 @@ views: $(VENV)/.dev ## Run 20,000 random programs of views and in-place operatio
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -m slow tests/unit/pyflame/core/test_views_against_torch.py $(ARGS)
 
 .PHONY: serving-clients
-serving-clients: $(VENV)/.dev ## Ask the server with Triton's own clients, over HTTP and gRPC
+serving-clients: $(VENV)/.dev ## Ask the server with Triton's own clients, OpenAI's package and a browser (needs Chromium)
 	$(PIP_INSTALL) --no-deps tritonclient geventhttpclient gevent greenlet zope.event zope.interface brotli python-rapidjson
-	$(ONE_THREAD) $(BIN)/python -m pytest -q tests/unit/serving/test_triton.py $(ARGS)
+	$(PIP_INSTALL) openai playwright
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -rs tests/unit/serving/test_triton.py \
+		tests/unit/serving/test_openai_package.py tests/unit/serving/test_browser.py $(ARGS)
 
 .PHONY: serving-full
 serving-full: $(VENV)/.dev ## Reload a model a hundred times under 10,000 requests: none lost or mixed, memory within 5 %

@@ -412,7 +412,8 @@ class DynamicBatcher:
             self._idle -= 1
 
     def _batch(self, group: Any, waiting: int) -> Batch:
-        rows, size = self._costs.choose(waiting, group[1], padding=self.config.enable_padding)
+        busy = self._queue.total_rows() > waiting
+        rows, size = self._costs.choose(waiting, group[1], padding=self.config.enable_padding, busy=busy)
         taken = list(self._queue.take(group, rows))
         room = size - sum(end - begin for _, begin, end in taken)
         for other in self._queue.shorter(group):  # rows that would be padding may as well be somebody's

@@ -86,6 +86,10 @@ class FairQueue:
         """Rows that wait in a group."""
         return self._rows[group]
 
+    def total_rows(self) -> int:
+        """Rows that wait."""
+        return self._rows.total()
+
     def shorter(self, group: Group) -> list[Group]:
         """Groups of the same family with shorter sequences, the longest first."""
         family, bucket = group

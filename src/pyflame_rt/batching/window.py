@@ -64,8 +64,15 @@ class Costs:
         nearest = min(known)[1]
         return self._seconds[nearest, length] * size / nearest
 
-    def choose(self, waiting: int, length: int, *, padding: bool) -> tuple[int, int]:
-        """How many of the rows that wait to take, and the rows of the run they go into."""
+    def choose(self, waiting: int, length: int, *, padding: bool, busy: bool = False) -> tuple[int, int]:
+        """How many of the rows that wait to take, and the rows of the run they go into.
+
+        Args:
+            waiting: rows of one kind.
+            length: that they are padded to.
+            padding: whether rows may be added.
+            busy: other rows wait as well: what is left now is joined by more before its turn comes.
+        """
         sizes = self._sizes
         if waiting >= sizes[-1]:
             return sizes[-1], sizes[-1]
@@ -76,6 +83,9 @@ class Costs:
         if not padding:
             return (below, below) if below else (waiting, waiting)
         apart = self.of(below, length) + self.of(waiting - below, length) if below else 0.0
+        seen = self.known(above, length) and self.known(below, length)
+        if busy and seen and below * self.of(above, length) > waiting * self.of(below, length):
+            return below, below  # more rows a second
         if not below or self.of(above, length) <= PADDING * apart:
             return waiting, above
         return below, below

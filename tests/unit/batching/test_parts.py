@@ -260,6 +260,8 @@ def test_sizes_are_chosen_by_what_runs_take():
     assert proportional.choose(7, 0, padding=True) == (7, 8)  # a little padding is better than two runs
     flat = costs(_1=1, _2=1.1, _4=1.2, _8=1.4)
     assert flat.choose(5, 0, padding=True) == (5, 8)
+    assert proportional.choose(7, 0, padding=True, busy=True) == (4, 4)  # more rows a second: others wait
+    assert flat.choose(5, 0, padding=True, busy=True) == (5, 8)
     assert flat.choose(5, 0, padding=False) == (4, 4)
     assert flat.choose(8, 0, padding=True) == (8, 8)
     assert flat.choose(100, 0, padding=True) == (8, 8)
