@@ -49,7 +49,7 @@ from pyflame.dtypes import (
 from pyflame.evaluation import cache_info, clear_cache
 from pyflame.exporting import export
 from pyflame.inspection import Graph, Node, TensorSpec, get_graph, get_node, is_lazy, print_graph
-from pyflame.interop import from_dlpack, from_torch
+from pyflame.interop import from_dlpack, from_torch, to_torch
 from pyflame.layout import MemoryReport, MeshLayout, PECoord, memory_report
 from pyflame.ops import arithmetic as _arithmetic
 from pyflame.ops import pointwise as _pointwise
@@ -202,8 +202,8 @@ __all__ = [
     "softmax", "softmin", "softplus", "softshrink", "softsign", "sort", "split", "split_with_sizes", "sqrt", "square",
     "squeeze", "stack", "std", "std_mean", "stop_gradient", "sub", "subtract", "swapaxes", "swapdims", "swish",
     "synchronize", "take", "take_along_dim", "tan", "tanh", "tanhshrink", "tensor", "tensor_split", "tensordot",
-    "threshold", "tile", "topk", "trace", "transpose", "trapezoid", "tril", "tril_indices", "triu", "triu_indices",
-    "true_divide", "trunc", "typename", "uint8", "unbind", "unflatten", "unique", "unique_consecutive",
+    "threshold", "tile", "to_torch", "topk", "trace", "transpose", "trapezoid", "tril", "tril_indices", "triu",
+    "triu_indices", "true_divide", "trunc", "typename", "uint8", "unbind", "unflatten", "unique", "unique_consecutive",
     "unravel_index", "unsqueeze", "var", "var_mean", "vdot", "view", "view_as", "vsplit", "vstack", "where", "xlogy",
     "zeros", "zeros_like",
 ]

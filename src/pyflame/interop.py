@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 
+from pyflame_rt.graph.errors import MissingExtra
+
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
 
-__all__ = ["apply_ufunc", "dlpack_capsule", "from_dlpack", "from_torch", "plain_arrays", "to_array"]
+__all__ = ["apply_ufunc", "dlpack_capsule", "from_dlpack", "from_torch", "plain_arrays", "to_array", "to_torch"]
 
 # NumPy's functions whose name here is another one.
 UFUNCS = {"absolute": "abs", "equal": "eq", "power": "pow", "invert": "bitwise_not"}
@@ -170,3 +173,22 @@ def from_torch(data: Any) -> Tensor:
     if type(data).__module__.split(".")[0] != "torch" or not hasattr(data, "detach"):
         raise TypeError(f"{type(data).__name__} is not a torch tensor; use pf.tensor")
     return asarray(_from_torch(data))
+
+
+def to_torch(tensor: Tensor, *, copy: bool = False) -> Any:
+    """A torch tensor of the same contents, without history; it shares the memory unless ``copy`` is set.
+
+    Tensors here never change their values in place, and graphs that were recorded read them: do not write into what is
+    shared. Ask for a copy where torch will.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.to_torch(pf.tensor([1.0, 2.0]))
+        tensor([1., 2.])
+    """
+    try:
+        torch = importlib.import_module("torch")
+    except ModuleNotFoundError as error:
+        raise MissingExtra("to_torch needs torch: pip install 'pyflame[torch]'") from error
+    shared = torch.from_dlpack(tensor.detach())
+    return shared.clone() if copy else shared

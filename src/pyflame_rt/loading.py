@@ -103,11 +103,6 @@ def _import(path: Path, any_suffix: bool = False) -> Graph:
 
 def write_model(graph: Graph, path: Path) -> None:
     """Write a graph as .pfm if the suffix says so, else as ONNX."""
-    if any(node.domain == "torch" for node in graph.nodes):
-        raise UnsupportedFormatError(
-            f"{graph.name!r} is a script whose graph depends on the shapes of its inputs: give them at import "
-            "(ImportOptions.input_shapes, or --shape)"
-        )
     if path.suffix.lower() == ".pfm":
         from pyflame_rt.format import save_model
 

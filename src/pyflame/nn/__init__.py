@@ -141,6 +141,7 @@ from pyflame.nn.resizing import (
 )
 from pyflame.nn.rnn import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from pyflame.nn.sparse import Embedding, EmbeddingBag
+from pyflame.nn.torch_modules import TracedModule, from_torch
 from pyflame.nn.transformer import (
     Transformer,
     TransformerDecoder,
@@ -298,6 +299,7 @@ __all__ = [
     "Tanh",
     "Tanhshrink",
     "Threshold",
+    "TracedModule",
     "Transformer",
     "TransformerDecoder",
     "TransformerDecoderLayer",
@@ -312,6 +314,7 @@ __all__ = [
     "ZeroPad1d",
     "ZeroPad2d",
     "ZeroPad3d",
+    "from_torch",
     "functional",
     "init",
     "utils",

@@ -14,7 +14,7 @@ from pyflame_rt.exporters.onnx_inline import inline_own_operators, typed_copy
 from pyflame_rt.exporters.onnx_opset import choose_opsets, ir_version_for
 from pyflame_rt.graph import Graph, verify
 from pyflame_rt.graph.errors import UnsupportedFormatError
-from pyflame_rt.graph.writing import replacing
+from pyflame_rt.graph.writing import refuse_scripts, replacing
 
 if TYPE_CHECKING:
     import os
@@ -82,6 +82,7 @@ def onnx_model(graph: Graph, *, opset: int | None = None) -> onnx.ModelProto:
 
 def _model(graph: Graph, opset: int | None, data: DataFile | None) -> onnx.ModelProto:
     verify(graph)
+    refuse_scripts(graph)
     ready = inline_own_operators(graph)
     typed = typed_copy(ready)
     opsets = choose_opsets(typed, opset)

@@ -11,7 +11,7 @@ from pyflame_rt.format.v2 import read_v2, write_v2
 from pyflame_rt.graph import Graph
 from pyflame_rt.graph.errors import InvalidModelError, ModelNotFoundError, PyFlameRTError, UnsupportedFormatError
 from pyflame_rt.graph.pages import hold_file
-from pyflame_rt.graph.writing import replacing
+from pyflame_rt.graph.writing import refuse_scripts, replacing
 
 if TYPE_CHECKING:
     import os
@@ -97,6 +97,7 @@ def loads_model(data: Any, *, verify: bool | Literal["auto"] = "auto") -> Graph:
 def _pieces(graph: Graph, version: int) -> Iterator[Any]:
     if version not in (1, 2):
         raise UnsupportedFormatError(f".pfm version {version} cannot be written (versions here: 1, 2)")
+    refuse_scripts(graph)
     body = write_v1(graph) if version == 1 else write_v2(graph)
     head = Sink()
     head.raw(MAGIC)

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from pyflame_rt.graph.errors import FileWriteError
+from pyflame_rt.graph.errors import FileWriteError, UnsupportedFormatError
 
 try:
     import fcntl
@@ -19,9 +19,24 @@ except ImportError:  # not on every system
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["remove_abandoned", "replacing"]
+    from pyflame_rt.graph.graph import Graph
+
+__all__ = ["refuse_scripts", "remove_abandoned", "replacing"]
 
 _SCRATCH = r"\.\d+\.[0-9a-f]{8}(?:\.\w+)?"
+
+
+def refuse_scripts(graph: Graph) -> None:
+    """Refuse to write a graph whose nodes are only made when the shapes of its inputs are known.
+
+    Raises:
+        UnsupportedFormatError: It is a script of torch that was not opened yet.
+    """
+    if any(node.domain == "torch" for node in graph.nodes):
+        raise UnsupportedFormatError(
+            f"{graph.name!r} is a script whose graph depends on the shapes of its inputs: give them at import "
+            "(ImportOptions.input_shapes, or --shape)"
+        )
 
 
 @contextmanager
