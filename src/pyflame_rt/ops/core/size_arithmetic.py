@@ -54,7 +54,7 @@ def public_type(kind: ValueType) -> ValueType:
 
 def _is_anonymous(size: Dim) -> bool:
     # The mark may also sit inside an opaque floor(...) atom.
-    return any(_ANONYMOUS in name for name in size.symbols())
+    return any(_ANONYMOUS in str(name) for name in size.symbols())
 
 
 def known_ints(value: Value | None) -> list[Any] | None:

@@ -22,9 +22,8 @@ from pyflame_rt.ops.core.evaluate import Context, bind_attributes, named, run_op
 from pyflame_rt.ops.core.guards import Within, enforce
 from pyflame_rt.ops.core.inline import instantiate
 from pyflame_rt.ops.core.registry import Op, get_op
-from pyflame_rt.ops.core.trace import infer_outputs
-from pyflame_rt.ops.core.type_rules import boolean, broadcast, same
 from pyflame_rt.ops.core.value import Value
+from pyflame_rt.opt.inference import InferenceMemo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -38,10 +37,6 @@ _FOLDING = Budget(limit=4 * MAX_FOLDED)  # of what is made on the way
 MAX_KEPT = 1 << 16
 # Contents larger than this are kept as constants, not propagated through inference.
 MAX_KNOWN = 1024
-
-
-# Rules that look at the types of inputs only, never at contents or attributes.
-_TYPE_RULES = (same, broadcast, boolean)
 
 
 # Contents that plans may be made for are at most so many numbers.
@@ -218,7 +213,7 @@ class _Worker:
         self.as_integers = False
         self.integers: dict[str, str] = {}
         self.defaults: dict[Op, Mapping[str, Any]] = {}
-        self.inferred: dict[Any, list[Value]] = {}
+        self.inferred = InferenceMemo()
         self.settled: set[str] = set()  # what depends on traced sizes and constants alone
         self.context: Context | None = None  # made where something is computed: it loads every operation
         self.wanted = list(wanted)
@@ -481,16 +476,7 @@ class _Worker:
 
     def _infer(self, op: Op, values: Sequence[Value | None], attributes: Mapping[str, Any]) -> list[Value]:
         """Types of the outputs, worked out once for equal inputs: models repeat their layers."""
-        contents = op.shape_math and all(v is None or v.known is not None for v in values)
-        if op.infer in _TYPE_RULES and not contents:
-            key: Any = (op, *(None if v is None else v.type for v in values))
-        else:
-            key = _inference_key(op, values, attributes)
-        if key is None:
-            return infer_outputs(op, values, dict(attributes))
-        if key not in self.inferred:
-            self.inferred[key] = infer_outputs(op, values, dict(attributes))
-        return self.inferred[key]
+        return self.inferred.infer(op, values, attributes)
 
     def _is_identity(self, node: Node) -> bool:
         if node.op_type == "Identity":
@@ -575,22 +561,3 @@ class _Worker:
 def _cheap_to_keep(array: Any) -> bool:
     """Whether an array costs little memory: a view of another, or a small one."""
     return not isinstance(array, np.ndarray) or array.base is not None or array.nbytes <= MAX_KEPT
-
-
-def _inference_key(op: Op, values: Sequence[Value | None], attributes: Mapping[str, Any]) -> Any:
-    """Everything the types of outputs can depend on; None where that is not easily compared."""
-    parts: list[Any] = [op, "contents"]
-    for value in values:
-        if value is None or value.known is None:
-            parts.append(None if value is None else value.type)
-        elif value.known.dtype == object:
-            return None
-        else:
-            parts += [value.type, value.known.tobytes()]
-    for name, given in attributes.items():
-        parts += [name, type(given), tuple(given) if isinstance(given, list) else given]
-    try:
-        hash(key := tuple(parts))
-    except TypeError:  # graphs, arrays, lists of lists
-        return None
-    return key
