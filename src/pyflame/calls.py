@@ -74,7 +74,7 @@ class Call(Expr):
     rule: Outline
 
     def __init__(self, rule: Outline, inputs: tuple[Val | None, ...], forward: Call | None = None) -> None:
-        super().__init__(rule, inputs)
+        Expr.__init__(self, rule, inputs)
         self.forward = forward
         self.slots: list[Val | None] | None = None
 

@@ -22,6 +22,7 @@ from pyflame_rt.options import OptLevel, SessionOptions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pyflame.lazy import Expr
     from pyflame_rt.backends.base import Executable
     from pyflame_rt.graph import Graph
 
@@ -35,7 +36,7 @@ _HOOKS = RunHooks()
 class EvaluationPlan:
     """An executable for one structure: how its inputs and outputs are called."""
 
-    __slots__ = ("executable", "graph", "inputs", "native", "outputs")
+    __slots__ = ("_fast", "_order", "executable", "graph", "inputs", "native", "outputs")
 
     def __init__(self, executable: Executable, graph: Graph, native: bool) -> None:
         self.executable = executable
@@ -43,16 +44,19 @@ class EvaluationPlan:
         self.inputs = tuple(info.name for info in graph.inputs)
         self.outputs = tuple(info.name for info in graph.outputs)
         self.native = native
+        self._fast: Any = None
+        self._order: list[int] = []
 
     def run(self, arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
         """Outputs for arrays in the order of the inputs."""
-        feeds = dict(zip(self.inputs, arrays, strict=True))
         fast = self.executable.fast_path
         if fast is not None:
-            results = fast(feeds)
+            if fast is not self._fast:
+                self._fast, self._order = fast, [self.inputs.index(name) for name in fast.order]
+            results = fast.on([arrays[i] for i in self._order])
             if results is not None:
                 return results
-        return self.executable.run(feeds, self.outputs, _HOOKS)
+        return self.run_long(arrays)
 
     def run_long(self, arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
         """The same, not on the fast path."""
@@ -103,25 +107,25 @@ class Work:
     __slots__ = ("exprs", "key", "leaves", "outputs")
 
     def __init__(self, roots: Sequence[Val], *, exact: bool = False) -> None:
-        self.exprs = ancestors(roots)
+        self.exprs = exprs = ancestors(roots)
         self.leaves: list[Val] = []
         wanted = {id(v): v for v in roots if v.array is None}
-        numbers = {expr: n for n, expr in enumerate(self.exprs)}
+        numbers: dict[Expr | None, int] = {}
         places: dict[int, int] = {}
         key: list[int] = []
-        for expr in self.exprs:
+        for n, expr in enumerate(exprs):
+            numbers[expr] = n
             key.append(expr.rule.number)
             for v in expr.inputs:
                 if v is None or v.spec.known is not None:
                     continue
                 if v.array is None:
-                    key.append(numbers[v.expr] + (v.index << 32))  # type: ignore[index]
+                    key.append(numbers[v.expr] + (v.index << 32))
                     if v.handles and not exact:
                         wanted[id(v)] = v
                     continue
-                place = places.get(id(v))
-                if place is None:
-                    place = places[id(v)] = len(self.leaves)
+                place = places.setdefault(id(v), len(self.leaves))
+                if place == len(self.leaves):
                     self.leaves.append(v)
                 key.append(~place)
             if expr.outputs and not exact:
@@ -131,7 +135,7 @@ class Work:
                         wanted[id(sibling)] = sibling
         self.outputs = list(wanted.values())
         key.append(-1 << 62)
-        key.extend(numbers[v.expr] + (v.index << 32) for v in self.outputs)  # type: ignore[index]
+        key += [numbers[v.expr] + (v.index << 32) for v in self.outputs]
         self.key = tuple(key)
 
 
@@ -174,21 +178,18 @@ def evaluate(roots: Sequence[Val]) -> None:
     """Give every root its contents, and with them the values on the way that tensors refer to."""
     if modes.tracer is not None:
         modes.tracer.refuse_evaluation(roots)
-    if all(v.array is not None for v in roots):
+    if not [v for v in roots if v.array is None]:
         return
     with graphs:
         pending = [v for v in roots if v.array is None]
         if not pending:
             return
-        mates = [m for v in pending for ref in v.mates if (m := ref()) is not None and m.handles and m.array is None]
+        for v in [v for v in pending if v.mates]:
+            pending += [m for ref in v.mates if (m := ref()) is not None and m.handles and m.array is None]
         if modes.anomaly:
-            inline_all([*pending, *mates])
-        work = Work([*pending, *mates])
-        if modes.anomaly:
-            from pyflame.autograd.anomaly import run_watching
-
-            _settle_all(work, run_watching(work))
+            _settle_all(*_watched(pending))
             return
+        work = Work(pending)
         plan, arrays = plan_for(work), [v.array for v in work.leaves]
         labels = None if watching.active is None else labels_of(work, modes.spans, scoped=False)
     active = watching.active
@@ -196,6 +197,15 @@ def evaluate(roots: Sequence[Val]) -> None:
         _settle_all(work, plan.run(arrays))  # type: ignore[arg-type]
     else:
         _settle_all(work, active.run(plan, arrays, labels, "evaluation"))
+
+
+def _watched(roots: Sequence[Val]) -> tuple[Work, Sequence[Any]]:
+    """What a search for the first NaN found on its way, when there is none."""
+    from pyflame.autograd.anomaly import run_watching
+
+    inline_all(roots)
+    work = Work(roots)
+    return work, run_watching(work)
 
 
 def _settle_all(work: Work, results: Sequence[Any]) -> None:
@@ -207,9 +217,12 @@ def _settle_all(work: Work, results: Sequence[Any]) -> None:
 
 def settle(v: Val, result: Any) -> None:
     """Give a value its contents, and let go of what made it unless a gradient needs that."""
-    array = np.asarray(result, order="C")  # the interpreter may hand out stretched views
-    if array.dtype != v.spec.dtype.numpy:
-        array = array.astype(v.spec.dtype.numpy)
+    array = result
+    if type(array) is not np.ndarray or not array.flags.c_contiguous:
+        array = np.asarray(result, order="C")  # the interpreter may hand out stretched views
+    kind = v.spec.dtype.numpy
+    if array.dtype is not kind and array.dtype != kind:
+        array = array.astype(kind)
     v.array = array
     v.mates = ()
     if not v.needs_grad or v.leaf is not None or v.spent:

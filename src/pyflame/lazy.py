@@ -74,10 +74,11 @@ mode_changes = [0]
 class Spec:
     """The type of a value: element type and sizes. Equal types are one object."""
 
-    __slots__ = ("dtype", "known", "numel", "shape", "type")
+    __slots__ = ("dtype", "known", "numel", "real", "shape", "type")
 
     def __init__(self, dtype: DType, shape: tuple[int, ...], known: np.ndarray[Any, Any] | None = None) -> None:
         self.dtype = dtype
+        self.real = dtype.is_floating_point
         sizes = Shape(shape)
         self.shape: tuple[int, ...] = sizes  # type: ignore[assignment]  # every size is a number
         self.type = TensorType(dtype.rt, sizes)

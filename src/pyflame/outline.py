@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from pyflame.autograd.engine import gradients
 from pyflame.autograd.template import GradientTemplate
 from pyflame.calls import Outline, call
+from pyflame.devices import Backend, chosen
 from pyflame.dtypes import get_default_dtype
 from pyflame.lazy import MAX_MEMORY, Expr, Val, apply, const, modes, onnx
 from pyflame.ops.core import Handle, wrap
@@ -35,6 +36,8 @@ class NotOutlinedError(Exception):
 
 class _Strict:
     """A tracer that lets a function read tensors, and nothing else."""
+
+    exports = False
 
     def saw(self, inputs: Sequence[Any]) -> None:
         """Operators may read whatever the function made."""
@@ -68,16 +71,17 @@ class Outlined:
         """What the function gives, recorded as one expression where it can be."""
         if modes.tracer is not None or modes.spans is not None or modes.anomaly or modes.autocast is not None:
             return self.function(*args, **kwargs)
-        key: list[Any] = [get_default_dtype()]
+        key: list[Any] = [get_default_dtype()._value_, chosen.backend is Backend.CPU]
         values: list[Val] = []
         flowing = 0
         grad = modes.grad
         for a in (*args, *kwargs, *kwargs.values()) if kwargs else args:
             if isinstance(a, Handle):
                 v = a._value
-                if v.spec.known is not None or v.layout is not None:
+                spec = v.spec
+                if spec.known is not None or v.layout is not None:
                     return self.function(*args, **kwargs)
-                key.append(v.spec)
+                key.append(spec)
                 if grad and v.needs_grad:
                     flowing |= 1 << len(values)
                 values.append(v)

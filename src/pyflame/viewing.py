@@ -158,10 +158,28 @@ def select(input: Any, dim: int, index: int) -> Tensor:
 
 def getitem(x: Tensor, key: Any) -> Tensor:
     """``x[key]``: a view for ints, slices, None and ..., a copy for any other key."""
+    plain = ix.plain_key(key)
+    v = x._value
+    known = None if plain is None or modes.tracer is not None else _known.get((v.spec, plain))
+    if known is not None:
+        for step in known:
+            v = step.forward(v)
+        return link(x, wrap(v), known)
     made = ix.getitem(x, key)
     if made is x:
         return _linked(x, x)
-    if ix.plain_key(key) is None:
+    if plain is None:
         return made
-    steps = _steps(x._value, made._value)
-    return link(x, made, steps) if steps else made
+    steps = _steps(v, made._value)
+    if not steps:
+        return made
+    if modes.tracer is None and v.spec.known is None:
+        if len(_known) >= MAX_KNOWN:
+            _known.clear()
+        _known[v.spec, plain] = steps
+    return link(x, made, steps)
+
+
+# The views that plain keys make of tensors of a type.
+MAX_KNOWN = 10_000
+_known: dict[Any, tuple[Step, ...]] = {}

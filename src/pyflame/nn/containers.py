@@ -128,8 +128,9 @@ class Sequential(_Listed):
 
     def forward(self, input: Any) -> Any:
         """The last module's answer to the answer of the one before it."""
-        for module in self:
-            input = module(input)
+        for module in self._modules.values():
+            if module is not None:
+                input = module(input)
         return input
 
 

@@ -28,6 +28,10 @@ class IncompatibleKeys(NamedTuple):
     unexpected_keys: list[str]
 
 
+_TABLES = ("_parameters", "_buffers", "_modules")
+_NOWHERE: dict[str, Any] = {}
+
+
 class Module:
     """A layer or model: assign parameters and other modules to attributes, write `forward`, call it.
 
@@ -131,9 +135,10 @@ class Module:
     def __getattr__(self, name: str) -> Any:
         # Only reached when the usual look-up found nothing.
         state = self.__dict__
-        for table in ("_parameters", "_buffers", "_modules"):
-            if name in state.get(table, ()):
-                return state[table][name]
+        for table in _TABLES:
+            found = state.get(table, _NOWHERE)
+            if name in found:
+                return found[name]
         made = state.get("_modules", {}).get("parametrizations")
         if made is not None and name in made._modules:
             return made._modules[name]()

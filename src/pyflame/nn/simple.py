@@ -51,6 +51,8 @@ class FunctionLayer(Module):
 
     def call(self, input: Any, **more: Any) -> Any:
         """The function with this layer's settings."""
+        if not self.settings and not more:
+            return type(self).function(input)
         return type(self).function(input, **{name: getattr(self, name) for name in self.settings}, **more)
 
     def forward(self, input: Any) -> Any:

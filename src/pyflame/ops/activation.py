@@ -16,6 +16,7 @@ from pyflame.ops.core import (
     convert,
     dim_argument,
     floating,
+    remembered,
     rounded_once,
     scalar,
     unary,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pyflame.tensors import Tensor
 
 
+@remembered
 def relu(input: Any) -> Tensor:
     """``max(input, 0)``."""
     return call("Relu", as_tensor(input))
@@ -35,6 +37,7 @@ def relu6(input: Any) -> Tensor:
     return hardtanh(input, 0.0, 6.0)
 
 
+@remembered
 def sigmoid(input: Any) -> Tensor:
     """``1 / (1 + exp(-input))``."""
     return unary("Sigmoid", input)

@@ -14,7 +14,9 @@ from pyflame.ops.core import (
     common_dtype,
     convert,
     is_scalar,
+    op_named,
     operands,
+    quick,
     rounded_once,
     same_type,
     scalar,
@@ -24,6 +26,8 @@ from pyflame.ops.core import (
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
 
+_ADD, _SUB, _MUL, _DIV = (op_named(name) for name in ("Add", "Sub", "Mul", "Div"))
+
 # ------------------------------------------------------------------ the four operations
 
 
@@ -31,6 +35,9 @@ def add(input: Any, other: Any, *, alpha: Any = 1) -> Tensor:
     """``input + alpha * other``."""
     if alpha != 1:
         return _add_scaled(input, other, alpha)
+    made = quick(_ADD, input, other)
+    if made is not None:
+        return made
     a, b = operands(input, other)
     return call("Or" if a._value.spec.dtype is DType.bool else "Add", a, b)
 
@@ -49,6 +56,9 @@ def sub(input: Any, other: Any, *, alpha: Any = 1) -> Tensor:
     """``input - alpha * other``."""
     if alpha != 1:
         return _sub_scaled(input, other, alpha)
+    made = quick(_SUB, input, other)
+    if made is not None:
+        return made
     a, b = operands(input, other)
     if a._value.spec.dtype is DType.bool:
         raise TypeError("booleans cannot be subtracted; use logical_xor, or ~ to invert a mask")
@@ -62,6 +72,9 @@ def rsub(input: Any, other: Any, *, alpha: Any = 1) -> Tensor:
 
 def mul(input: Any, other: Any) -> Tensor:
     """``input * other``."""
+    made = quick(_MUL, input, other)
+    if made is not None:
+        return made
     a, b = operands(input, other)
     return call("And" if a._value.spec.dtype is DType.bool else "Mul", a, b)
 
@@ -69,6 +82,9 @@ def mul(input: Any, other: Any) -> Tensor:
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     """``input / other``: true division, or rounded with ``rounding_mode`` "trunc" or "floor"."""
     if rounding_mode is None:
+        made = quick(_DIV, input, other)
+        if made is not None:
+            return made
         a, b = operands(input, other, floating=True)
         return call("Div", a, b)
     if rounding_mode == "floor":

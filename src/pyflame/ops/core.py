@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 
 from pyflame.dtypes import DType, category, get_default_dtype, result_dtype, scalar_dtype, to_dtype
-from pyflame.lazy import Val, apply, apply_many, const, leaf, modes, onnx
+from pyflame.lazy import MAX_MEMORY, Rule, Val, apply, apply_many, apply_rule, const, leaf, modes
 from pyflame_rt.graph.errors import DTypeMismatchError, ShapeMismatchError
 from pyflame_rt.ops.core.registry import Op, get_op
 
@@ -104,6 +104,77 @@ def call(name: str, *inputs: Any, **attributes: Any) -> Tensor:
     if modes.tracer is not None:
         modes.tracer.saw(inputs)
     return wrap(apply(op_named(name), values, tuple(attributes.items()) if attributes else ()))
+
+
+def quick(op: Op, a: Any, b: Any) -> Tensor | None:
+    """An operator on two tensors of one floating-point type, or on one and a number; None for other operands."""
+    if isinstance(a, Handle) and modes.tracer is None:
+        left = a._value
+        spec = left.spec
+        if spec.real:
+            if isinstance(b, Handle):
+                right = b._value
+                if right.spec.dtype is spec.dtype:
+                    return wrap(apply(op, (left, right)))
+            elif type(b) is float or type(b) is int:
+                return wrap(apply(op, (left, _number(b, spec.dtype))))
+    return None
+
+
+_numbers: dict[Any, Val] = {}
+
+
+def _number(value: float, dtype: DType) -> Val:
+    """A number as a runtime input of the graph; equal ones may be one."""
+    key = (value, dtype._value_)
+    found = _numbers.get(key)
+    if found is None:
+        found = leaf(np.array(value, dtype.numpy), dtype)
+        if value:  # 0.0 is -0.0 to a dict
+            if len(_numbers) > 64:
+                _numbers.clear()
+            _numbers[key] = found
+    return found
+
+
+def remembered(function: Callable[P, R]) -> Callable[P, R]:
+    """Remember the one operator that a function of a floating-point tensor records, by its type and the settings."""
+    known: dict[Any, tuple[Rule, tuple[Val | None, ...]]] = {}
+    plain: Callable[..., Any] = function
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        x = args[0] if args and not kwargs and modes.tracer is None else None
+        if not isinstance(x, Handle):
+            return plain(*args, **kwargs)
+        v = x._value
+        key = v.spec if len(args) == 1 else (v.spec, *args[1:], *map(type, args[1:]))
+        try:
+            found = known.get(key)
+        except TypeError:
+            return plain(*args)
+        if found is not None:
+            rule, rest = found
+            return wrap(apply_rule(rule, (v, *rest)))  # type: ignore[return-value]
+        result = plain(*args)
+        expr = result._value.expr
+        rest = expr.inputs[1:] if expr is not None else ()
+        if v.spec.real and v.spec.known is None and expr is not None and _is_one_rule(result, v):
+            if len(known) > MAX_MEMORY // 10:
+                known.clear()
+            known[key] = (expr.rule, rest)
+        return result
+
+    return run
+
+
+def _is_one_rule(result: Any, v: Val) -> bool:
+    """Whether a tensor is what one operator gives for a value and constants."""
+    expr = result._value.expr
+    rest = expr.inputs[1:]
+    if result._alias is not None or not expr.rule.single or expr.function is not None or expr.inputs[:1] != (v,):
+        return False
+    return all(other is None or other.spec.known is not None for other in rest)
 
 
 def call_many(name: str, *inputs: Any, **attributes: Any) -> list[Tensor]:
@@ -320,6 +391,17 @@ def dim_argument(dim: Any, axis: Any) -> Any:
     return dim
 
 
-__all__ += ["DimensionError", "Val", "axes_of", "axis_of", "floating", "is_scalar", "onnx", "scalar", "unary"]
+__all__ += [
+    "DimensionError",
+    "Val",
+    "axes_of",
+    "axis_of",
+    "floating",
+    "is_scalar",
+    "quick",
+    "remembered",
+    "scalar",
+    "unary",
+]
 __all__ += ["common_dtype", "convert", "dim_argument", "op_named", "rounded_once", "sizes_of"]
 __all__ += ["WrongTypeError", "same_type"]

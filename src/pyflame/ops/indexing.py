@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyflame.dtypes import DType
-from pyflame.lazy import Val, apply_rule, const, leaf, modes
+from pyflame.lazy import const, leaf
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import shaping as sh
 from pyflame.ops.core import Handle, as_tensor, call, cast, convert, wrap
+from pyflame.outline import outlined, own
 from pyflame_rt.graph.errors import ShapeMismatchError
 
 if TYPE_CHECKING:
@@ -175,22 +176,7 @@ def getitem(x: Tensor, key: Any) -> Tensor:
     rows = _rows(x, key)
     if rows is not None:
         return rows
-    plain = plain_key(key)
-    if plain is None or modes.tracer is not None:
-        return _getitem(x, key)
-    source = v = x._value
-    steps = _known.get((source.spec, plain))
-    if steps is None:
-        made = _getitem(x, key)
-        found = _steps(source, made._value)
-        if found and source.spec.known is None:
-            if len(_known) >= MAX_KNOWN:
-                _known.clear()
-            _known[source.spec, plain] = found
-        return made
-    for rule, rest in steps:
-        v = apply_rule(rule, (v, *rest))
-    return wrap(v)
+    return _getitem(x, key)
 
 
 def _rows(x: Tensor, key: Any) -> Tensor | None:
@@ -275,11 +261,6 @@ def _check_range(low: int, high: int, size: int, axis: int) -> None:
         raise IndexError(f"index {low if low < -size else high} is out of range for dimension {axis} of size {size}")
 
 
-# What was recorded for an index of ints and slices on a tensor of some type: the next one records the same.
-_known: dict[Any, list[tuple[Any, tuple[Any, ...]]]] = {}
-MAX_KNOWN = 10_000
-
-
 def plain_key(key: Any) -> tuple[Any, ...] | None:
     """An index of ints, slices of ints, None and ... as something to look up; None for any other."""
     found: list[Any] = []
@@ -296,21 +277,6 @@ def plain_key(key: Any) -> tuple[Any, ...] | None:
         else:
             return None
     return tuple(found)
-
-
-def _steps(source: Val, result: Val) -> list[tuple[Any, tuple[Any, ...]]]:
-    """The rules that lead from one value to another, with their further inputs; none where those are not fixed."""
-    steps: list[tuple[Any, tuple[Any, ...]]] = []
-    while result is not source:
-        expr = result.expr
-        if expr is None or not expr.rule.single or any(v is None or v.spec.known is None for v in expr.inputs[1:]):
-            return []
-        steps.append((expr.rule, expr.inputs[1:]))
-        first = expr.inputs[0]
-        if first is None:
-            return []
-        result = first
-    return steps[::-1]
 
 
 def _getitem(x: Tensor, key: Any) -> Tensor:
@@ -372,51 +338,13 @@ def _gather(x: Tensor, axes: list[int], indices: list[Tensor]) -> Tensor:
 def setitem(x: Tensor, key: Any, value: Any) -> Tensor:
     """The tensor that ``x`` is after ``x[key] = value``; ``x`` itself stays as it is."""
     value = convert(value, x.dtype)
-    plain, old, new = plain_key(key), x._value, value._value
-    if plain is None or modes.tracer is not None or old is new or not (old.spec.known is new.spec.known is None):
-        return _setitem(x, key, value)
-    program = _programs.get((old.spec, plain, new.spec))
-    if program is not None:
-        return wrap(_run_program(program, [old, new]))
-    made = _setitem(x, key, value)
-    found = _program([old, new], made._value)
-    if found:
-        if len(_programs) >= MAX_KNOWN:
-            _programs.clear()
-        _programs[old.spec, plain, new.spec] = found
-    return made
+    plain = plain_key(key)
+    return _setitem(x, key, value) if plain is None else _assigned(x, plain, value)
 
 
-# Rules with their inputs: numbers of values made before (the two that are given first), or constants.
-_Program: TypeAlias = list[tuple[Any, tuple[int | Val | None, ...]]]
-_programs: dict[Any, _Program] = {}
-
-
-def _program(given: list[Val], result: Val) -> _Program:
-    """The rules that lead from given values to a result; none where something else is computed on the way."""
-    numbers = {id(v): i for i, v in enumerate(given)}
-    found: _Program = []
-    pending = [result]
-    while pending:
-        v, expr = pending[-1], pending[-1].expr
-        if id(v) in numbers:
-            pending.pop()
-            continue
-        if expr is None or not expr.rule.single or expr.function is not None:
-            return []
-        before = [i for i in expr.inputs if i is not None and i.spec.known is None and id(i) not in numbers]
-        pending += before
-        if not before:
-            parts = tuple(i if i is None or i.spec.known is not None else numbers[id(i)] for i in expr.inputs)
-            found.append((expr.rule, parts))
-            numbers[id(v)] = len(numbers)
-    return found
-
-
-def _run_program(program: _Program, values: list[Val]) -> Val:
-    for rule, parts in program:
-        values.append(apply_rule(rule, tuple([values[i] if type(i) is int else i for i in parts])))  # type: ignore[arg-type]
-    return values[-1]
+@outlined
+def _assigned(x: Tensor, plain: tuple[Any, ...], value: Tensor) -> Tensor:
+    return own(_setitem(x, tuple(slice(*item) if type(item) is tuple else item for item in plain), value))
 
 
 def _setitem(x: Tensor, key: Any, value: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from pyflame.ops.core import (
     const,
     dim_argument,
     floating,
+    remembered,
     rounded_once,
     scalar,
 )
@@ -37,6 +38,7 @@ def _keep(keepdim: bool, keepdims: bool | None) -> bool:
     return keepdim if keepdims is None else keepdims
 
 
+@remembered
 def sum(
     input: Any,
     dim: Any = None,
@@ -52,6 +54,7 @@ def sum(
     return _reduce("ReduceSum", cast(x, kind), dim_argument(dim, axis), _keep(keepdim, keepdims))
 
 
+@remembered
 def mean(
     input: Any,
     dim: Any = None,

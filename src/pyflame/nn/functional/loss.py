@@ -13,7 +13,7 @@ from pyflame.ops import linalg
 from pyflame.ops.activation import log_softmax, logsigmoid, softplus
 from pyflame.ops.arithmetic import abs as absolute
 from pyflame.ops.arithmetic import clamp_min, minimum, where
-from pyflame.ops.core import call, call_many, cast, operands, rounded_once
+from pyflame.ops.core import Handle, call, call_many, cast, operands, rounded_once
 from pyflame.ops.creation import zeros_like
 from pyflame.ops.pointwise import exp, log, sqrt, xlogy
 from pyflame.ops.precision import full_precision
@@ -176,15 +176,23 @@ def classes_of(target: Any, count: int, ignore_index: int) -> tuple[Tensor, Tens
     Classes that are known are checked at once, others when they are computed.
     """
     whole_numbers(target, "target")
-    array = target._value.array
+    checked = _refuse_known(target, count, ignore_index)
     target = cast(target, DType.int64)
     known = target != ignore_index
-    if array is not None and modes.tracer is None:
+    safe = where(known, target, zeros_like(target))
+    return known, safe if checked else numbers_within(safe, 0, count, "target")
+
+
+def _refuse_known(target: Any, count: int, ignore_index: int) -> bool:
+    """Refuse classes that there are not; whether they are known already."""
+    array = target._value.array
+    if array is None or modes.tracer is not None:
+        return False
+    if array.size and (array.min() < 0 or array.max() >= count):
         wrong = (array != ignore_index) & ((array < 0) | (array >= count))
         if wrong.any():
             raise OutOfRangeError(f"target {array[wrong][0]} is out of range: there are {count} classes, from 0 on")
-        return known, where(known, target, zeros_like(target))
-    return known, numbers_within(where(known, target, zeros_like(target)), 0, count, "target")
+    return True
 
 
 def _log_shares(scores: Any, target: Tensor) -> Tensor:
@@ -192,8 +200,6 @@ def _log_shares(scores: Any, target: Tensor) -> Tensor:
     return call_many("pyflame::ClassScore", scores, target.unsqueeze(1))[0].squeeze(1)
 
 
-@outlined
-@full_precision
 def nll_loss(
     input: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: Reduction | str = "mean"
 ) -> Tensor:
@@ -205,6 +211,20 @@ def nll_loss(
         >>> pf.nn.functional.nll_loss(scores, pf.tensor([1], dtype=pf.int64)).numpy().item()
         1.0
     """
+    _look_at_classes(input, target, ignore_index)
+    return _nll_loss(input, target, weight, ignore_index, reduction)
+
+
+def _look_at_classes(input: Any, target: Any, ignore_index: int) -> None:
+    """Refuse at once what can be known to be wrong; the rest is refused by the graph."""
+    rank = len(input.shape)
+    if rank and isinstance(target, Handle) and not target._value.spec.real:
+        _refuse_known(target, int(input.shape[1 if rank > 1 else 0]), ignore_index)
+
+
+@outlined
+@full_precision
+def _nll_loss(input: Any, target: Any, weight: Any, ignore_index: int, reduction: Reduction | str) -> Tensor:
     if len(input.shape) == 1:
         loss = nll_loss(input.unsqueeze(0), target.unsqueeze(0), weight, ignore_index, reduction)
         return loss.squeeze(0) if Reduction(reduction) is Reduction.NONE else loss
@@ -236,8 +256,6 @@ def _of_classes(
     return losses.sum() / shares.sum() if Reduction(reduction) is Reduction.MEAN else reduced(losses, reduction)
 
 
-@outlined
-@full_precision
 def cross_entropy(
     input: Any,
     target: Any,
@@ -254,6 +272,15 @@ def cross_entropy(
         >>> round(loss.numpy().item(), 4)
         1.3863
     """
+    _look_at_classes(input, target, ignore_index)
+    return _cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
+
+
+@outlined
+@full_precision
+def _cross_entropy(
+    input: Any, target: Any, weight: Any, ignore_index: int, reduction: Reduction | str, label_smoothing: float
+) -> Tensor:
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing must be from 0 to 1. Received: {label_smoothing}")
     axis = 0 if len(input.shape) == 1 else 1
