@@ -89,7 +89,7 @@ class Outlined:
                 key.append(None)
             else:
                 key.append(type(a))
-                key.append(a if a or type(a) is not float else str(a))  # 0.0 is not -0.0
+                key.append(str(a) if type(a) is float and not a else a)  # 0.0 is not -0.0
         key.append(flowing)
         found = tuple(key)
         try:

@@ -59,6 +59,9 @@ class _Pass:
         self.made: dict[tuple[Expr, int], Val] | None = None
         self.release = release
         self.order = self._order(outputs)
+        # What made each value, as of now: a hook that looks at a gradient may let evaluated values forget it.
+        made = [(i, v) for i, v in self.values.items() if v.expr is not None and not self._is_leaf(v)]
+        self.keys: dict[int, tuple[Expr, int]] = {i: (v.expr, v.index) for i, v in made}  # type: ignore[misc]
 
     def _flows(self, v: Val | None) -> bool:
         return v is not None and v.needs_grad
@@ -84,7 +87,7 @@ class _Pass:
                 self._open(v, expr)
                 continue
             before = len(stack)
-            stack += [s for s in _sources(expr) if s is not None and s.expr not in done and self._enter(s)]
+            stack += [s for s in _sources(expr) if s is not None and self._enter(s) and s.expr not in done]
             if len(stack) == before:
                 done.add(expr)
                 order.append(expr)
@@ -136,7 +139,7 @@ class _Pass:
         for expr in reversed(self.order):
             self._through(expr)
         for v in self.values.values() if self.flat else ():
-            if self._is_leaf(v) and (None, id(v)) in self.flat and id(v) not in self.found:
+            if (None, id(v)) in self.flat and id(v) not in self.found:
                 self.found[id(v)] = (v, zeros_like(v))
         return self.found
 
@@ -175,7 +178,7 @@ class _Pass:
             if result is not None:
                 self._arrive(source, result)
             elif expr.function is None:
-                self.flat.add((None, id(source)) if self._is_leaf(source) else (source.expr, source.index))
+                self.flat.add(self.keys.get(id(source), (None, id(source))))
 
     def _stay_flat(self, expr: Expr, outs: list[Val]) -> None:
         """Nothing but zero comes to an expression: it is not worked out, what is asked for gets zeros."""
@@ -184,7 +187,7 @@ class _Pass:
                 self._hooked(v, zeros_like(v))
         for source in _sources(expr):
             if source is not None and source.needs_grad:
-                self.flat.add((None, id(source)) if self._is_leaf(source) else (source.expr, source.index))
+                self.flat.add(self.keys.get(id(source), (None, id(source))))
 
     def _outputs_of(self, expr: Expr) -> list[Val]:
         """The values an expression makes; those the graph lost are made again, as further handles."""
@@ -204,7 +207,7 @@ class _Pass:
 
     def _maker(self, expr: Expr, index: int) -> Val | None:
         if self.made is None:
-            self.made = {(v.expr, v.index): v for v in self.values.values() if v.expr is not None}
+            self.made = {key: self.values[i] for i, key in self.keys.items()}
         return self.made.get((expr, index))
 
     def _hooked(self, v: Val, grad: Val) -> Val:
@@ -224,13 +227,13 @@ class _Pass:
             raise RuntimeError(f"a gradient of shape {grad.spec.shape} arrived at a value of shape {v.spec.shape}")
         if grad.spec.dtype is not v.spec.dtype:
             grad = apply(onnx("Cast"), (grad,), (("to", v.spec.dtype.rt.onnx),))
-        if self._is_leaf(v):
+        key = self.keys.get(id(v))
+        if key is None:
             have = self.found.get(id(v))
             self.found[id(v)] = (v, grad if have is None else apply(onnx("Add"), (have[1], grad)))
             return
-        key = (v.expr, v.index)
-        have = self.arrived.get(key)  # type: ignore[arg-type]
-        self.arrived[key] = grad if have is None else apply(onnx("Add"), (have, grad))  # type: ignore[index]
+        have = self.arrived.get(key)
+        self.arrived[key] = grad if have is None else apply(onnx("Add"), (have, grad))
 
 
 def _through_call(

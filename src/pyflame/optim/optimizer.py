@@ -249,7 +249,7 @@ class Optimizer:
             slots = self.state[p]
             for slot in self.slots_of(p, group):
                 if slot not in slots:  # at the first step, or since a setting asks for it
-                    slots[slot] = self.start(slot, p, group)
+                    slots[slot] = _settled(self.start(slot, p, group))
         for step, members in self._cohorts(ready).items():
             changed += self._step_cohort(group, step, members)
             changed.append(step)
@@ -378,3 +378,8 @@ def power(base: float, exponent: Tensor) -> Tensor:
 
 def _in(dtype: DType, shared: Slots) -> Slots:
     return {name: value if name in EXACT else cast(value, dtype) for name, value in shared.items()}
+
+
+def _settled(made: Tensor) -> Tensor:
+    """A first value with its numbers: one that a compiled step computed would be computed again at each call."""
+    return made if made._value.array is not None else adopt(np.array(made.numpy()))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from pyflame.arrays import adopt
 from pyflame.dtypes import DType
 from pyflame.ops.arithmetic import abs as absolute
 from pyflame.ops.arithmetic import clamp, maximum, where
@@ -330,7 +333,9 @@ class Rprop(Optimizer):
 
     def start(self, slot: str, p: Tensor, group: dict[str, Any]) -> Tensor:
         """Lengths begin with the learning rate."""
-        return full(list(p.shape), group["lr"], dtype=p.dtype) if slot == "step_size" else super().start(slot, p, group)
+        if slot == "step_size":
+            return adopt(np.full(tuple(p.shape), group["lr"], p.dtype.numpy))
+        return super().start(slot, p, group)
 
     def update(self, p: Tensor, g: Tensor, s: Slots, group: dict[str, Any]) -> tuple[Tensor, Slots]:
         """One step by the sign; weights whose gradient turned stay."""

@@ -147,3 +147,20 @@ def test_activations_in_place_have_their_gradients(name, functional):
 
     for ours, theirs in zip(run(pf), run(torch), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_hooks_that_look_at_gradients_leave_the_others_as_they_are():
+    def run(t):
+        x = t.tensor([[0.5, -0.3, 0.2, 0.9]], requires_grad=True)
+        head, seen = t.nn.Linear(2, 1), []
+        with t.no_grad():
+            head.weight.fill_(0.7)
+            head.bias.zero_()
+        head.register_full_backward_hook(lambda module, given, got: seen.append(given[0].sum().item()))
+        hidden = t.tanh(x * 1.0)
+        hidden.register_hook(lambda g: g.clamp(-0.2, 0.2))
+        (head(hidden[:, :2]).pow(2).mean() + t.tanh(hidden[:, 2:]).mean()).backward()
+        return x.grad.numpy(), head.weight.grad.numpy(), np.array(seen)
+
+    for ours, theirs in zip(run(pf), run(torch), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
