@@ -1,11 +1,13 @@
 """Servers side by side: requests a second, latency and CPU time with many kept connections and binary tensors.
 
 usage: python benchmarks/serving.py [--filter REGEX] [--seconds 8] [--clients 64] [--rounds 3] [--quick]
+           [--mlserver PYTHON]
 
 Servers, each in a process of its own, asked in turn in every round:
   ours       pyflame_rt.serving, Open Inference Protocol with binary tensors, batching on
   bare       Starlette on uvicorn (uvloop, httptools), which reads the body and returns the same number of bytes
   fastapi    FastAPI + onnxruntime, one session, runs in a thread pool (where both are installed)
+  litserve, mlserver   see serving_peers.py (where they are installed)
 and, without HTTP, `engine`: the batcher in this process, asked by as many threads.
 Figures mean something on a quiet machine only.
 """
@@ -29,8 +31,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import serving_peers
 from zoo import language, vision
 
+PEERS = ("litserve", "mlserver")
 LENGTHS = range(16, 129, 16)
 HERE = Path(__file__).resolve()
 
@@ -189,6 +193,12 @@ async def load(port: int, requests: list[bytes], clients: int, seconds: float) -
     return times
 
 
+def descendants(pid: int) -> list[int]:
+    """Processes that a process has started, and those they have."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [found for child in map(int, children) for found in (child, *descendants(child))]
+
+
 def cpu_seconds(pid: int) -> float:
     """CPU time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -198,25 +208,45 @@ def cpu_seconds(pid: int) -> float:
 class Server:
     """One of the servers, started."""
 
-    def __init__(self, kind: str, name: str, path: Path, answer: int) -> None:
+    def __init__(self, kind: str, name: str, path: Path, answer: int, python: str = sys.executable) -> None:
         import socket
+
+        self.kind, self.name = kind, name
 
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        arguments = ["--serve", kind, name, str(path), str(self.port), str(answer)]
-        self.process = subprocess.Popen([sys.executable, str(HERE), *arguments])
+        arguments = [str(HERE), "--serve", kind, name, str(path), str(self.port), str(answer)]
+        if kind in PEERS:
+            arguments = [serving_peers.__file__, kind, str(path), str(self.port)]
+        self.process = subprocess.Popen([python, *arguments], env=self._environment(python), stdout=subprocess.DEVNULL)
         end = time.monotonic() + 120
         while not self._ready():
             if self.process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"{kind} did not start")
             time.sleep(0.1)
 
+    def _environment(self, python: str) -> dict[str, str]:
+        """One of its own where it is another Python's, which must not find our packages."""
+        ours = python == sys.executable
+        return dict(os.environ) if ours else {**os.environ, "PYTHONPATH": str(HERE.parent)}
+
+    def request(self, feed: dict[str, np.ndarray]) -> bytes:
+        """A request in its form."""
+        peer = self.kind in PEERS
+        return serving_peers.request(self.kind, feed, self.port) if peer else encode(self.name, feed, self.port)
+
+    def cpu_seconds(self) -> float:
+        """CPU time of its processes so far."""
+        own = self.process.pid
+        return sum(map(cpu_seconds, [own, *descendants(own)]))
+
     def _ready(self) -> bool:
         import httpx
 
+        path = {"litserve": "/health", "mlserver": "/v2/models/m/ready"}.get(self.kind, "/health/ready")
         try:
-            return httpx.get(f"http://127.0.0.1:{self.port}/health/ready", trust_env=False).status_code == 200
+            return httpx.get(f"http://127.0.0.1:{self.port}{path}", trust_env=False).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -258,18 +288,22 @@ def measure(name: str, options: argparse.Namespace, folder: Path) -> None:
     kinds = ["ours", "bare"]
     if importlib.util.find_spec("fastapi") and importlib.util.find_spec("onnxruntime"):
         kinds.append("fastapi")
+    if importlib.util.find_spec("litserve"):
+        kinds.append("litserve")
     servers = {kind: Server(kind, name, path, answer) for kind in kinds}
-    figures: dict[str, list[tuple[float, float, float, float]]] = {kind: [] for kind in kinds}
+    if options.mlserver:
+        servers["mlserver"] = Server("mlserver", name, path, answer, options.mlserver)
+    figures: dict[str, list[tuple[float, float, float, float]]] = {kind: [] for kind in servers}
     clients = 1 if options.alone else options.clients
     try:
         for server in servers.values():  # everybody has seen every shape before it counts
-            asyncio.run(load(server.port, [encode(name, f, server.port) for f in feeds], clients, 1.0))
+            asyncio.run(load(server.port, [server.request(feed) for feed in feeds], clients, 1.0))
         for _ in range(options.rounds):
             for kind, server in servers.items():
-                before = cpu_seconds(server.process.pid)
-                requests = [encode(name, feed, server.port) for feed in feeds]
+                before = server.cpu_seconds()
+                requests = [server.request(feed) for feed in feeds]
                 times = sorted(asyncio.run(load(server.port, requests, clients, options.seconds)))
-                used = max(cpu_seconds(server.process.pid) - before, 1e-9)
+                used = max(server.cpu_seconds() - before, 1e-9)
                 rate = len(times) / options.seconds
                 figures[kind].append(
                     (rate, times[len(times) // 2] * 1e3, times[int(len(times) * 0.99)] * 1e3, len(times) / used)
@@ -298,6 +332,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="small models")
     parser.add_argument("--alone", action="store_true", help="one client")
+    parser.add_argument("--mlserver", default="", help="the Python of an environment with MLServer and onnxruntime")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for name in ("mlp_tiny", "resnet18", "minilm"):
