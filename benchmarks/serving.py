@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import importlib.util
 import json
 import os
@@ -251,9 +252,13 @@ class Server:
             return False
 
     def stop(self) -> None:
-        """End it."""
+        """End it, and the processes that it leaves behind."""
+        others = descendants(self.process.pid)
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
+        for pid in others:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def engine(path: Path, feeds: list[dict[str, np.ndarray]], clients: int, seconds: float) -> tuple[float, float]:
