@@ -133,7 +133,7 @@ def _source_coordinates(axis: _Axis, mode: str) -> np.ndarray[Any, Any]:
         case "half_pixel":
             return (x + half) / scale - half
         case "pytorch_half_pixel":
-            return (x + half) / scale - half if length != 1 else np.full(new, -half)
+            return (x + half) / scale - half if new > 1 else np.zeros_like(x)
         case "half_pixel_symmetric":
             return np.float32(size / 2) * (one - np.float32(new) / length) + (x + half) / scale - half
         case "align_corners":

@@ -350,7 +350,10 @@ def _pad_type(
         touched = range(len(dims)) if places is None else normalize_axes(places, len(dims))
         return tensor_like(data, [None if i in touched else d for i, d in enumerate(dims)])
     pairs = pad_pairs(len(dims), widths, places)
-    return tensor_like(data, [total((d, *pair)) for d, pair in zip(dims, pairs, strict=True)])
+    new = [total((d, *pair)) for d, pair in zip(dims, pairs, strict=True)]
+    for axis, (size, pair) in enumerate(zip(new, pairs, strict=True)):
+        at_least(f"axis {axis} of {Shape(dims)} with pads {list(pair)}", size, 0)
+    return tensor_like(data, new)
 
 
 def _pad_vjp(g: Value, _y: Value, x: Value, pads: Value, *rest: Value | None, mode: str) -> tuple[Value | None, ...]:
@@ -381,19 +384,29 @@ def Pad(
     if mode not in _MODES:
         raise InputError(f"mode is one of {', '.join(_MODES)}, got {mode!r}")
     pairs = pad_pairs(len(data.shape), _ints(ops, pads), None if axes is None else _ints(ops, axes))
-    if any(b < 0 or a < 0 for b, a in pairs):
-        stops = [max(0, size - max(0, -after)) for size, (_, after) in zip(data.shape, pairs, strict=True)]
-        data = ops.slice(data, [max(0, -before) for before, _ in pairs], stops)
     wider = [(max(0, before), max(0, after)) for before, after in pairs]
-    if mode != "constant":
-        for axis, (size, pair) in enumerate(zip(data.shape, wider, strict=True)):
-            if not size and sum(pair):
-                raise ShapeMismatchError(f"axis {axis} of {Shape(data.shape)} is empty: {mode!r} has nothing to add")
-        return ops.pad(data, wider, mode)
-    fill = "" if ops.dtype(data).kind == "O" else 0
-    if constant_value is not None:
-        fill = ops.to_numpy(constant_value).ravel()[0]
-    return ops.pad(data, wider, "constant", fill)
+    if mode == "constant":
+        fill = "" if ops.dtype(data).kind == "O" else 0
+        if constant_value is not None:
+            fill = ops.to_numpy(constant_value).ravel()[0]
+        return _cropped(ops, ops.pad(data, wider, "constant", fill), pairs)
+    # Only what is left is mirrored or repeated.
+    data = _cropped(ops, data, pairs)
+    for axis, (size, pair) in enumerate(zip(data.shape, wider, strict=True)):
+        if not size and sum(pair):
+            raise ShapeMismatchError(f"axis {axis} of {Shape(data.shape)} is empty: {mode!r} has nothing to add")
+    return ops.pad(data, wider, mode)
+
+
+def _cropped(ops: Any, data: Any, pairs: Sequence[tuple[int, int]]) -> Any:
+    """Without as many elements at both ends of each axis as negative pads say."""
+    if not any(before < 0 or after < 0 for before, after in pairs):
+        return data
+    starts = [max(0, -before) for before, _ in pairs]
+    stops = [
+        max(start, size - max(0, -after)) for start, size, (_, after) in zip(starts, data.shape, pairs, strict=True)
+    ]
+    return ops.slice(data, starts, stops)
 
 
 @upgrade("Pad", to=2)
