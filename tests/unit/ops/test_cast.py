@@ -208,3 +208,9 @@ def test_opset_1_spelled_types_out():
     model = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 1)], ir_version=3)
     program = Program(graph_from_bytes(model.SerializeToString()))
     assert program.run([np.float32([2.5])], Context.of("numpy"))[0].dtype == np.int64
+
+
+@pytest.mark.parametrize("text", ["99999999999999999999", "-9223372036854775809", "inf", "1e400"])
+def test_a_string_beyond_64_bits_is_refused(text):
+    with pytest.raises(InputError, match=text):
+        run("Cast", np.array(["1", text], object), to=7)

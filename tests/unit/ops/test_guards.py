@@ -126,6 +126,8 @@ REFUSED = [
      [("com.microsoft::MatMulIntegerToFloat", ["x", "w", "s", "t", "", "", "b"], ["y"], {})],
      {"x": np.ones((4, 3), np.uint8), "w": np.ones((3, 2), np.uint8), "s": f32(), "t": f32(), "b": f32(1)}, {},
      r"bias has shape \[1\]"),
+    ("more taken away than there is", [("Pad", ["x", "p"], ["y"], {})],
+     {"x": f32(5), "p": i64(-3, -3)}, {}, r"axis 0 of \[5\] with pads \[-3, -3\] is -1"),
     ("an axis with nothing in it", [("MaxPool", ["x"], ["y"], {"kernel_shape": [1, 2], "pads": [0, 1, 0, 1]})],
      {"x": f32(1, 1, 0, 4)}, {}, "axis 2 of the input is empty"),
 ]  # fmt: skip
@@ -161,6 +163,25 @@ def test_answers_at_the_edges(way):
     feeds = {"x": np.array([least], np.int32), "z": np.array([-1], np.int32)}
     assert run(way, [("Div", ["x", "z"], ["y"], {})], feeds)[0].tolist() == [least]
     assert run(way, [("Mod", ["x", "z"], ["y"], {})], feeds)[0].tolist() == [0]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("pads", [(2, -7), (-6, 3), (-5, 0), (3, -6), (-2, -3)])
+def test_what_is_cropped_may_have_been_padded(way, pads):
+    """An axis of 5: a crop may reach into what the other end adds. onnxruntime says the same."""
+    (y,) = run(way, [("Pad", ["x", "p"], ["y"], {})], {"x": np.arange(1, 6, dtype=F32), "p": i64(*pads)})
+    whole = np.pad(np.arange(1, 6, dtype=F32), [max(0, p) for p in pads])
+    np.testing.assert_array_equal(y, whole[max(0, -pads[0]) : len(whole) - max(0, -pads[1])])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_one_pixel_of_half_pixels_is_the_first(way, mode):
+    """The text of ONNX, and onnxruntime: where one element is left it is the one at 0."""
+    how = {"mode": mode, "coordinate_transformation_mode": "pytorch_half_pixel"}
+    x = f32(1, 1, 5)
+    (y,) = run(way, [("Resize", ["x", "", "", "s"], ["y"], how)], {"x": x}, {"s": i64(1, 1, 1)})
+    np.testing.assert_allclose(y.ravel(), x.ravel()[:1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("way", WAYS)

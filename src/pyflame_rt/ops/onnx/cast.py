@@ -121,7 +121,11 @@ def _from_objects(ops: Any, x: Any, target: DType, saturate: int, round_mode: st
         return x
     numbers = [_number(v, target) for v in flat]
     if target.is_integer:
-        wide = np.array(numbers, np.uint64 if target is DType.UInt64 else np.int64)
+        limits = np.iinfo(np.uint64 if target is DType.UInt64 else np.int64)
+        for text, number in zip(flat, numbers, strict=True):
+            if not limits.min <= number <= limits.max:
+                raise InputError(f"the string {text!r} is no number from {limits.min} to {limits.max}")
+        wide = np.array(numbers, limits.dtype)
         return wide.astype(target.numpy).reshape(x.shape)
     if target is DType.Bool:
         return np.array([bool(v) for v in numbers], np.bool_).reshape(x.shape)
@@ -137,7 +141,7 @@ def _number(text: Any, target: DType) -> int | float:
         if target.is_integer:
             return _whole(str(text))
         return float(text)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise InputError(f"the string {text!r} is not a number") from error
 
 
