@@ -374,7 +374,7 @@ class _Worker:
         self, node: Node, op: Op, values: Sequence[Value | None], attributes: Mapping[str, Any], origin: str
     ) -> Node:
         """The node, reading values that a step before it looks through where their contents must be within limits."""
-        if op.full_name in LOOK_THEMSELVES:
+        if op.full_name in LOOK_THEMSELVES and (not op.composite or self._stays_whole(node, op, attributes)):
             return node
         for need in enforce(op, values, attributes):
             source = need.value.ref
