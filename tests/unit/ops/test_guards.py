@@ -128,6 +128,8 @@ REFUSED = [
      r"bias has shape \[1\]"),
     ("a ring written before its first place", [("TensorScatter", ["x", "u", "p"], ["y"], {"mode": "circular"})],
      {"x": f32(2, 3, 1), "u": f32(2, 1, 1), "p": i64(0, -1)}, {}, r"write_indices is -1 at \[1\]"),
+    ("ConvTranspose of nothing", [("ConvTranspose", ["x", "w"], ["y"], {"strides": [2]})],
+     {"x": f32(1, 1, 0), "w": f32(1, 1, 3)}, {}, "the size of axis 2 of X is 0"),
     ("more taken away than there is", [("Pad", ["x", "p"], ["y"], {})],
      {"x": f32(5), "p": i64(-3, -3)}, {}, r"axis 0 of \[5\] with pads \[-3, -3\] is -1"),
     ("an axis with nothing in it", [("MaxPool", ["x"], ["y"], {"kernel_shape": [1, 2], "pads": [0, 1, 0, 1]})],

@@ -90,6 +90,8 @@ def _transposed_bias_needs(X: Value, W: Value, B: Value | None = None, /, *, gro
     at_least("group", group, 1)
     divides("the number of input channels", size_at(W, 0), group, "the number of groups")
     has_shape("B", B, [times(size_at(W, 1), group)], "output channels")
+    for axis, size in enumerate(X.shape[2:], 2):
+        at_least(f"the size of axis {axis} of X", size, 1)  # of nothing there is no output to speak of
 
 
 def _integer_needs(
