@@ -48,7 +48,7 @@ def interpolate(
     elif mode == "nearest-exact":
         settings |= {"coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_ceil"}
     else:
-        kind = "align_corners" if align_corners else "pytorch_half_pixel"
+        kind = "align_corners" if align_corners else "half_pixel"
         settings |= {"coordinate_transformation_mode": kind, "cubic_coeff_a": -0.75 if not antialias else -0.5}
     if size is None:
         factors = (scale_factor,) * len(have) if isinstance(scale_factor, int | float) else tuple(scale_factor or ())

@@ -240,7 +240,7 @@ def _resize(x: Value, output: Any, scales: list[Any], count: int, mode: str, ali
     elif mode == "nearest-exact":
         more |= {"coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_ceil"}
     else:
-        more["coordinate_transformation_mode"] = "align_corners" if align else "pytorch_half_pixel"
+        more["coordinate_transformation_mode"] = "align_corners" if align else "half_pixel"
     if scales and output is None:
         return Resize(x, None, constant([float(s) for s in scales], DType.Float32), **more)
     if scales and mode != "nearest" and not align:

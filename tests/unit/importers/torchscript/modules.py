@@ -108,6 +108,7 @@ MODULES = {
     "UpsampleNearest": lambda: (nn.Upsample(scale_factor=2), (r(2, 3, 4, 4),)),
     "UpsampleBilinear": lambda: (nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True), (r(2, 3, 4, 4),)),
     "UpsampleBilinearHalf": lambda: (nn.Upsample(size=(7, 5), mode="bilinear"), (r(2, 3, 4, 4),)),
+    "UpsampleOnePixel": lambda: (nn.Upsample(size=(1, 3), mode="bilinear"), (r(2, 3, 4, 4),)),
     "UpsampleBicubic": lambda: (nn.Upsample(size=(7, 5), mode="bicubic"), (r(2, 3, 4, 4),)),
     "UpsampleLinear1d": lambda: (nn.Upsample(scale_factor=2, mode="linear"), (r(2, 3, 4),)),
     "Flatten": lambda: (nn.Flatten(), (r(2, 3, 4),)),
