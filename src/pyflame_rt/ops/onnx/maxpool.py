@@ -294,7 +294,7 @@ def _roi_needs(X: Value, rois: Value, /, **_: Any) -> None:
     has_shape("rois", rois, [None, 5], "regions; image, left, top, right, bottom")
     images = X.shape[0]
     if rois.known is not None and isinstance(images, int):
-        check_contents("the image of a region", rois.known[:, 0], 0, images - 1)
+        check_contents("the image of a region", rois.known[:, 0].astype(np.int64), 0, images - 1)
 
 
 @primitive(since=22, infer=_roi_type, requires=_roi_needs, host=True)

@@ -310,3 +310,17 @@ def test_a_quotient_of_sizes_is_not_known_where_its_sign_is_not():
     assert shapes[1] == "[N + 1]"
     assert shapes[2] == "[floor((N + 2)/2)]"
     assert "floor" not in shapes[0]
+
+
+def test_constant_regions_of_batches_of_several_sizes():
+    """What is looked at when a plan is made may be compared with a size that stays open."""
+    graph = Graph("g")
+    graph.add_input("x", ["N", 1, "H", "W"])
+    graph.add_initializer("rois", np.array([[0, 0, 0, 2, 2], [1, 1, 1, 3, 3]], np.float32))
+    graph.add_node("pool", "MaxRoiPool", ["x", "rois"], ["y"], {"pooled_shape": [2, 2]})
+    graph.add_output("y", [2, 1, 2, 2])
+    session = pyflame_rt.InferenceSession(graph)
+    judge = pyflame_rt.InferenceSession(graph, providers=["ReferenceExecutionProvider"])
+    for shape in ((2, 1, 4, 5), (3, 1, 6, 5), (4, 1, 5, 7), (5, 1, 4, 4)):
+        feed = {"x": RNG.standard_normal(shape).astype(np.float32)}
+        assert (session.run(None, feed)[0] == judge.run(None, feed)[0]).all(), shape
