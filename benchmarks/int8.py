@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FOLDER = Path("build/int8")
-TURN, PAUSE = 3, 0.01
+TURN, PAUSE = 5, 0.05
 LEAST = 0.25  # seconds that each runtime of a file gets at least
 # Name of a file: the float32 model it is made from, and how.
 FILES = {

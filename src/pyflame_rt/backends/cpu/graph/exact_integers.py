@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     Types = Mapping[str, tuple[DType, tuple[int, ...]]]
 
 __all__ = [
+    "BLOCK_PRODUCT",
     "INTEGER_PRODUCTS",
     "FloatForm",
     "dequantized",
     "float_form",
+    "is_block_product",
     "is_depthwise",
     "is_integer_product",
     "is_kernel_group",
@@ -31,6 +33,8 @@ __all__ = [
 
 EXACT = 2**24
 # Operators that kernels take whole.
+BLOCK_PRODUCT = "com.microsoft::MatMulNBits"
+FEW_ROWS = 6  # rows for which weights are unpacked while they are multiplied
 INTEGER_PRODUCTS = ("ConvInteger", "MatMulInteger")
 # An 8-bit number minus a zero point of its type.
 SPAN = 255
@@ -63,6 +67,27 @@ def is_integer_product(node: Node, constants: Arrays, types: Types) -> bool:
     if node.op_type == "MatMulInteger":
         return len(shape) == 2 and rank >= 2
     return is_kernel_group(node, shape)
+
+
+def is_block_product(node: Node, constants: Arrays, types: Types, attributes: Mapping[str, Any]) -> bool:
+    """Whether a MatMulNBits is one that kernels take: a few rows of float32, constant weights in whole blocks."""
+    data, weights, scales, zeros, order, bias = (*node.inputs, "", "", "", "")[:6]
+    if order or weights not in constants or scales not in constants or (zeros and zeros not in constants):
+        return False
+    if any(types[n][0] is not DType.Float32 for n in (data, scales, bias) if n):
+        return False
+    depth, columns, block, bits = (attributes[name] for name in ("K", "N", "block_size", "bits"))
+    if bits not in (4, 8) or attributes["weight_prepacked"] or block < 16 or depth % block:
+        return False
+    blocks, sizes = depth // block, types[data][1]
+    points = constants[zeros] if zeros else None
+    if points is not None:
+        packed = points.dtype == np.uint8
+        if points.size != columns * (-(-blocks * bits // 8) if packed else blocks):
+            return False
+    held = constants[weights].nbytes == columns * depth * bits // 8 and constants[scales].size == columns * blocks
+    few = len(sizes) > 0 and sizes[-1] == depth and all(isinstance(n, int) for n in sizes)
+    return held and few and 1 <= int(np.prod(sizes[:-1])) <= FEW_ROWS
 
 
 def is_kernel_group(node: Node, shape: Sequence[int]) -> bool:

@@ -55,9 +55,10 @@ WHOLE = frozenset(
     }
 )  # fmt: skip
 
-# Compositions of our own with a kernel.
+# Compositions of other domains with a kernel, most of them our own.
 OURS = frozenset(
     {
+        "com.microsoft::MatMulNBits",
         "pyflame::BatchNormSums", "pyflame::BatchStatistics", "pyflame::ClassScore", "pyflame::ClassScoreGrad",
         "pyflame::ConvWeightGrad", "pyflame::GRUResetSteps", "pyflame::GRUSteps", "pyflame::GRUStepsGrad",
         "pyflame::HeadsAttention", "pyflame::HeadsAttentionGrad", "pyflame::LayerNormGrad", "pyflame::LSTMSteps",

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pyflame_rt.backends.cpu.graph.exact_integers import INTEGER_PRODUCTS, dequantized, float_form, is_integer_product
+from pyflame_rt.backends.cpu.graph.exact_integers import (
+    BLOCK_PRODUCT,
+    INTEGER_PRODUCTS,
+    dequantized,
+    float_form,
+    is_block_product,
+    is_integer_product,
+)
 from pyflame_rt.backends.cpu.graph.op_support import LOOK_THEMSELVES, PARAMETERS
 from pyflame_rt.backends.cpu.graph.quantized_forms import integer_forms
 from pyflame_rt.backends.cpu.graph.traced_sizes import is_traced
@@ -367,6 +374,8 @@ class _Worker:
     def _stays_whole(self, node: Node, op: Op, attributes: Mapping[str, Any]) -> bool:
         """Whether a composition is one that kernels take as it is."""
         if op.full_name in INTEGER_PRODUCTS and not is_integer_product(node, self.out.constants, self.out.types):
+            return False
+        if op.full_name == BLOCK_PRODUCT and not is_block_product(node, self.out.constants, self.out.types, attributes):
             return False
         return self.keeps(op, attributes) and not (self.refused and self.out.form(node, op, attributes) in self.refused)
 

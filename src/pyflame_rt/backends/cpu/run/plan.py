@@ -13,6 +13,7 @@ from pyflame_rt.backends.cpu.graph.gather_matmul import tables_first
 from pyflame_rt.backends.cpu.graph.op_support import keeps
 from pyflame_rt.backends.cpu.graph.specialize import Before, Concrete, ShapesUnknown, concretize
 from pyflame_rt.backends.cpu.lower import attention_training as lower_heads
+from pyflame_rt.backends.cpu.lower import block_weights as lower_blocks
 from pyflame_rt.backends.cpu.lower import box_copies as lower_moves
 from pyflame_rt.backends.cpu.lower import cache_write as lower_caches
 from pyflame_rt.backends.cpu.lower import channel_sums as lower_channels
@@ -57,6 +58,7 @@ __all__ = ["Plan", "Retired", "lower_graph", "make_plan", "plan_of", "specialise
 
 # Declaring the lowerings is what importing these modules is for.
 _FAMILIES = (
+    lower_blocks,
     lower_caches,
     lower_channels,
     lower_dnn,
