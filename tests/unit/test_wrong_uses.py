@@ -309,7 +309,7 @@ def test_options_and_functions(case, tmp_path, monkeypatch):
 
 FRAMEWORK_USES = {
     "loading nothing": (lambda: pf.load("absent.pf"), "absent.pf"),
-    "a suffix": (lambda: pf.save({}, "x.bin"), "x.bin"),
+    "a suffix": (lambda: pf.save({}, "x.weights"), "x.weights"),
     "saving an object": (lambda: pf.save({"a": object()}, "x.pf"), "object"),
     "a folder": (lambda: pf.save({}, "absent/x.pf"), "absent"),
     "a format": (lambda: pf.save({}, "x.pf", format="zip"), "zip"),

@@ -72,7 +72,7 @@ def hamming(M: int, *, sym: bool = True, **settings: Any) -> Tensor:
 
     Example:
         >>> import pyflame as pf
-        >>> pf.signal.windows.hamming(3).numpy().round(4).tolist()
+        >>> [round(v, 4) for v in pf.signal.windows.hamming(3).tolist()]
         [0.08, 1.0, 0.08]
     """
     return general_hamming(M, sym=sym, **settings)
