@@ -44,6 +44,9 @@ class ParamGroup(dict[str, Any]):
         if "lr" in settings:
             super().__setitem__("lr", rate if isinstance(rate, int) else float(rate))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _regrouped, (dict(self), self.varied)
+
     def vary(self, key: str) -> None:
         """Let `momentum`, or the first of `betas`, change from step to step without new compilations."""
         name, value = ("beta1", self[key][0]) if key == "betas" else (key, self[key])
@@ -65,7 +68,7 @@ class ParamGroup(dict[str, Any]):
 
     def fixed(self) -> list[Any]:
         """What a compiled step is made for: all settings but those that schedulers change, and the parameters."""
-        plain = [(k, v) for k, v in self.items() if isinstance(v, int | float | str | tuple | None) and k not in RATES]
+        plain = [(k, _frozen(v)) for k, v in self.items() if k not in RATES and k not in ("params", "param_names")]
         kept = [(k, self._unvaried(k, v)) for k, v in plain]
         return [*kept, *self.varied, *map(id, self["params"])]
 
@@ -115,6 +118,10 @@ class Optimizer:
             raise ValueError("optimizer got an empty parameter list")
         for group in listed if isinstance(listed[0], Mapping) else [{"params": listed}]:
             self.add_param_group(group)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles take: what updates recorded is recorded again."""
+        return {name: value for name, value in self.__dict__.items() if name != "_outlined"}
 
     @cached_property
     def _outlined(self) -> Callable[..., Any]:
@@ -332,6 +339,22 @@ class Optimizer:
         for slots in self.state.values():
             if "step" in slots:
                 slots["step"] = counters.setdefault(float(slots["step"].numpy()), slots["step"])
+
+
+def _regrouped(settings: dict[str, Any], varied: Slots) -> ParamGroup:
+    """A group from a copy or a pickle."""
+    group = ParamGroup(settings)
+    group.varied = varied
+    return group
+
+
+def _frozen(value: Any) -> Any:
+    """A setting as something to compare: lists by what they hold, NumPy's numbers as Python's, objects by identity."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, list | tuple):
+        return tuple(_frozen(v) for v in value)
+    return value if value is None or isinstance(value, int | float | str) else (type(value).__name__, id(value))
 
 
 def _kept(value: Any) -> Any:

@@ -1,5 +1,8 @@
 """Outlined functions: one expression a call, and otherwise as if every operator had been recorded."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -174,3 +177,35 @@ def test_compiled_functions_contain_operators(pair):
     x, y = pair
     compiled = pf.compile(lambda a, b: loss_of(curve, a, b))
     assert compiled(x, y).item() == loss_of(curve, x, y).item()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "spelled", "plain"),
+    [
+        (pf.optim.SGD, "weight_decay", np.float32, float),
+        (pf.optim.SGD, "momentum", np.float64, float),
+        (pf.optim.Adam, "betas", lambda v: [v, 0.9], lambda v: (v, 0.9)),
+    ],
+)
+def test_settings_of_an_optimizer_that_change_are_followed(algorithm, name, spelled, plain):
+    weights = []
+    for setting in (spelled, plain):
+        w = pf.nn.Parameter(pf.ones(3))
+        optimizer = algorithm([w], lr=0.1)
+        for value in (0.5, 0.25, 0.75):
+            optimizer.param_groups[0][name] = setting(value)
+            (w * w * value).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        weights.append(w.numpy())
+    np.testing.assert_array_equal(*weights)
+
+
+def test_optimizers_are_copied_and_pickled_between_steps():
+    w = pf.nn.Parameter(pf.ones(3))
+    optimizer = pf.optim.Adam([w], lr=0.1)
+    (w * w).sum().backward()
+    optimizer.step()
+    for again in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):  # noqa: S301 - our own
+        assert again.state_dict()["state"].keys() == optimizer.state_dict()["state"].keys()
+        again.step()
