@@ -1,12 +1,14 @@
 """Settings for every test and every example in a docstring."""
 
 import atexit
+import importlib.util
 import os
 import random
 import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +64,64 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for group in groups:
         draw.shuffle(group)
     items[:] = [item for group in groups for item in group]
+
+
+# Its wheel for the CPU is there for one version of Python only: elsewhere, tests that need it are skipped and listed.
+_WITHOUT_TORCH = importlib.util.find_spec("torch") is None
+_NEEDS_TORCH = "needs torch, which is not installed"
+
+
+def _is_about_torch(error: BaseException | None) -> bool:
+    """Whether torch was missing, also where that led to another error."""
+    while error is not None:
+        if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in ("torch", "torchvision"):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+class _ModuleWithoutTorch(pytest.Module):
+    """A file of tests that is skipped where it imports torch."""
+
+    def _getobj(self) -> object:
+        try:
+            return super()._getobj()
+        except self.CollectError as error:
+            if "No module named 'torch" not in str(error):
+                raise
+            pytest.skip(_NEEDS_TORCH, allow_module_level=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The same files are looked at for examples."""
+    if _WITHOUT_TORCH:
+        config.option.doctest_ignore_import_errors = True
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Files that import torch are skipped where there is none."""
+    return _ModuleWithoutTorch.from_parent(parent, path=module_path) if _WITHOUT_TORCH else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Tests that import torch, or use what needs it, are skipped where there is none."""
+    try:
+        return (yield)
+    except BaseException as error:
+        if _WITHOUT_TORCH and _is_about_torch(error):
+            pytest.skip(_NEEDS_TORCH)
+        raise
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Count and list what was left out for want of torch."""
+    reports = terminalreporter.stats.get("skipped", [])
+    left_out = sorted({report.nodeid for report in reports if "torch" in str(report.longrepr)})
+    if _WITHOUT_TORCH and left_out:
+        terminalreporter.section(f"left out without torch: {len(left_out)} tests and files")
+        for name in left_out:
+            terminalreporter.line(name)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -4,13 +4,14 @@ usage: python benchmarks/int8.py [--filter 'resnet|minilm'] [--threads 2] [--rou
 
 Files are made by onnxruntime's own quantizer from the models built here; 4-bit products are single nodes of the shapes
 that decoding has. All runtimes of a file take turns in one process, run by run; figures are medians in milliseconds.
-The last column is ours over the better peer, the geometric mean stands below. `--check` compares outputs with
-onnxruntime's.
+The last column is ours over the better peer, the geometric mean stands below; weights of 16 bits stand beside our
+float32 alone. `--check` compares outputs with onnxruntime's.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import math
 import os
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path("build/int8")
 TURN, PAUSE = 5, 0.05
+TURN_SECONDS = 0.02  # that a turn takes at least: small products would pause longer than they run
 LEAST = 0.25  # seconds that each runtime of a file gets at least
 # Name of a file: the float32 model it is made from, and how.
 FILES = {
@@ -45,11 +47,21 @@ FILES = {
     "bert_qdq": ("bert_base_128", "qdq"),
     "lstm_dynamic": ("lstm_bi2x256", "dynamic"),
 }
-# Rows, depth, columns and block of single MatMulNBits: gpt2's and llama's layers when one token is decoded.
+# Rows, depth, columns, block and bits of single MatMulNBits: gpt2's and llama's layers when one token is decoded.
 BLOCKS = {
-    "nbits_gpt2": (1, 768, 3072, 32),
-    "nbits_llama": (1, 2048, 5632, 32),
-    "nbits_llama_128": (1, 2048, 5632, 128),
+    "nbits_gpt2": (1, 768, 3072, 32, 4),
+    "nbits_llama": (1, 2048, 5632, 32, 4),
+    "nbits_llama_128": (1, 2048, 5632, 128, 4),
+    "nbits8_gpt2": (1, 768, 3072, 32, 8),
+    "nbits8_llama": (1, 2048, 5632, 32, 8),
+}
+# Models with weights of 16 bits, which no peer is asked for: what matters is our float32.
+HALVES = {
+    "resnet50_fp16": ("resnet50", "fp16"),
+    "mobilenet_v2_bf16": ("mobilenet_v2", "bfloat16"),
+    "minilm_fp16": ("minilm_128", "fp16"),
+    "gpt2_decode_fp16": ("gpt2_decode_64", "fp16"),
+    "llama_decode_bf16": ("llama_decode_64", "bfloat16"),
 }
 
 
@@ -93,23 +105,37 @@ def quantized(name: str, source: Path) -> Path:
 
 
 def block_files(name: str) -> tuple[Path, Path]:
-    """A product with 4-bit weights, and the same in float32."""
-    rows, depth, columns, block = BLOCKS[name]
+    """A product with weights of few bits, and the same in float32."""
+    rows, depth, columns, block, bits = BLOCKS[name]
     path, plain = FOLDER / f"{name}.onnx", FOLDER / f"{name}_float32.onnx"
     if path.exists() and plain.exists():
         return path, plain
     rng, count = np.random.default_rng(0), -(-depth // block)
-    packed = rng.integers(0, 256, (columns, count, block // 2), np.uint8)
+    packed = rng.integers(0, 256, (columns, count, block * bits // 8), np.uint8)
     scales = (rng.random((columns, count)) * 0.01).astype(np.float32)
     weights = {"w": packed, "s": scales.reshape(-1)}
-    attributes = {"K": depth, "N": columns, "bits": 4, "block_size": block, "accuracy_level": 4}
+    attributes = {"K": depth, "N": columns, "bits": bits, "block_size": block, "accuracy_level": 4}
     node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", **attributes)
     _save(path, [node], weights, (rows, depth))
-    low, high = packed & 15, packed >> 4
-    numbers = np.stack([low, high], -1).reshape(columns, count, block).astype(np.float32) - 8
+    apart = np.stack([packed & 15, packed >> 4], -1) if bits == 4 else packed
+    numbers = apart.reshape(columns, count, block).astype(np.float32) - (1 << bits - 1)
     matrix = (numbers * scales[:, :, None]).reshape(columns, -1)[:, :depth].T
     _save(plain, [helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": np.ascontiguousarray(matrix)}, (rows, depth))
     return path, plain
+
+
+def half_file(name: str, zoo: Path) -> tuple[Path, Path]:
+    """A model with weights of 16 bits, made by our own quantizer, and the model."""
+    import pyflame_rt
+    from pyflame_rt.quantization import QuantConfig, Quantizer
+
+    (source,), path = make(zoo, f"^{HALVES[name][0]}$"), FOLDER / f"{name}.pfm"
+    if not path.exists():
+        config = getattr(QuantConfig, HALVES[name][1])()
+        made = Quantizer(config).apply(pyflame_rt.InferenceSession(str(source)).graph())
+        pyflame_rt.save_model(made.quantized_graph, path)
+        path.with_suffix(".npz").write_bytes(source.with_suffix(".npz").read_bytes())
+    return path, source
 
 
 def _save(path: Path, nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], shape: tuple[int, ...]) -> None:
@@ -127,6 +153,8 @@ def files_of(name: str, zoo: Path) -> tuple[Path, Path]:
     """The quantized file and its float32 twin."""
     if name in BLOCKS:
         return block_files(name)
+    if name in HALVES:
+        return half_file(name, zoo)
     (source,) = make(zoo, f"^{FILES[name][0]}$")
     return quantized(name, source), source
 
@@ -141,8 +169,11 @@ def turns(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
         for name, run in ways.items():
             time.sleep(PAUSE)
             run()
-            for _ in range(TURN):
+            began = time.perf_counter()
+            for count in itertools.count():
                 start = time.perf_counter()
+                if count >= TURN and start - began > TURN_SECONDS:
+                    break
                 run()
                 times[name].append(time.perf_counter() - start)
     return {name: statistics.median(t) for name, t in times.items()}
@@ -154,7 +185,7 @@ def ways_of(path: Path, plain: Path, threads: int) -> dict[str, Callable[[], lis
 
     ways = {"ours": prepare("pyflame", path, threads), "ours f32": prepare("pyflame", plain, threads)}
     for peer in ("onnxruntime", "openvino"):
-        if peer not in installed():
+        if peer not in installed() or path.suffix != ".onnx":
             continue
         try:
             ways[peer] = prepare(peer, path, threads)
@@ -199,7 +230,7 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(given.threads))
     for folder in (FOLDER, given.zoo):
         folder.mkdir(parents=True, exist_ok=True)
-    names = [n for n in (*FILES, *BLOCKS) if re.search(given.only, n)]
+    names = [n for n in (*FILES, *BLOCKS, *HALVES) if re.search(given.only, n)]
     if given.quick:
         names = [n for n in names if n in ("resnet18_qdq", "minilm_dynamic", "nbits_llama")]
     print(f"{processor()}, {given.threads} threads; ours: {instruction_set()}")

@@ -1,6 +1,8 @@
 """What a replayed step costs in Python: the time of a call less the time in machine code; status 1 beyond the bound.
 
-usage: python benchmarks/training/replay.py [--quick] [--filter gpt,lstm] [--seconds 4]
+With --torch: the same of each model's forward at batch 1, against the whole of torch's eager forward in the same run.
+
+usage: python benchmarks/training/replay.py [--quick] [--torch] [--filter gpt,lstm] [--seconds 4]
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BOUND = 50.0  # microseconds
+SHARE = 0.5  # of torch's eager forward
 WARM = 6  # calls before the clock runs: traces without and with old gradients, and two to settle
 LEAST = 10  # calls that are timed, however long they take
 
@@ -190,15 +193,49 @@ def measure(case: Case, seconds: float) -> tuple[list[float], list[float]]:
     return python, native
 
 
+def forward_of_torch(twin: Any, seconds: float) -> float:
+    """Microseconds of torch's eager forward."""
+    import torch
+
+    torch.set_num_threads(1)
+    model, x, times = twin.theirs.eval(), torch.from_numpy(twin.inputs), []
+    until = time.perf_counter() + seconds
+    with torch.no_grad():
+        while len(times) < LEAST or time.perf_counter() < until:
+            start = time.perf_counter_ns()
+            model(x)
+            times.append((time.perf_counter_ns() - start) / 1e3)
+    return statistics.median(times)
+
+
+def against_torch(quick: bool, wanted: list[str], seconds: float) -> int:
+    """A replay's own cost against torch's eager forward, at batch 1."""
+    print(f"{'forward, batch 1':24} {'python us':>10} {'torch us':>10} {'share':>6} {'bound':>6}")
+    late = False
+    for name, sizes in QUICK.items():
+        if not any(part in name for part in wanted):
+            continue
+        twin = twins.TWINS[name](**{**(sizes if quick else {}), "batch": 1})
+        python = statistics.median(measure(inference(twin), seconds)[0])
+        pf.set_grad_enabled(True)
+        theirs = forward_of_torch(twin, seconds)
+        late |= python > SHARE * theirs
+        print(f"{name:24} {python:10.1f} {theirs:10.1f} {python / theirs:6.2f} {SHARE:6.2f}", flush=True)
+    return int(late)
+
+
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny models")
+    parser.add_argument("--torch", action="store_true", help="compare with torch's eager forward at batch 1")
     parser.add_argument("--filter", default="", help="names, or parts of them, with commas between them")
     parser.add_argument("--seconds", type=float, default=4.0, help="for each of them")
     options = parser.parse_args()
     watch_entries()
     wanted = options.filter.split(",")
+    if options.torch:
+        return against_torch(options.quick, wanted, options.seconds)
     late = False
     head = f"{'step':24} {'tensors':>8} {'calls':>6} {'native ms':>10}"
     print(f"{head} {'python us':>10} {'90 %':>7} {'bound':>6}")

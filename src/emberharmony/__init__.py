@@ -12,6 +12,7 @@ from emberharmony import backend
 from emberharmony.backend import get_backend, set_backend, use_backend
 from emberharmony.errors import (
     EmberHarmonyError,
+    MaskedArrayError,
     MissingExtra,
     MixedArraysError,
     UnknownBackendError,
@@ -29,6 +30,7 @@ __all__ = [
     "EmberHarmonyError",
     "EmberTensor",
     "Library",
+    "MaskedArrayError",
     "MissingExtra",
     "MixedArraysError",
     "UnknownBackendError",

@@ -1,6 +1,7 @@
 """The errors of this package.
 
 EmberHarmonyError
+├── MaskedArrayError     (TypeError)            a masked array, whose mask would be lost
 ├── MissingExtra         (ImportError)          a library is not installed
 ├── MixedArraysError     (TypeError)            arrays of two libraries in one call
 ├── UnknownBackendError  (ValueError)           no library of that name
@@ -10,6 +11,10 @@ EmberHarmonyError
 
 class EmberHarmonyError(Exception):
     """Root of all errors raised on purpose by this package."""
+
+
+class MaskedArrayError(EmberHarmonyError, TypeError):
+    """A masked array was given: nothing here computes with masks, and to forget them would be wrong."""
 
 
 class MissingExtra(EmberHarmonyError, ImportError):
@@ -45,6 +50,7 @@ class UnsupportedOpError(EmberHarmonyError, NotImplementedError):
 
 __all__ = [
     "EmberHarmonyError",
+    "MaskedArrayError",
     "MissingExtra",
     "MixedArraysError",
     "UnknownBackendError",

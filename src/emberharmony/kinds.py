@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from emberharmony.errors import MixedArraysError
+from emberharmony.errors import MaskedArrayError, MixedArraysError
 
+MASKED = "masked"
 NESTED = "nested"
 WRAPPED = "wrapped"
 KIND: dict[type, str | None] = {np.ndarray: "numpy", list: NESTED, tuple: NESTED, dict: NESTED}
@@ -28,7 +29,9 @@ def classify(cls: type) -> str | None:
         return KIND[cls]
     torch, mlx = sys.modules.get("torch"), sys.modules.get("mlx.core")
     found: str | None = None
-    if issubclass(cls, np.ndarray):
+    if _is_masked_type(cls):
+        found = MASKED
+    elif issubclass(cls, np.ndarray):
         found = "numpy"
     elif torch is not None and issubclass(cls, torch.Tensor):
         found = "torch"
@@ -42,6 +45,35 @@ def classify(cls: type) -> str | None:
     return found
 
 
+def _is_masked_type(cls: type) -> bool:
+    module = sys.modules.get("numpy.ma")  # NumPy imports it where it is used
+    return module is not None and issubclass(cls, module.MaskedArray)
+
+
+def hides_elements(value: object) -> bool:
+    """Whether something in a masked array, or in one of a list of them, is masked; False for everything else.
+
+    >>> hides_elements([np.ma.masked_array([1, 2], [0, 1])]), hides_elements(np.ones(2))
+    (True, False)
+    """
+    if isinstance(value, list | tuple):
+        nested = "numpy.ma" in sys.modules and bool(value) and isinstance(value[0], list | tuple | np.ndarray)
+        return nested and any(map(hides_elements, value))
+    return _is_masked_type(type(value)) and bool(np.ma.is_masked(value))
+
+
+def refuse_masked(value: object) -> None:
+    """Refuse a masked array, even without a masked element: NumPy's own functions would mask more.
+
+    Raises:
+        MaskedArrayError: It is one.
+    """
+    if _is_masked_type(type(value)):
+        raise MaskedArrayError(
+            "masked arrays are not taken, their mask would be lost: give x.filled(value), or x.data to ignore the mask"
+        )
+
+
 def array_library(value: object) -> str | None:
     """Name of the library that made an array, None if it is no array.
 
@@ -49,6 +81,8 @@ def array_library(value: object) -> str | None:
     ('numpy', None)
     """
     kind = classify(type(value))
+    if kind is MASKED:
+        refuse_masked(value)
     if kind is WRAPPED:
         return array_library(value.array)  # pyright: ignore[reportAttributeAccessIssue]
     return None if kind is NESTED else kind
@@ -70,7 +104,7 @@ def find_library(values: Iterable[object], found: str | None = None) -> str | No
         if kind is NESTED:
             inner = value.values() if isinstance(value, dict) else value
             kind = find_library(inner, found)  # pyright: ignore[reportArgumentType]
-        elif kind is WRAPPED:
+        elif kind is WRAPPED or kind is MASKED:
             kind = array_library(value)
         if kind is None or kind == found:
             continue

@@ -16,6 +16,7 @@ from emberharmony.errors import MissingExtra, UnknownBackendError
 from emberharmony.guards import FOREIGN, GUARDS
 from emberharmony.guards.refusals import careful
 from emberharmony.hosting import note_host_step
+from emberharmony.kinds import refuse_masked
 from emberharmony.typing import Array, ArrayLike, DTypeLike
 
 NAMES = ("numpy", "torch", "mlx")
@@ -122,6 +123,7 @@ class Library:
         Raises:
             UnsupportedOpError: The library has no such dtype.
         """
+        refuse_masked(array)
         return self._backend.from_numpy(array)
 
     def to_numpy(self, x: Array) -> np.ndarray:

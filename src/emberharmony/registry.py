@@ -7,12 +7,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from emberharmony.backend import current_library
 from emberharmony.declared import DECLARED, PRIMITIVES
-from emberharmony.kinds import KIND, NESTED, WRAPPED, find_library, unwrapped
+from emberharmony.kinds import KIND, MASKED, NESTED, WRAPPED, find_library, unwrapped
 from emberharmony.library import Library, library
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_SLOW = frozenset((NESTED, WRAPPED, "new"))
+_SLOW = frozenset((MASKED, NESTED, WRAPPED, "new"))
 
 
 def public_signature(body: Callable[..., Any]) -> inspect.Signature:

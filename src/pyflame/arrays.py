@@ -10,6 +10,7 @@ from pyflame.dtypes import to_dtype
 from pyflame.lazy import leaf
 from pyflame.ops.core import wrap
 from pyflame.random import default_generator
+from pyflame_rt.graph.tensor import whole
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -25,8 +26,9 @@ def adopt(array: np.ndarray[Any, Any]) -> Tensor:
         >>> adopt(np.ones(2, np.float32)).shape
         [2]
     """
-    whole = np.asarray(array, order="C")
-    return wrap(leaf(whole, to_dtype(whole.dtype)))
+    taken = array if type(array) is np.ndarray else whole(array, "the data of a tensor")
+    packed = np.asarray(taken, order="C")
+    return wrap(leaf(packed, to_dtype(packed.dtype)))
 
 
 def as_generator(generator: np.random.Generator | int | None) -> np.random.Generator:

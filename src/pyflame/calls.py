@@ -11,7 +11,8 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from pyflame.lazy import Expr, Rule, Spec, Val, apply, modes, onnx
+from pyflame.lazy import Expr, Rule, Spec, Val, apply, modes
+from pyflame_rt.ops.onnx.cast import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,7 +138,7 @@ def inline(v: Val) -> None:
         assert place is not None
         made = slots[place]
         if made is None or made.expr is None or place < made_by.rule.template.inputs:
-            made = apply(onnx("Identity"), (made,))
+            made = apply(Identity, (made,))
     finally:
         modes.grad = grad
     assert made.expr is not None

@@ -14,9 +14,9 @@ from pyflame.inspection import Graph
 from pyflame.lazy import Expr, ancestors
 from pyflame.ops.core import Handle
 from pyflame.runtime_graph import to_graph
-from pyflame_rt.backends.wse import CodeGenOptions, CodeGenResult
-from pyflame_rt.backends.wse import CSLCodeGenerator as RuntimeGenerator
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.wafer import CodeGenOptions, CodeGenResult
+from pyflame_rt.wafer import CSLCodeGenerator as RuntimeGenerator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

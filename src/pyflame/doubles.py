@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pyflame_rt.backends.base import Executable, Placement, RunHooks
+from pyflame_rt.executable import Executable, Placement, RunHooks
 from pyflame_rt.graph import DType, Graph, TensorInfo, TensorType
 
 if TYPE_CHECKING:

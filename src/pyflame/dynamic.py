@@ -15,6 +15,11 @@ import numpy as np
 
 from pyflame_rt.graph import DType, Graph, Node, Tensor, TensorInfo, TensorType
 from pyflame_rt.graph.errors import UnsupportedOperatorError
+from pyflame_rt.ops.onnx.arithmetic import Add, Mul
+from pyflame_rt.ops.onnx.cast import Cast
+from pyflame_rt.ops.onnx.creation import Range
+from pyflame_rt.ops.onnx.shape import Reshape, Shape, Squeeze
+from pyflame_rt.ops.onnx.slicing import Concat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -300,12 +305,12 @@ class _Merge:
         known = [size for size in sizes if size is not None]
         if len(known) < len(sizes):
             return None
-        if node.op_type == "Reshape" and place == 1 and sum(bool(s.names) for s in known) == 1 and -1 not in flat[0]:
+        if node.op_type == Reshape.name and place == 1 and sum(bool(s.names) for s in known) == 1 and -1 not in flat[0]:
             return self._constant(np.array([-1 if s.names else s.offset for s in known], np.int64))
         name = self._vector(tuple(known))
         if not arrays[0].ndim:
-            name = self._emit("Squeeze", [name, self._constant(np.array([0]))])
-        return name if dtype == np.int64 else self._emit("Cast", [name], to=DType.of(dtype).onnx)
+            name = self._emit(Squeeze.name, [name, self._constant(np.array([0]))])
+        return name if dtype == np.int64 else self._emit(Cast.name, [name], to=DType.of(dtype).onnx)
 
     def _counting(self, arrays: list[np.ndarray[Any, Any]]) -> str | None:
         """0, 1, 2, ... up to a size."""
@@ -315,10 +320,10 @@ class _Merge:
         size = self.points.fit([len(array) for array in arrays])
         if size is None:
             return None
-        end = self._emit("Squeeze", [self._vector((size,)), self._constant(np.array([0]))])
-        made = self._emit("Range", [self._constant(np.array(0)), end, self._constant(np.array(1))])
+        end = self._emit(Squeeze.name, [self._vector((size,)), self._constant(np.array([0]))])
+        made = self._emit(Range.name, [self._constant(np.array(0)), end, self._constant(np.array(1))])
         dtype = arrays[0].dtype
-        return made if dtype == np.int64 else self._emit("Cast", [made], to=DType.of(dtype).onnx)
+        return made if dtype == np.int64 else self._emit(Cast.name, [made], to=DType.of(dtype).onnx)
 
     # ------------------------------------------------------------------ numbers from sizes
 
@@ -340,21 +345,21 @@ class _Merge:
     def _axis(self, name: str) -> str:
         """A dynamic size, as a vector of one."""
         number, axis = self.axes[name][0]
-        return self._emit("Shape", [self.first.inputs[number].name], start=axis, end=axis + 1)
+        return self._emit(Shape.name, [self.first.inputs[number].name], start=axis, end=axis + 1)
 
     def _one(self, size: _Size) -> str:
         if not size.names:
             return self._constant(np.array([size.offset]))
         value = self._axis(size.names[0])
         for name in size.names[1:]:
-            value = self._emit("Mul", [value, self._axis(name)])
+            value = self._emit(Mul.name, [value, self._axis(name)])
         if size.factor != 1:
-            value = self._emit("Mul", [value, self._constant(np.array([size.factor]))])
-        return value if not size.offset else self._emit("Add", [value, self._constant(np.array([size.offset]))])
+            value = self._emit(Mul.name, [value, self._constant(np.array([size.factor]))])
+        return value if not size.offset else self._emit(Add.name, [value, self._constant(np.array([size.offset]))])
 
     def _vector(self, sizes: tuple[_Size, ...]) -> str:
         parts = [self._one(size) for size in sizes]
-        return parts[0] if len(parts) == 1 else self._emit("Concat", parts, axis=0)
+        return parts[0] if len(parts) == 1 else self._emit(Concat.name, parts, axis=0)
 
 
 def _sizes_of(info: TensorInfo) -> list[int]:

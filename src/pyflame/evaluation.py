@@ -2,41 +2,51 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import itertools
+import struct
+from collections import deque
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame import threads, watching
+from pyflame import instrumentation, threads
 from pyflame.calls import inline_all
 from pyflame.devices import Backend, chosen
 from pyflame.doubles import HostFirst, split_off
+from pyflame.instrumentation import labels_of
 from pyflame.lazy import Val, ancestors, modes
 from pyflame.runtime_graph import to_graph
-from pyflame.watching import labels_of
-from pyflame_rt.backends.base import RunHooks
 from pyflame_rt.compiler import compile as rt_compile
+from pyflame_rt.executable import RunHooks
+from pyflame_rt.graph.addresses import address_of
 from pyflame_rt.graph.locks import new_lock, new_rlock
 from pyflame_rt.options import OptLevel, SessionOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pyflame.lazy import Expr
-    from pyflame_rt.backends.base import Executable
+    from pyflame_rt.executable import Executable, FastPath
     from pyflame_rt.graph import Graph
 
 __all__ = ["EvaluationPlan", "cache_info", "clear_cache", "evaluate", "graphs", "plan_for"]
 
-# So many executables are kept; the one used longest ago goes first.
+# So many executables are kept; one that was not used for long goes first.
 MAX_PLANS = 512
 _HOOKS = RunHooks()
+_NO_TABLE = struct.Struct("").pack
+_ADDRESS = attrgetter("address")
 
 
 class EvaluationPlan:
-    """An executable for one structure: how its inputs and outputs are called."""
+    """An executable for one structure: how its inputs and outputs are called.
 
-    __slots__ = ("_fast", "_order", "executable", "graph", "inputs", "native", "outputs")
+    Attributes:
+        used: it was run since it was last its turn to go.
+    """
+
+    __slots__ = ("_fast", "_order", "_table", "executable", "graph", "inputs", "native", "outputs", "used")
 
     def __init__(self, executable: Executable, graph: Graph, native: bool) -> None:
         self.executable = executable
@@ -44,29 +54,58 @@ class EvaluationPlan:
         self.inputs = tuple(info.name for info in graph.inputs)
         self.outputs = tuple(info.name for info in graph.outputs)
         self.native = native
-        self._fast: Any = None
-        self._order: list[int] = []
+        self.used = False
+        self._fast: FastPath | None = None
+        self._order: list[int] | None = None
+        self._table: Callable[..., bytes] = _NO_TABLE
 
-    def run(self, arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-        """Outputs for arrays in the order of the inputs."""
+    def run(self, leaves: Sequence[Val]) -> list[Any]:
+        """Outputs for the contents of values in the order of the inputs."""
         fast = self.executable.fast_path
         if fast is not None:
             if fast is not self._fast:
-                self._fast, self._order = fast, [self.inputs.index(name) for name in fast.order]
-            results = fast.on([arrays[i] for i in self._order])
-            if results is not None:
-                return results
-        return self.run_long(arrays)
+                self._bind(fast)
+            places = [*map(_ADDRESS, leaves)]
+            if 0 in places:
+                places = [v.address or located(v) for v in leaves]
+            if self._order is not None:
+                places = [places[i] for i in self._order]
+            outputs = []
+            for make in fast.makers:
+                array = make()
+                outputs.append(array)
+                places.append(address_of(array))
+            if fast.run(self._table(*places)):
+                return outputs
+        return self.run_long([v.array for v in leaves])
 
-    def run_long(self, arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-        """The same, not on the fast path."""
+    def _bind(self, fast: FastPath) -> None:
+        self._order = None if fast.order == self.inputs else [self.inputs.index(name) for name in fast.order]
+        self._table = struct.Struct(f"{len(self.inputs) + len(self.outputs)}q").pack
+        self._fast = fast
+
+    def run_long(self, arrays: Sequence[Any]) -> list[Any]:
+        """The same for arrays, not on the fast path."""
         return self.executable.run(dict(zip(self.inputs, arrays, strict=True)), self.outputs, _HOOKS)
 
 
-_plans: OrderedDict[tuple[Any, ...], EvaluationPlan] = OrderedDict()
+def located(v: Val) -> int:
+    """Where the contents of a value are; native code reads them row by row."""
+    with _lock:  # two threads must not put two copies in its place: the address has to be that of the one kept
+        array = v.array
+        assert array is not None
+        flags = array.flags
+        if not flags.c_contiguous or not flags.aligned or array.dtype != v.spec.numpy:
+            array = v.array = np.require(array, v.spec.numpy, ["C", "A"])
+        v.address = address_of(array)
+        return v.address
+
+
+_plans: dict[Any, EvaluationPlan] = {}
 _lock = new_lock()
 # Held by whoever looks through a graph: contents that another thread gives to a value change its structure.
 graphs = new_rlock()
+_walks = itertools.count()
 _counts = {"hits": 0, "misses": 0}
 
 
@@ -95,67 +134,98 @@ def _let_go(plan: EvaluationPlan) -> None:
 
 
 class Work:
-    """What an evaluation has to do.
+    """What an evaluation has to do; whoever makes it holds :data:`graphs`.
 
     Attributes:
-        exprs: expressions in running order.
-        leaves: values with contents that they read.
+        leaves: values with contents that its expressions read.
         outputs: values to keep.
         key: the structure; equal keys, equal executables.
     """
 
-    __slots__ = ("exprs", "key", "leaves", "outputs")
+    __slots__ = ("_order", "_roots", "key", "leaves", "outputs")
 
     def __init__(self, roots: Sequence[Val], *, exact: bool = False) -> None:
-        self.exprs = exprs = ancestors(roots)
-        self.leaves: list[Val] = []
-        wanted = {id(v): v for v in roots if v.array is None}
-        numbers: dict[Expr | None, int] = {}
-        places: dict[int, int] = {}
+        self._roots = roots
+        self._order: list[Expr] | None = None
         key: list[int] = []
-        for n, expr in enumerate(exprs):
-            numbers[expr] = n
+        leaves: list[Val] = []
+        found: list[Any] = []  # expressions, as they are met
+        wanted: dict[Val, int] = {}
+        first = next(_walks) << 32  # what has this mark or a higher one was met by this walk
+        for v in roots:
+            if v.array is None:
+                maker: Any = v.expr
+                if maker.mark < first:
+                    maker.mark = first + len(found)
+                    found.append(maker)
+                wanted[v] = maker.mark - first + (v.index << 32)
+        for expr in found:
             key.append(expr.rule.number)
             for v in expr.inputs:
-                if v is None or v.spec.known is not None:
+                if v is None:
                     continue
                 if v.array is None:
-                    key.append(numbers[v.expr] + (v.index << 32))
+                    maker = v.expr
+                    if maker.mark < first:
+                        maker.mark = first + len(found)
+                        found.append(maker)
+                    number = maker.mark - first
+                    if v.index:
+                        number += v.index << 32
+                    key.append(number)
                     if v.handles and not exact:
-                        wanted[id(v)] = v
-                    continue
-                place = places.setdefault(id(v), len(self.leaves))
-                if place == len(self.leaves):
-                    self.leaves.append(v)
-                key.append(~place)
+                        wanted[v] = number
+                elif v.spec.known is None:
+                    if v.mark < first:
+                        v.mark = first + len(leaves)
+                        leaves.append(v)
+                    key.append(first - v.mark - 1)
             if expr.outputs and not exact:
                 for ref in expr.outputs:
                     sibling = ref()
                     if sibling is not None and sibling.handles and sibling.array is None:
-                        wanted[id(sibling)] = sibling
-        self.outputs = list(wanted.values())
+                        wanted[sibling] = expr.mark - first + (sibling.index << 32)
         key.append(-1 << 62)
-        key += [numbers[v.expr] + (v.index << 32) for v in self.outputs]
+        key += wanted.values()
         self.key = tuple(key)
+        self.leaves = leaves
+        self.outputs = list(wanted)
+
+    @property
+    def exprs(self) -> list[Expr]:
+        """Expressions in running order, as of when they are first asked for."""
+        if self._order is None:
+            self._order = ancestors(self._roots)
+        return self._order
 
 
 def plan_for(work: Work) -> EvaluationPlan:
-    """The executable for a structure, made when it is new."""
+    """The executable for a structure, made when it is new; :data:`graphs` is held."""
     key = work.key if chosen.provider is None else (*work.key, chosen.provider, chosen.target)
-    with _lock:
-        plan = _plans.get(key)
-        if plan is not None:
-            _plans.move_to_end(key)
-            _counts["hits"] += 1
-            return plan
+    plan = _plans.get(key)
+    if plan is not None:
+        plan.used = True
+        _counts["hits"] += 1
+        return plan
     plan = make_plan(to_graph(work.exprs, work.leaves, work.outputs), native=True)
     with _lock:
         _counts["misses"] += 1
+        dropped = _oldest() if len(_plans) >= MAX_PLANS else None  # first, or it could be the new one
         _plans[key] = plan
-        dropped = _plans.popitem(last=False)[1] if len(_plans) > MAX_PLANS else None
     if dropped is not None:
         _let_go(dropped)
     return plan
+
+
+def _oldest() -> EvaluationPlan:
+    """Take out an executable that was not used since it was last its turn to go."""
+    while True:
+        key = next(iter(_plans))
+        plan = _plans.pop(key)
+        if not plan.used:
+            return plan
+        plan.used = False
+        _plans[key] = plan
 
 
 def make_plan(graph: Graph, *, native: bool) -> EvaluationPlan:
@@ -178,52 +248,44 @@ def evaluate(roots: Sequence[Val]) -> None:
     """Give every root its contents, and with them the values on the way that tensors refer to."""
     if modes.tracer is not None:
         modes.tracer.refuse_evaluation(roots)
-    if not [v for v in roots if v.array is None]:
-        return
     with graphs:
-        pending = [v for v in roots if v.array is None]
-        if not pending:
-            return
-        for v in [v for v in pending if v.mates]:
-            pending += [m for ref in v.mates if (m := ref()) is not None and m.handles and m.array is None]
+        for v in roots:
+            if v.mates:
+                roots = [*roots, *[m for ref in v.mates if (m := ref()) is not None and m.handles]]
         if modes.anomaly:
-            _settle_all(*_watched(pending))
+            _search(roots)
             return
-        work = Work(pending)
-        plan, arrays = plan_for(work), [v.array for v in work.leaves]
-        labels = None if watching.active is None else labels_of(work, modes.spans, scoped=False)
-    active = watching.active
+        work = Work(roots)
+        if not work.outputs:
+            return
+        plan = plan_for(work)
+        active = instrumentation.active
+        labels = None if active is None else labels_of(work, modes.spans, scoped=False)
     if active is None or labels is None:
-        _settle_all(work, plan.run(arrays))  # type: ignore[arg-type]
+        results = plan.run(work.leaves)
     else:
-        _settle_all(work, active.run(plan, arrays, labels, "evaluation"))
+        results = active.run(plan, [v.array for v in work.leaves], labels, "evaluation")
+    with graphs:
+        deque(map(settle, work.outputs, results), 0)
 
 
-def _watched(roots: Sequence[Val]) -> tuple[Work, Sequence[Any]]:
-    """What a search for the first NaN found on its way, when there is none."""
+def _search(roots: Sequence[Val]) -> None:
+    """Evaluate node by node, in search of the first NaN."""
     from pyflame.autograd.anomaly import run_watching
 
-    inline_all(roots)
+    inline_all([v for v in roots if v.array is None])
     work = Work(roots)
-    return work, run_watching(work)
-
-
-def _settle_all(work: Work, results: Sequence[Any]) -> None:
-    with graphs:
-        for v, result in zip(work.outputs, results, strict=True):
-            if v.array is None:  # else another thread was quicker
-                settle(v, result)
+    deque(map(settle, work.outputs, run_watching(work) if work.outputs else ()), 0)
 
 
 def settle(v: Val, result: Any) -> None:
     """Give a value its contents, and let go of what made it unless a gradient needs that."""
-    array = result
-    if type(array) is not np.ndarray or not array.flags.c_contiguous:
-        array = np.asarray(result, order="C")  # the interpreter may hand out stretched views
-    kind = v.spec.dtype.numpy
-    if array.dtype is not kind and array.dtype != kind:
-        array = array.astype(kind)
+    if v.array is not None:
+        return  # another thread was quicker
+    array, kind = result, v.spec.numpy
+    if type(array) is not np.ndarray or array.dtype is not kind or not array.flags.c_contiguous:
+        array = np.asarray(result, kind, order="C")  # the interpreter may hand out stretched views
     v.array = array
     v.mates = ()
-    if not v.needs_grad or v.leaf is not None or v.spent:
+    if not v.needs_grad or (v.leaf is not None and v.leaf.requires_grad) or v.spent:
         v.expr = None

@@ -12,12 +12,17 @@ from pyflame.compiling.tracer import Tracer
 from pyflame.compiling.trees import flatten, unflatten
 from pyflame.dtypes import to_dtype
 from pyflame.evaluation import Work, evaluate, graphs
-from pyflame.lazy import Val, apply, modes, onnx, spec_of
+from pyflame.lazy import Val, apply, modes, spec_of
+from pyflame.module_scopes import ModuleScopes, recording
 from pyflame.ops.core import Handle, wrap
 from pyflame.runtime_graph import to_graph
-from pyflame.spans import Spans, recording
 from pyflame_rt.graph import Graph, Tensor
 from pyflame_rt.graph.errors import UnsupportedFormatError
+from pyflame_rt.ops.onnx.cast import Identity
+from pyflame_rt.ops.onnx.loss import Dropout
+from pyflame_rt.ops.onnx.maxpool import MaxPool
+from pyflame_rt.ops.onnx.norm import LayerNormalization
+from pyflame_rt.ops.onnx.rnn import GRU, LSTM, RNN
 
 if TYPE_CHECKING:
     import os
@@ -51,7 +56,7 @@ def model_graph(
     tensors: list[Any] = []
     structure = flatten(example, tensors)
     tracer = Tracer(exports=True)
-    tracer.spans = Spans(model)
+    tracer.spans = ModuleScopes(model)
     inputs = [_placeholder(tracer, i, t) for i, t in enumerate(tensors)]
     results = _outputs(_trace(model, structure, inputs, tracer), inputs)
     evaluate([v for v, _ in tracer.captured.values() if v.array is None])
@@ -75,7 +80,7 @@ def model_graph(
 
 
 # Their outputs after the first may be left out.
-_OPTIONAL = ("LayerNormalization", "MaxPool", "Dropout", "LSTM", "GRU", "RNN")
+_OPTIONAL = (LayerNormalization.name, MaxPool.name, Dropout.name, LSTM.name, GRU.name, RNN.name)
 
 
 def _drop_unread(graph: Graph) -> None:
@@ -121,7 +126,7 @@ def _outputs(outs: list[Any], inputs: list[Val]) -> list[Val]:
         for t in outs:
             v = t._value
             repeated = any(v is other for other in (*values, *inputs))
-            values.append(apply(onnx("Identity"), (v,)) if repeated or v.array is not None else v)
+            values.append(apply(Identity, (v,)) if repeated or v.array is not None else v)
     return values
 
 

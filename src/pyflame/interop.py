@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from pyflame_rt.graph.errors import MissingExtra
+from pyflame_rt.graph.tensor import whole
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -23,7 +24,7 @@ UFUNCS = {"absolute": "abs", "equal": "eq", "power": "pow", "invert": "bitwise_n
 def to_array(data: Any) -> np.ndarray[Any, Any]:
     """A NumPy array from what users pass: arrays, lists, torch tensors, DLPack or buffer objects."""
     if isinstance(data, np.ndarray) and data.dtype.kind != "c":
-        return data
+        return data if type(data) is np.ndarray else whole(data, "the data of a tensor")
     if type(data).__module__.split(".")[0] == "torch":
         return _from_torch(data)
     if not isinstance(data, (list, tuple)) and hasattr(data, "__dlpack__") and not hasattr(data, "__array__"):
@@ -34,7 +35,7 @@ def to_array(data: Any) -> np.ndarray[Any, Any]:
         tensor: Any = data
         return tensor.numpy(copy=False)
     try:
-        array = np.asarray(data)
+        array = whole(data, "the data of a tensor")
     except ValueError as error:
         raise ValueError(f"rows of different lengths do not make a tensor: {error}") from error
     if array.dtype.kind == "c":

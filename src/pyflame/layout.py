@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.ops.onnx.shape import Transpose
+from pyflame_rt.ops.pyflame.markers import LayoutTransform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -171,7 +173,7 @@ def _result_layout(layout: MeshLayout, out: Val, expr: Expr) -> MeshLayout | Non
     name, rank = expr.rule.op.name, len(out.spec.shape)
     if rank == 0:
         return None
-    if name == "Transpose" and layout.type != "replicated" and rank == 2:
+    if name == Transpose.name and layout.type != "replicated" and rank == 2:
         return _swapped(layout) if list(expr.rule.bound.get("perm") or [1, 0]) == [1, 0] else layout
     if name.startswith(("Reduce", "Arg")):
         return _reduced(layout, expr, rank)
@@ -211,7 +213,6 @@ def _reduced(layout: MeshLayout, expr: Expr, rank: int) -> MeshLayout | None:
 def redistribute(v: Val, layout: MeshLayout) -> Val:
     """The value in another layout, by a node that says so."""
     from pyflame.lazy import apply
-    from pyflame.ops.core import op_named
 
     have = v.layout or MeshLayout.single_pe()
     if have == layout:
@@ -219,7 +220,7 @@ def redistribute(v: Val, layout: MeshLayout) -> Val:
     source = v.layout
     v.layout = None  # moving is not an operation in either layout
     try:
-        moved = apply(op_named("pyflame::LayoutTransform"), (v,), (("source", str(have)), ("target", str(layout))))
+        moved = apply(LayoutTransform, (v,), (("source", str(have)), ("target", str(layout))))
     finally:
         v.layout = source
     moved.layout = layout.for_shape(v.spec.shape)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyflame.autograd.template import GradientTemplate
     from pyflame.compiling.tracer import Tracer
     from pyflame.layout import MeshLayout
-    from pyflame.spans import Spans
+    from pyflame.module_scopes import ModuleScopes
     from pyflame.storage import Storage
     from pyflame_rt.graph.dtype import DType as RtDType
 
@@ -58,7 +58,7 @@ class Modes(threading.local):
     inference: bool = False
     tracer: Tracer | None = None
     anomaly: bool = False
-    spans: Spans | None = None
+    spans: ModuleScopes | None = None
     autocast: DType | None = None
 
 
@@ -74,10 +74,11 @@ mode_changes = [0]
 class Spec:
     """The type of a value: element type and sizes. Equal types are one object."""
 
-    __slots__ = ("dtype", "known", "numel", "real", "shape", "type")
+    __slots__ = ("dtype", "known", "numel", "numpy", "real", "shape", "type")
 
     def __init__(self, dtype: DType, shape: tuple[int, ...], known: np.ndarray[Any, Any] | None = None) -> None:
         self.dtype = dtype
+        self.numpy = dtype.numpy
         self.real = dtype.is_floating_point
         sizes = Shape(shape)
         self.shape: tuple[int, ...] = sizes  # type: ignore[assignment]  # every size is a number
@@ -111,6 +112,7 @@ class Val:
     Attributes:
         spec: its type.
         array: the contents, once evaluated; never changed.
+        address: where they are, once native code has read them; 0 before.
         expr: what makes it; None for data, and once it is evaluated and no gradient needs it.
         index: which output of the expression.
         needs_grad: a gradient may flow through it.
@@ -119,13 +121,14 @@ class Val:
         layout: how it lies on the mesh; None for a single processing element.
         spent: its graph was released by a backward pass.
         mates: values to compute whenever this one is (the loss, next to its gradients).
+        mark: its number in the latest evaluation that read it.
         stamp: the storage whose contents it is or was, and after how many writes; None where that has none. Of what an
             in-place operation replaced also the number of its first expression: those may read it.
     """
 
     __slots__ = (
-        "__weakref__", "array", "expr", "handles", "index", "layout", "leaf", "mates", "needs_grad", "spec", "spent",
-        "stamp",
+        "__weakref__", "address", "array", "expr", "handles", "index", "layout", "leaf", "mark", "mates", "needs_grad",
+        "spec", "spent", "stamp",
     )  # fmt: skip
 
     def __init__(self, spec: Spec, expr: Expr | None = None, index: int = 0, array: Any = None) -> None:
@@ -133,6 +136,8 @@ class Val:
         self.expr = expr
         self.index = index
         self.array: np.ndarray[Any, Any] | None = array
+        self.address = 0
+        self.mark = -1
         self.needs_grad = False
         self.handles = 0
         self.leaf: Leaf | None = None
@@ -152,9 +157,10 @@ class Expr:
         outputs: the values it makes, where there are several.
         note: where it was called, in anomaly mode.
         function: a gradient of the user's that replaces the rule's own.
+        mark: its number in the latest evaluation that met it.
     """
 
-    __slots__ = ("function", "inputs", "note", "outputs", "rule", "serial")
+    __slots__ = ("function", "inputs", "mark", "note", "outputs", "rule", "serial")
 
     def __init__(self, rule: Rule, inputs: tuple[Val | None, ...]) -> None:
         self.rule = rule
@@ -163,6 +169,7 @@ class Expr:
         self.outputs: tuple[weakref.ref[Val], ...] = ()
         self.note: str | None = None
         self.function: Function | None = None
+        self.mark = -1
 
 
 _serials = itertools.count()
@@ -228,6 +235,7 @@ def _output_specs(op: Op, ins: tuple[Spec | None, ...], bound: dict[str, Any]) -
 
 _DTYPES: dict[RtDType, DType] = {member.rt: member for member in DType}
 _rules: dict[Any, Rule] = {}
+find_rule = _rules.get
 _lock = new_lock()
 
 
@@ -276,17 +284,18 @@ def apply_rule(rule: Rule, inputs: tuple[Val | None, ...]) -> Val:
     out = Val(rule.outs[0], expr)
     if not rule.single:
         expr.outputs = (weakref.ref(out),)
-    if modes.grad and rule.real[0]:
-        for v in inputs:
-            if v is not None and v.needs_grad:
+    placed = False
+    for v in inputs:
+        if v is not None:
+            if v.needs_grad:
                 out.needs_grad = True
-                break
+            if v.layout is not None:
+                placed = True
+    if out.needs_grad:
+        out.needs_grad = modes.grad and rule.real[0]
     if modes.anomaly:
         expr.note = _where_called()
-    for v in inputs:
-        if v is not None and v.layout is not None:
-            return _with_layout(out, expr)
-    return out
+    return _with_layout(out, expr) if placed else out
 
 
 def _with_layout(out: Val, expr: Expr) -> Val:

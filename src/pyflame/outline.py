@@ -16,8 +16,9 @@ from pyflame.autograd.template import GradientTemplate
 from pyflame.calls import Outline, call
 from pyflame.devices import Backend, chosen
 from pyflame.dtypes import get_default_dtype
-from pyflame.lazy import MAX_MEMORY, Expr, Val, apply, const, modes, onnx
+from pyflame.lazy import MAX_MEMORY, Expr, Val, apply, const, modes
 from pyflame.ops.core import Handle, wrap
+from pyflame_rt.ops.onnx.cast import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -127,7 +128,7 @@ def outlined(function: Callable[P, R]) -> Callable[P, R]:
 
 def own(x: Tensor) -> Tensor:
     """What an outlined function computed as a view of something inside, as a tensor of its own."""
-    return wrap(apply(onnx("Identity"), (x._value,)))
+    return wrap(apply(Identity, (x._value,)))
 
 
 def _record(name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -162,7 +163,7 @@ def _record(name: str, function: Callable[..., Any], args: Sequence[Any], kwargs
 
 def _own(v: Val, inputs: Sequence[Val]) -> Val:
     """A result as something that the function computes."""
-    return apply(onnx("Identity"), (v,)) if v.expr is None or any(v is given for given in inputs) else v
+    return apply(Identity, (v,)) if v.expr is None or any(v is given for given in inputs) else v
 
 
 def _packer(result: tuple[Any, ...]) -> Callable[[list[Val]], Any]:

@@ -19,10 +19,12 @@ from pyflame.ops.core import Handle, as_tensor, call, cast, convert, is_scalar, 
 from pyflame.ops.creation import _finish, _size_and_dtype
 from pyflame.ops.ranges import probabilities, some_chance
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.pyflame.seeded_random import KeyedNormal, KeyedUniform
 
 if TYPE_CHECKING:
     from pyflame.layout import MeshLayout
     from pyflame.tensors import Tensor
+    from pyflame_rt.ops.core.registry import Op
 
 __all__ = [
     "Generator",
@@ -183,13 +185,11 @@ def key_value(generator: Generator | None = None, seed: int | None = None) -> Va
     return made
 
 
-def _draw(
-    name: str, sizes: tuple[int, ...], dtype: Any, generator: Generator | None, seed: int | None = None
-) -> Tensor:
+def _draw(op: Op, sizes: tuple[int, ...], dtype: Any, generator: Generator | None, seed: int | None = None) -> Tensor:
     kind = get_default_dtype() if dtype is None else to_dtype(dtype)
     if not kind.is_floating_point:
         raise TypeError(f"random numbers of this kind are floating point, got {kind}; use randint for integers")
-    return call(name, wrap(_sizes_value(sizes)), wrap(key_value(generator, seed)), dtype=kind.rt.onnx)
+    return call(op, wrap(_sizes_value(sizes)), wrap(key_value(generator, seed)), dtype=kind.rt.onnx)
 
 
 def _sizes_value(sizes: tuple[int, ...]) -> Val:
@@ -214,7 +214,7 @@ def randn(
         [2, 3]
     """
     sizes, dtype = _size_and_dtype(size, dtype)
-    return _finish(_draw("pyflame::KeyedNormal", sizes, dtype, generator), layout, requires_grad, device)
+    return _finish(_draw(KeyedNormal, sizes, dtype, generator), layout, requires_grad, device)
 
 
 def rand(
@@ -227,7 +227,7 @@ def rand(
 ) -> Tensor:
     """Numbers from 0 up to but without 1."""
     sizes, dtype = _size_and_dtype(size, dtype)
-    return _finish(_draw("pyflame::KeyedUniform", sizes, dtype, generator), layout, requires_grad, device)
+    return _finish(_draw(KeyedUniform, sizes, dtype, generator), layout, requires_grad, device)
 
 
 def uniform(size: Any, low: float = 0.0, high: float = 1.0, *, dtype: Any = None, generator: Any = None) -> Tensor:
@@ -325,7 +325,7 @@ def bernoulli(input: Any, p: float | None = None, *, seed: int | None = None, ge
     if p is not None and not 0 <= p <= 1:
         raise ValueError(f"bernoulli: p is a probability, got {p}")
     chance: Any = probabilities(x, "bernoulli: a probability") if p is None else p
-    drawn = _draw("pyflame::KeyedUniform", tuple(x.shape), _drawn_in(kind), generator, seed)
+    drawn = _draw(KeyedUniform, tuple(x.shape), _drawn_in(kind), generator, seed)
     return cast(ar.lt(drawn, convert(chance, drawn.dtype) if not is_scalar(chance) else chance), x.dtype)
 
 
@@ -346,7 +346,7 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, *, seed: int | No
         return x
     if p == 1:
         return ar.mul(x, 0.0)
-    drawn = _draw("pyflame::KeyedUniform", tuple(x.shape), _drawn_in(x.dtype), None, seed)
+    drawn = _draw(KeyedUniform, tuple(x.shape), _drawn_in(x.dtype), None, seed)
     keep = ar.ge(drawn, p)
     return ar.where(keep, ar.mul(x, 1.0 / (1.0 - p)), scalar(0, x.dtype))
 

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pyflame.calls import Call
-from pyflame.watching import node_name
+from pyflame.instrumentation import node_name
 from pyflame_rt.graph import Graph, Node, Tensor, TensorInfo
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.ops.onnx.cast import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyflame.lazy import Expr, Rule, Val
-    from pyflame.spans import Spans
+    from pyflame.module_scopes import ModuleScopes
 
 __all__ = ["to_graph"]
 
@@ -26,7 +27,7 @@ def to_graph(
     outputs: Sequence[Val],
     names: dict[int, str] | None = None,
     name: str = "lazy",
-    spans: Spans | None = None,
+    spans: ModuleScopes | None = None,
 ) -> Graph:
     """The runtime's graph of this work; ``names`` says how values are to be called, by id.
 
@@ -36,7 +37,7 @@ def to_graph(
 
 
 class _Writer:
-    def __init__(self, name: str, called: dict[int, str], spans: Spans | None) -> None:
+    def __init__(self, name: str, called: dict[int, str], spans: ModuleScopes | None) -> None:
         self.graph = Graph(name)
         self.called = called
         self.spans = spans
@@ -115,4 +116,4 @@ class _Writer:
 
     def _copy(self, source: str, target: str, expr: Expr, index: int) -> None:
         self.graph.types[target] = expr.rule.outs[index].type
-        self.graph.nodes.append(Node(f"Identity_{target}", "Identity", [source], [target], {}, ""))
+        self.graph.nodes.append(Node(f"Identity_{target}", Identity.name, [source], [target], {}, ""))

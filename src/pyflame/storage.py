@@ -120,7 +120,9 @@ class Storage(Versioned):
 
     def wrote(self, *, silent: bool = False) -> None:
         """It has other contents; a silent write does not count as a change of what was saved for gradients."""
-        self.changed()
+        self.version += 1
+        if self.row >= 0:
+            versions.count(self.row, self.version)
         if not silent:
             self.writes += 1
 
@@ -240,8 +242,9 @@ class Family:
         if old is not None:
             old.handles -= 1
         self.value, self.lent, self._facts = value, None, None
-        self.storage.stamp(value)
-        self.seen = self.storage.version
+        storage = self.storage
+        value.stamp = (storage, storage.writes)
+        self.seen = storage.version
 
     def lend(self, array: np.ndarray[Any, Any]) -> None:
         """Let an array that nobody else refers to stand for the value; all tensors regenerate theirs when read."""

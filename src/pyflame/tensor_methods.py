@@ -24,6 +24,7 @@ from pyflame.ops import statistics as st
 from pyflame.ops.core import call, cast
 from pyflame.tensor_kinds import Kinds
 from pyflame.views import refuse_overlap
+from pyflame_rt.ops.onnx.cast import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -351,7 +352,7 @@ class Methods(Kinds):
         if source is not self and self._alias is not None:
             refuse_overlap(self, (source,))  # type: ignore[arg-type]
         value = sh.broadcast_to(convert(source, self._value.spec.dtype), self._value.spec.shape)
-        return self._modify(call("Identity", value), replacing=True)  # type: ignore[attr-defined]
+        return self._modify(call(Identity, value), replacing=True)  # type: ignore[attr-defined]
 
     def fill_(self, value: Any) -> Tensor:
         """Set every element to one value."""
@@ -361,19 +362,24 @@ class Methods(Kinds):
         """Set every element to zero."""
         return self.fill_(0)
 
+    def _drawn(self, numbers: Tensor) -> Tensor:
+        """Take random numbers, each element its own: not where several are one in memory."""
+        refuse_overlap(self, ())  # type: ignore[arg-type]
+        return self._modify(numbers, replacing=True)  # type: ignore[attr-defined]
+
     def uniform_(self, low: Any = 0.0, high: Any = 1.0, *, generator: Any = None) -> Tensor:
         """Take random numbers between two bounds."""
         from pyflame.random import uniform
 
         spec = self._value.spec
-        return self._modify(uniform(spec.shape, low, high, dtype=spec.dtype, generator=generator))  # type: ignore[attr-defined]
+        return self._drawn(uniform(spec.shape, low, high, dtype=spec.dtype, generator=generator))
 
     def normal_(self, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> Tensor:
         """Take normal random numbers."""
         from pyflame.random import normal
 
         spec = self._value.spec
-        return self._modify(normal(mean, std, spec.shape, dtype=spec.dtype, generator=generator))  # type: ignore[attr-defined]
+        return self._drawn(normal(mean, std, spec.shape, dtype=spec.dtype, generator=generator))
 
     def random_(self, low: Any = None, high: Any = None, *, generator: Any = None) -> Tensor:
         """Take random whole numbers from ``low`` up to but without ``high``; ``random_(high)`` begins at 0."""
@@ -382,7 +388,7 @@ class Methods(Kinds):
         if high is None:
             low, high = 0, (1 << 24) if low is None else low
         spec = self._value.spec
-        return self._modify(randint(low, high, spec.shape, dtype=spec.dtype, generator=generator))  # type: ignore[attr-defined]
+        return self._drawn(randint(low, high, spec.shape, dtype=spec.dtype, generator=generator))
 
     def exponential_(self, lambd: Any = 1.0, *, generator: Any = None) -> Tensor:
         """Take waiting times of a rate."""
@@ -393,7 +399,7 @@ class Methods(Kinds):
 
         spec = self._value.spec
         drawn = rand(spec.shape, dtype=spec.dtype, generator=generator)
-        return self._modify(ar.div(pw.log1p(ar.neg(drawn)), -lambd))  # type: ignore[attr-defined]
+        return self._drawn(ar.div(pw.log1p(ar.neg(drawn)), -lambd))
 
     def unsqueeze_(self, dim: Any) -> Tensor:
         """Refuse: a tensor keeps its shape."""
@@ -415,4 +421,4 @@ class Methods(Kinds):
         """Take 1 with a probability, else 0."""
         from pyflame.random import bernoulli
 
-        return self._modify(bernoulli(self, p, generator=generator))  # type: ignore[attr-defined]
+        return self._drawn(bernoulli(self, p, generator=generator))

@@ -71,9 +71,11 @@ class Tensor(Methods):
             since: the number of the first expression that was recorded for it.
         """
         old = self._value
-        if result._value.spec.shape != old.spec.shape:
-            raise core.ShapeMismatchError(f"an in-place result of shape {result.shape} does not fit {self.shape}")
-        value = cast(result, old.spec.dtype)._value
+        value = result._value
+        if value.spec is not old.spec:
+            if value.spec.shape != old.spec.shape:
+                raise core.ShapeMismatchError(f"an in-place result of shape {result.shape} does not fit {self.shape}")
+            value = cast(result, old.spec.dtype)._value
         recording = modes.grad and (old.needs_grad or value.needs_grad)
         if recording:
             refuse(self)
@@ -223,13 +225,14 @@ class Tensor(Methods):
         return self
 
     def _array(self) -> np.ndarray[Any, Any]:
-        if modes.tracer is not None:
-            modes.tracer.note_contents(self)
-        if self._value.array is None or modes.tracer is not None:
-            evaluate([self._value])
-        array = self._value.array
-        assert array is not None
-        return array
+        tracer = modes.tracer
+        if tracer is not None:
+            tracer.note_contents(self)
+        v = self._value
+        if v.array is None or tracer is not None:
+            evaluate([v])
+        assert v.array is not None
+        return v.array
 
     def numpy(self, *, copy: bool = True) -> np.ndarray[Any, Any]:
         """The contents as a NumPy array (bfloat16, which NumPy lacks, as float32).
@@ -364,8 +367,7 @@ class Tensor(Methods):
 
     # ------------------------------------------------------------------ elements
 
-    def __getitem__(self, key: Any) -> Tensor:
-        return getitem(self, key)
+    __getitem__ = getitem
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if self._alias is not None and self._alias.steps and geometry_of(self).overlaps:

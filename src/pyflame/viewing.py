@@ -5,12 +5,17 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from pyflame.lazy import Val, apply, modes, onnx
+from pyflame.entries import entry_of
+from pyflame.lazy import Val, apply, modes
 from pyflame.ops import gathering as ga
 from pyflame.ops import indexing as ix
 from pyflame.ops import shaping as sh
 from pyflame.ops.core import Handle, axis_of, wrap
-from pyflame.views import MULTIPLE, DiagonalStep, RuleStep, SameStep, Step, geometry_of, link, view_strides
+from pyflame.strides import view_strides
+from pyflame.views import MULTIPLE, DiagonalStep, RuleStep, SameStep, Step, geometry_of, link
+from pyflame_rt.ops.onnx.cast import Identity
+from pyflame_rt.ops.onnx.shape import Expand, Reshape, Transpose
+from pyflame_rt.ops.onnx.slicing import Slice, Split
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +28,7 @@ __all__ = [
     "swapdims", "t", "tensor_split", "transpose", "unbind", "unflatten", "unsqueeze", "view", "view_as",
 ]  # fmt: skip
 
-_VIEWS = frozenset({"Reshape", "Transpose", "Slice", "Split", "Expand"})
+_VIEWS = frozenset({Reshape.name, Transpose.name, Slice.name, Split.name, Expand.name})
 
 
 def _steps(source: Val, result: Val) -> tuple[Step, ...]:
@@ -34,7 +39,7 @@ def _steps(source: Val, result: Val) -> tuple[Step, ...]:
         if expr is None or expr.rule.op.name not in _VIEWS:
             return ()
         step = RuleStep(expr.rule, expr.inputs[1:], result.index)
-        if expr.rule.op.name == "Slice" and any(stride < 0 for _, _, _, stride in step._slices()):
+        if expr.rule.op.name == Slice.name and any(stride < 0 for _, _, _, stride in step._slices()):
             return ()
         found.append(step)
         first = expr.inputs[0]
@@ -45,18 +50,18 @@ def _steps(source: Val, result: Val) -> tuple[Step, ...]:
 
 
 def _linked(source: Any, result: Any, origin: str = "") -> Any:
-    """The result as a view of the source; a result that is the source itself stays that."""
+    """The result as a view of the source: another tensor, as in torch, also where it has the same shape."""
     if not isinstance(source, Handle):
         return result
     if result is source:
-        return _same(source, origin) if origin or (source._value.needs_grad and not modes.grad) else result
+        return _same(source, origin)
     steps = _steps(source._value, result._value)
     return link(source, result, steps, origin) if steps else result  # type: ignore[arg-type]
 
 
 def _same(source: Any, origin: str = "") -> Any:
     """A view of all elements as they are: where gradients are not recorded, none flows through it."""
-    made = wrap(apply(onnx("Identity"), (source._value,)))
+    made = wrap(apply(Identity, (source._value,)))
     return link(source, made, (SameStep(),), origin)
 
 
@@ -158,8 +163,11 @@ def select(input: Any, dim: int, index: int) -> Tensor:
 
 def getitem(x: Tensor, key: Any) -> Tensor:
     """``x[key]``: a view for ints, slices, None and ..., a copy for any other key."""
-    plain = ix.plain_key(key)
     v = x._value
+    entry = entry_of(v.spec, key)
+    if entry is not None:
+        return link(x, wrap(entry.forward(v)), entry.as_steps)
+    plain = ix.plain_key(key)
     known = None if plain is None or modes.tracer is not None else _known.get((v.spec, plain))
     if known is not None:
         for step in known:

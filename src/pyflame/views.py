@@ -1,16 +1,20 @@
-"""Views as steps that can be taken forwards and backwards, their strides, and the history that writes leave."""
+"""Views as steps that can be taken forwards and backwards, and the history that writes leave."""
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyflame.autograd.function import Function
-from pyflame.lazy import Rule, Val, apply, apply_rule, apply_rule_many, const, leaf, modes, onnx
+from pyflame.lazy import Rule, Val, apply, apply_rule, apply_rule_many, const, leaf, modes
 from pyflame.ops.core import Handle, wrap
 from pyflame.storage import OVERWRITTEN, Alias, Family, alias_of
+from pyflame.strides import Geometry, view_strides
+from pyflame_rt.ops.onnx.cast import Identity
+from pyflame_rt.ops.onnx.index import ScatterND
+from pyflame_rt.ops.onnx.shape import Expand, Reshape, Transpose
+from pyflame_rt.ops.onnx.slicing import Split
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,8 +22,8 @@ if TYPE_CHECKING:
     from pyflame.tensors import Tensor
 
 __all__ = [
-    "DiagonalStep", "Geometry", "RuleStep", "SameStep", "Step", "apart", "detached", "detached_view", "geometry_of",
-    "keeping_history", "link", "own", "refuse", "refuse_overlap", "regenerated", "through", "view_strides", "write",
+    "DiagonalStep", "RuleStep", "SameStep", "Step", "apart", "detached", "detached_view", "geometry_of",
+    "keeping_history", "link", "own", "refuse", "refuse_overlap", "regenerated", "through", "write",
 ]  # fmt: skip
 
 NO_GRAD = "was created in no_grad mode"
@@ -27,95 +31,6 @@ MULTIPLE = "is one of several views that a function returned"
 _OVERLAPS = (
     "several elements of an expanded tensor are one in memory, so it cannot be written in place; clone() it first"
 )
-
-
-class Geometry:
-    """Where the elements of a view are in its storage.
-
-    Attributes:
-        shape: its sizes.
-        strides: steps between neighbours along each dimension, in elements.
-        offset: of the first element.
-    """
-
-    __slots__ = ("offset", "shape", "strides")
-
-    def __init__(self, shape: Sequence[int], strides: Sequence[int] | None = None, offset: int = 0) -> None:
-        self.shape = tuple(shape)
-        self.strides = row_major(self.shape) if strides is None else tuple(strides)
-        self.offset = offset
-
-    @property
-    def is_contiguous(self) -> bool:
-        """Whether the elements lie row by row."""
-        expected = 1
-        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
-            if size != 1:
-                if stride != expected:
-                    return math.prod(self.shape) == 0
-                expected *= size
-        return True
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether the elements fill a piece of memory, each once, in whatever order of dimensions."""
-        expected = 1
-        for stride, size in sorted(p for p in zip(self.strides, self.shape, strict=True) if p[1] != 1):
-            if stride != expected:
-                return False
-            expected *= size
-        return True
-
-    def crosses(self, other: Geometry) -> bool:
-        """Whether some elements are those of another view at other places, as far as torch looks."""
-        count, others = math.prod(self.shape), math.prod(other.shape)
-        if not count or not others or not self.is_dense or not other.is_dense:
-            return False
-        if self.offset == other.offset and count == others:
-            return self.strides != other.strides
-        return self.offset < other.offset + others and other.offset < self.offset + count
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether several elements are one in memory."""
-        pairs = zip(self.shape, self.strides, strict=True)
-        return any(size > 1 and stride == 0 for size, stride in pairs) and 0 not in self.shape
-
-
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of elements that lie row by row.
-
-    Example:
-        >>> row_major((2, 3, 4))
-        (12, 4, 1)
-    """
-    return tuple(math.prod(max(size, 1) for size in shape[i + 1 :]) for i in range(len(shape)))
-
-
-def view_strides(shape: Sequence[int], strides: Sequence[int], new: Sequence[int]) -> tuple[int, ...] | None:
-    """The strides of the same elements in another shape; None where they do not lie so.
-
-    Example:
-        >>> view_strides((2, 3), (3, 1), (6,)), view_strides((3, 2), (1, 3), (6,))
-        ((1,), None)
-    """
-    if math.prod(shape) <= 1:
-        return row_major(new)
-    result = [0] * len(new)
-    at, base, have, made = len(new) - 1, strides[-1], 1, 1
-    for d in range(len(shape) - 1, -1, -1):
-        have *= shape[d]
-        if d and (shape[d - 1] == 1 or strides[d - 1] == have * base):
-            continue
-        while at >= 0 and (made < have or new[at] == 1):
-            result[at] = made * base
-            made *= new[at]
-            at -= 1
-        if made != have:
-            return None
-        if d:
-            base, have, made = strides[d - 1], 1, 1
-    return tuple(result) if at < 0 else None
 
 
 class Step:
@@ -159,9 +74,9 @@ class RuleStep(Step):
 
         shape = tuple(whole.spec.shape)
         match self.rule.op.name:
-            case "Reshape":
+            case Reshape.name:
                 return own(sh.reshape(wrap(part), shape)._value)
-            case "Transpose":
+            case Transpose.name:
                 order = self.rule.bound["perm"]
                 back = [0] * len(order)
                 for i, axis in enumerate(order):
@@ -175,7 +90,7 @@ class RuleStep(Step):
 
     def _slices(self) -> list[tuple[int, int, int, int]]:
         """Of a Slice or Split: axis, start, stop, step."""
-        if self.rule.op.name == "Split":
+        if self.rule.op.name == Split.name:
             axis, sizes = self.rule.bound["axis"], [spec.shape[self.rule.bound["axis"]] for spec in self.rule.outs]
             start = sum(sizes[: self.index])
             return [(axis, start, start + sizes[self.index], 1)]
@@ -185,13 +100,13 @@ class RuleStep(Step):
     def geometry(self, whole: Geometry) -> Geometry:
         """Where its elements are."""
         shape, name = tuple(self.rule.outs[self.index].shape), self.rule.op.name
-        if name == "Reshape":
+        if name == Reshape.name:
             strides = view_strides(whole.shape, whole.strides, shape)
             assert strides is not None
             return Geometry(shape, strides, whole.offset)
-        if name == "Transpose":
+        if name == Transpose.name:
             return Geometry(shape, [whole.strides[a] for a in self.rule.bound["perm"]], whole.offset)
-        if name == "Expand":
+        if name == Expand.name:
             lead = len(shape) - len(whole.shape)
             kept = [
                 s if size == new else 0 for s, size, new in zip(whole.strides, whole.shape, shape[lead:], strict=True)
@@ -211,7 +126,7 @@ class SameStep(Step):
 
     def forward(self, whole: Val) -> Val:
         """Another value like it."""
-        return apply(onnx("Identity"), (whole,))
+        return apply(Identity, (whole,))
 
     def put(self, whole: Val, part: Val) -> Val:
         """The part is all there is."""
@@ -275,7 +190,7 @@ class DiagonalStep(Step):
 def own(v: Val, handles: int = 0) -> Val:
     """The value itself where it is no tensor's (or one's, who gives it away) and no constant, else another like it."""
     if v.handles > handles or v.leaf is not None or v.spec.known is not None or v.stamp is not None:
-        return apply(onnx("Identity"), (v,)) if v.needs_grad and modes.grad else detached(v)
+        return apply(Identity, (v,)) if v.needs_grad and modes.grad else detached(v)
     return v
 
 
@@ -286,7 +201,7 @@ def detached(v: Val) -> Val:
     else:  # recorded: each call of a compiled function reads what is there then
         before, modes.grad = modes.grad, False
         try:
-            made = apply(onnx("Identity"), (v,))
+            made = apply(Identity, (v,))
         finally:
             modes.grad = before
     made.layout = v.layout
@@ -302,7 +217,7 @@ def through(steps: Sequence[Step], value: Val) -> Val:
 
 def put(steps: Sequence[Step], base: Val, part: Val) -> Val:
     """The base with other elements where a view is."""
-    if any(isinstance(step, RuleStep) and step.rule.op.name == "Expand" for step in steps):
+    if any(isinstance(step, RuleStep) and step.rule.op.name == Expand.name for step in steps):
         return _scattered(steps, base, part)
     wholes = [base]
     for step in steps[:-1]:
@@ -321,11 +236,11 @@ def _scattered(steps: Sequence[Step], base: Val, part: Val) -> Val:
     for axis, (size, stride) in enumerate(zip(where.shape, where.strides, strict=True)):
         places += (np.arange(size) * stride).reshape([-1 if a == axis else 1 for a in range(len(where.shape))])
     if not places.size:
-        return own(apply(onnx("Identity"), (base,)))
+        return own(apply(Identity, (base,)))
     from pyflame.ops import shaping as sh
     from pyflame.ops.core import call
 
-    done = call("ScatterND", sh.ravel(wrap(base)), const(places.reshape(-1, 1)), sh.ravel(wrap(part)))
+    done = call(ScatterND, sh.ravel(wrap(base)), const(places.reshape(-1, 1)), sh.ravel(wrap(part)))
     return own(sh.reshape(done, tuple(base.spec.shape))._value)
 
 
@@ -333,7 +248,7 @@ def _with_function(data: Val, old: Val, name: str, rule: Any, *others: Val) -> V
     """A value with other contents whose gradient goes to the old one (and to others), by a rule."""
     before, modes.grad = modes.grad, False
     try:
-        made = apply(onnx("Identity"), (data,))
+        made = apply(Identity, (data,))
     finally:
         modes.grad = before
     assert made.expr is not None
@@ -495,9 +410,8 @@ def _with_history(value: Val, old: Val, recording: bool, replacing: bool) -> Val
 
 def _write_base(family: Family, value: Val, handle: Handle) -> None:
     """Give the base of a family a value; the contents go on to the families it was detached from."""
-    tracer = modes.tracer
+    tracer, parent = modes.tracer, family.parent
     path: list[tuple[Family, Val]] = [(family, value)]
-    parent = family.parent
     if parent is not None:
         base, whole = parent.current(), detached(value)
         if family.steps:
@@ -541,11 +455,13 @@ def link(source: Tensor, result: Tensor, steps: tuple[Step, ...], origin: str = 
         origin = NO_GRAD
         if source._value.needs_grad:
             _stop(result._value, source._value)
-    origin = origin or alias.origin
-    bare = not source._value.needs_grad
-    result._alias = Alias(alias.family, (*alias.steps, *steps), origin, bare=bare)
-    alias.family.storage.stamp(result._value)
-    alias.family.storage.joined(result)
+    elif source._value.needs_grad:
+        alias.bare = False  # it has a history from now on, as it was read where that is recorded
+    family = alias.family
+    path = (*alias.steps, *steps) if alias.steps else steps
+    result._alias = Alias(family, path, origin or alias.origin, bare=not source._value.needs_grad)
+    family.storage.stamp(result._value)
+    family.storage.joined(result)
     return result
 
 

@@ -28,13 +28,17 @@ from pyflame_rt.ops.core.registry import Op, get_op
 from pyflame_rt.ops.core.trace import MAX_KNOWN, Tracer, infer_outputs, trace
 from pyflame_rt.ops.core.value import Value, constant, scope
 from pyflame_rt.ops.onnx.arithmetic import runtime_shape, zeros_like
+from pyflame_rt.ops.onnx.cast import Identity
+from pyflame_rt.ops.onnx.creation import Dims
+from pyflame_rt.ops.onnx.shape import Expand, Shape
+from pyflame_rt.ops.onnx.slicing import Concat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy as np
 
-__all__ = ["gradient"]
+__all__ = ["gradient", "pull_back"]
 
 
 def gradient(graph: Graph, outputs: Sequence[str], wrt: Sequence[str], *, seeded: bool = False) -> Graph:
@@ -69,6 +73,32 @@ def gradient(graph: Graph, outputs: Sequence[str], wrt: Sequence[str], *, seeded
         tape.seed(outputs, seeded)
         tape.play_back()
         return tape.finish(outputs, wrt)
+
+
+def pull_back(
+    op: Op,
+    arrived: Sequence[Value | None],
+    outputs: Sequence[Value],
+    inputs: Sequence[Value | None],
+    attributes: Mapping[str, Any],
+) -> Sequence[Value | None]:
+    """The gradients of an operator's inputs, by its rule, from those of its outputs.
+
+    Args:
+        op: an operator with a rule.
+        arrived: the gradient of each output; None where none came, which the rule sees as zeros unless it is partial.
+        outputs: what the operator gave.
+        inputs: what it was given.
+        attributes: its attributes, with defaults.
+    """
+    assert op.vjp is not None
+    if len(outputs) == 1:
+        return op.vjp(arrived[0], outputs[0], *inputs, **attributes)
+    full = [
+        zeros_like(y) if g is None and not op.partial and _is_real(y.type) else g
+        for g, y in zip(arrived, outputs, strict=True)
+    ]
+    return op.vjp(tuple(full), tuple(outputs), *inputs, **attributes)
 
 
 def _check_names(graph: Graph, names: Iterable[str]) -> None:
@@ -125,7 +155,7 @@ class _Tape(Tracer):
         pending = deque(self._source)
         while pending:
             node = pending.popleft()
-            if node.full_name == "pyflame::Dims":
+            if node.full_name == Dims.full_name:
                 self._keep_as(node.outputs[0], self._sizes(node.get_attr("dims")))
                 continue
             op = get_op(node.op_type, node.domain)
@@ -183,7 +213,7 @@ class _Tape(Tracer):
             if output not in rename:
                 rename[output] = self.fresh(op.name.lower())
         nodes = [_renamed(inner, rename, node.name) for inner in body.topological_sort()]
-        return nodes + [Node(name, "Identity", [rename[ref]], [name]) for name, ref in passed]
+        return nodes + [Node(name, Identity.name, [rename[ref]], [name]) for name, ref in passed]
 
     # ------------------------------------------------------------------ values
 
@@ -198,7 +228,7 @@ class _Tape(Tracer):
         return value
 
     def _keep_as(self, name: str, value: Value) -> None:
-        self.graph.add_node(name, "Identity", [value.ref], [name])
+        self.graph.add_node(name, Identity.name, [value.ref], [name])
         self._keep(Value(name, value.type, value.known))
 
     def _value(self, name: str) -> Value:
@@ -219,7 +249,7 @@ class _Tape(Tracer):
     def _sizes(self, dims: Sequence[str]) -> Value:
         """Symbolic sizes as a tensor: each read off a value that has it."""
         parts = [self._size(text) for text in dims]
-        return parts[0] if len(parts) == 1 else get_op("Concat")(*parts, axis=0)
+        return parts[0] if len(parts) == 1 else Concat(*parts, axis=0)
 
     def _size(self, text: str) -> Value:
         if text.lstrip("-").isdigit():
@@ -227,7 +257,7 @@ class _Tape(Tracer):
         if text not in self._places:
             raise UndeterminedError(f"the size {text} is only known when running")
         name, axis = self._places[text]
-        return get_op("Shape")(self._value(name), start=axis, end=axis + 1)
+        return Shape(self._value(name), start=axis, end=axis + 1)
 
     # ------------------------------------------------------------------ backward
 
@@ -243,7 +273,7 @@ class _Tape(Tracer):
                 shape = runtime_shape(value)
                 scalar = value.type.shape == ()
                 one = constant(1.0, value)
-                self._add(name, one if scalar else get_op("Expand")(one, shape))
+                self._add(name, one if scalar else Expand(one, shape))
 
     def _seed_input(self, name: str, kind: TensorType) -> Value:
         unique = f"{name}_seed" if f"{name}_seed" not in self._names else self.fresh(f"{name}_seed")
@@ -270,13 +300,7 @@ class _Tape(Tracer):
                 f"Give its declaration a rule with vjp=, or cut the path to it from what is differentiated."
             )
         try:
-            if len(step.outputs) == 1:
-                return step.op.vjp(arrived[0], step.outputs[0], *step.inputs, **step.attributes)
-            full = [
-                zeros_like(y) if g is None and not step.op.partial and _is_real(y.type) else g
-                for g, y in zip(arrived, step.outputs, strict=True)
-            ]
-            return step.op.vjp(tuple(full), tuple(step.outputs), *step.inputs, **step.attributes)
+            return pull_back(step.op, arrived, step.outputs, step.inputs, step.attributes)
         except UndeterminedError as error:
             raise UndeterminedError(f"{where(step.node)}: its gradient: {error}") from error
 

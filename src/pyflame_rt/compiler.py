@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.base import Executable, Placement
     from pyflame_rt.graph import Graph, Node
     from pyflame_rt.opt.base import PassResult
-    from pyflame_rt.optimised import Prepared
+    from pyflame_rt.optimised import OptimisedGraph
 
 __all__ = ["Compiled", "compile", "find_unsupported", "peaks_of", "placed", "quantize"]
 
@@ -155,7 +155,7 @@ def _refuse_unsupported(graph: Graph) -> None:
     )
 
 
-def _optimise(graph: Graph, options: SessionOptions, log: SessionLog) -> Prepared | None:
+def _optimise(graph: Graph, options: SessionOptions, log: SessionLog) -> OptimisedGraph | None:
     """The optimised graph; None where nothing is to be optimised."""
     if OptLevel.of(options.optimization_level) is OptLevel.NONE:
         return None

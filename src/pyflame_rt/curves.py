@@ -56,8 +56,14 @@ def _frame(low: float, high: float, x_end: float, across: str) -> str:
         value = low + (high - low) * i / 4
         y = HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * i / 4
         lines.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e3e3e3"/>')
-        lines.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end" fill="#555">{value:.4g}</text>')
+        lines.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end" fill="#555">{_number(value)}</text>')
         x = LEFT + (WIDTH - LEFT - RIGHT) * i / 4
-        lines.append(f'<text x="{x:.1f}" y="{HEIGHT - 20}" text-anchor="middle" fill="#555">{x_end * i / 4:.4g}</text>')
+        side = "end" if i == 4 else "middle"
+        number = _number(x_end * i / 4)
+        lines.append(f'<text x="{x:.1f}" y="{HEIGHT - 20}" text-anchor="{side}" fill="#555">{number}</text>')
     lines.append(f'<text x="{WIDTH / 2}" y="{HEIGHT - 4}" text-anchor="middle" fill="#555">{escape(across)}</text>')
     return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if 1e3 <= abs(value) < 1e7 else f"{value:.4g}"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from pyflame_rt.backends.base import Placement
+    from pyflame_rt.executable import Placement
 
 __all__ = ["Explanation", "Work", "in_units"]
 
@@ -68,7 +68,7 @@ class Explanation:
         seconds: what loading took, by stage.
 
     Example:
-        >>> from pyflame_rt.backends.base import Placement
+        >>> from pyflame_rt.executable import Placement
         >>> rows = [Placement("n", "Relu", "numpy")]
         >>> Explanation("CPUExecutionProvider", "the reference interpreter", rows).places
         {'numpy': 1}

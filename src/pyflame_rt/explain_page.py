@@ -10,7 +10,7 @@ from pyflame_rt.explain import in_units, milliseconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyflame_rt.backends.base import Placement
+    from pyflame_rt.executable import Placement
     from pyflame_rt.explain import Explanation
 
 __all__ = ["fragment", "page"]

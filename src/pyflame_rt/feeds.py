@@ -20,6 +20,7 @@ from pyflame_rt.graph import (
 )
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, ShapeMismatchError
 from pyflame_rt.graph.names import closest
+from pyflame_rt.graph.tensor import whole
 from pyflame_rt.iobinding import OrtValue
 
 __all__ = ["FeedReader", "random_feed"]
@@ -170,7 +171,7 @@ def _shape_message(shape: tuple[int, ...], kind: TensorType, where: str) -> str:
 def _as_array(value: Any, where: str) -> np.ndarray[Any, Any]:
     """An array from anything that holds one, its element type kept."""
     if isinstance(value, np.ndarray):
-        return value
+        return whole(value, where)
     if isinstance(value, np.generic):
         return np.asarray(value)
     if isinstance(value, Tensor):
@@ -183,7 +184,7 @@ def _as_array(value: Any, where: str) -> np.ndarray[Any, Any]:
             return np.from_dlpack(value)
         if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
             return np.asarray(value)
-    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+    except Exception as error:  # whatever methods of the caller's own object raise
         raise InputError(f"{where}: {type(value).__name__} cannot be read: {error}") from error
     raise InputError(
         f"{where}: cannot make an array of {type(value).__name__}. Give a NumPy array, a list, a "
@@ -213,10 +214,12 @@ def _spelling(dtype: DType) -> str:
 
 
 def _from_python(value: Any, dtype: DType, where: str) -> np.ndarray[Any, Any]:
-    if _holds_arrays(value):
-        return _exactly(np.asarray(value), dtype, where)
     try:
+        if _holds_arrays(value):
+            return _exactly(whole(value, where), dtype, where)
         natural = np.asarray(value)
+    except RecursionError as error:
+        raise InputError(f"{where}: the list holds itself, or is nested too deeply") from error
     except ValueError as error:
         raise InputError(f"{where}: the list is not rectangular: {error}") from error
     if natural.size and not _keeps_meaning(natural.dtype, dtype):
@@ -243,7 +246,15 @@ def _keeps_meaning(natural: np.dtype[Any], dtype: DType) -> bool:
 
 
 def _strings(value: Any, where: str) -> np.ndarray[Any, Any]:
-    array = np.asarray(value.raw() if isinstance(value, Tensor) else value)
+    given = value.raw() if isinstance(value, Tensor) else value
+    # As objects: NumPy would write the numbers among strings as strings.
+    try:
+        kind = object if isinstance(given, (list, tuple)) and not _holds_arrays(given) else None
+        array = np.asarray(given, kind)
+    except ValueError as error:
+        raise InputError(f"{where}: the list is not rectangular: {error}") from error
+    except RecursionError as error:
+        raise InputError(f"{where}: the list holds itself, or is nested too deeply") from error
     if array.dtype.kind not in "USTO":
         raise DTypeMismatchError(f"{where} has element type {array.dtype.name}; the model takes strings")
     out = np.empty(array.shape, dtype=object)

@@ -9,6 +9,7 @@ import numpy as np
 
 from pyflame_rt.graph import DType, MapType, OptionalType, SequenceType, TensorType, ValueType
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.tensor import whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,7 +109,7 @@ class OrtValue:
         """A value on the memory of an array: changes of one show in the other."""
         del device_id, vendor_id
         _check_device(device_type)
-        array = np.asarray(numpy_obj)
+        array = whole(np.asanyarray(numpy_obj), "the value")
         DType.of(array.dtype)
         return OrtValue(array)
 

@@ -21,6 +21,7 @@ from pyflame_rt.graph.errors import (
     UnsupportedFormatError,
     ValidationError,
 )
+from pyflame_rt.graph.pages import file_of
 from pyflame_rt.ops.core.type_constraints import check_types
 from pyflame_rt.options import ModelMetadata, SessionOptions
 
@@ -122,7 +123,7 @@ def prepare_graph(graph: Graph, options: SessionOptions) -> None:
         _fix_dimensions(graph, options._free_dimensions)
     for name, value in options._initializers.items():
         _replace_initializer(graph, name, value)
-    _limit_weights(graph, options.memory_limit)
+    _limit_weights(graph, options.memory_limit, in_files=options.immutable_model)
     if graph.origin is not None and graph.origin.checked:
         return
     errors = graph.validate()
@@ -141,10 +142,15 @@ def check_cancelled(options: SessionOptions) -> None:
         raise RunCancelledError("loading was cancelled with set_load_cancellation_flag")
 
 
-def _limit_weights(graph: Graph, limit: int) -> None:
-    held = sum(tensor.size_bytes for tensor in graph.initializers.values()) if limit else 0
+def _limit_weights(graph: Graph, limit: int, *, in_files: bool) -> None:
+    """Refuse weights of more bytes; those in files that nobody writes to need no memory, ``in_files``."""
+    counted = graph.initializers.values() if limit else ()
+    held = sum(t.size_bytes for t in counted if not (in_files and file_of(t.unread()) is not None))
     if held > limit:
-        raise MemoryLimitError(f"model {graph.name!r}: the weights take {held} bytes, memory_limit allows {limit}")
+        raise MemoryLimitError(
+            f"model {graph.name!r}: the weights take {held} bytes, memory_limit allows {limit}. Where nobody writes to "
+            f"the model's files, immutable_model=True leaves weights there"
+        )
 
 
 def _fix_dimensions(graph: Graph, sizes: Mapping[str, int]) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyflame_rt.cache.encoding import Codec, DecodeError, EncodeError, record
+from pyflame_rt.cache.installed import is_declared
 from pyflame_rt.cache.models import GRAPH_KINDS, MAX_BYTES
 from pyflame_rt.cache.places import MAKERS, place_of
 from pyflame_rt.cache.signature import code_signature
@@ -16,6 +16,7 @@ from pyflame_rt.graph.deferred import DeferredGraph
 from pyflame_rt.graph.graph import Origin
 from pyflame_rt.graph.names import closest
 from pyflame_rt.options import OptLevel
+from pyflame_rt.registry import depends_on_added, replaced_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from pyflame_rt.opt.manager import PassManager
     from pyflame_rt.options import SessionOptions
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["OptimisedGraph", "prepare"]
 
+PASSES = "pyflame_rt.passes"  # the group of entry points
 # What ONNX Runtime calls the rewrites that people switch off.
 ALIASES = {
     "AttentionFusion": "attention",
@@ -49,7 +51,7 @@ ALIASES = {
 }
 
 
-class Prepared(NamedTuple):
+class OptimisedGraph(NamedTuple):
     """An optimised graph, and what was done; of a graph not made yet that is asked for by calling."""
 
     graph: Graph
@@ -65,7 +67,7 @@ class _Kept(NamedTuple):
     result: PassResult
 
 
-def prepare(graph: Graph, options: SessionOptions, log: SessionLog) -> Prepared:
+def prepare(graph: Graph, options: SessionOptions, log: SessionLog) -> OptimisedGraph:
     """The graph as the options want it optimised; the one given is left as it is.
 
     A graph that came from a file, unchanged, is optimised once: what its plan was made for is known by the file and the
@@ -80,7 +82,7 @@ def prepare(graph: Graph, options: SessionOptions, log: SessionLog) -> Prepared:
                 _keep(key, kept)
             kept.graph.origin = Origin(key, graph.origin.checked)
         notes = [f"optimisation: {text}" for text in kept.result.warnings]
-        return Prepared(kept.graph, lambda: kept.result, notes, unused)
+        return OptimisedGraph(kept.graph, lambda: kept.result, notes, unused)
     made: list[_Kept] = []
 
     def make() -> Graph:
@@ -99,13 +101,15 @@ def prepare(graph: Graph, options: SessionOptions, log: SessionLog) -> Prepared:
         later.whole()
         return made[0].result
 
-    return Prepared(later, result)
+    return OptimisedGraph(later, result)
 
 
 def _key(graph: Graph, options: SessionOptions) -> str | None:
     """What an optimised graph is kept under; None where nothing tells it from others."""
     if graph.origin is None:
         return None
+    if depends_on_added(graph):
+        return None  # the file does not tell what its operators mean
     if _others_pass():
         return None  # what others' passes do may depend on anything
     settings = (int(OptLevel.of(options.optimization_level)), options.strict_math_mode, *options.disabled_optimizers)
@@ -113,20 +117,9 @@ def _key(graph: Graph, options: SessionOptions) -> str | None:
 
 
 def _others_pass() -> bool:
-    """Whether passes besides our own take part; those of installed packages are looked for when packages change."""
+    """Whether passes besides our own take part."""
     manager = sys.modules.get("pyflame_rt.opt.manager")
-    if manager is not None and manager.registered_in_code():
-        return True
-    places = [p for p in sys.path if p.endswith("-packages") and os.path.isdir(p)]
-    key = f"passes {[(p, os.stat(p).st_mtime_ns) for p in places]}"
-    known = current_store().get("passes", key)
-    if known is not None:
-        return known != b"none"
-    from pyflame_rt.opt.manager import registered_passes
-
-    found = bool(registered_passes())
-    current_store().put("passes", key, b"some" if found else b"none")
-    return found
+    return is_declared(PASSES) or (manager is not None and manager.registered_in_code())
 
 
 def _load(key: str) -> _Kept | None:
@@ -167,6 +160,11 @@ def _optimised(graph: Graph, options: SessionOptions, log: SessionLog) -> tuple[
     unused: list[str] = []
     manager = manager_for(options, log, unused)
     twin = graph.copy()
+    if replaced := replaced_ops():
+        from pyflame_rt.opt.base import PassResult
+
+        told = f"left out, since built-in operators were replaced in this process: {', '.join(replaced)}"
+        return _Kept(twin, PassResult(warnings=[told])), unused
     return _Kept(twin, manager.run_until_fixed_point(twin)), unused
 
 

@@ -206,7 +206,8 @@ class SessionOptions(_ConfigEntries):
             neighbours' inputs too: beside a pixel 10,000 times as large as others, errors are 10,000 times as large,
             and a NaN spreads over its tile. The environment variable PYFLAME_FAST_MATH=1 does so for all sessions.
         immutable_model: the caller promises that nobody writes to the model's files while the session is open. They
-            are mapped then, not read into memory; truncating one would end the process.
+            are mapped then, not read into memory; truncating one would end the process. Weights that are more than
+            ``memory_limit`` allows stay in files: see the engine's guide.
         optimization_timeout_ms: stop optimising after this time and run what there is.
         cache: folder for compiled code and packed weights; None for PYFLAME_CACHE_DIR or the user's cache folder.
         checked: test every address in native code and guard every buffer (slow; to find faults of

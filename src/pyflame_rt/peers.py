@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.backends.cpu.run.threads import available_threads
 from pyflame_rt.graph.errors import BackendError, InputError, MissingExtra
 from pyflame_rt.graph.records import dataclass
+from pyflame_rt.threads import available_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -8,14 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from pyflame_rt.graph import Attribute, Node, Tensor
-from pyflame_rt.graph.errors import BackendError, InputError, UndeterminedError
+from pyflame_rt.graph import Attribute, Graph, Node, Tensor
+from pyflame_rt.graph.errors import BackendError, InputError
 from pyflame_rt.graph.locks import new_rlock
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.core.registry import Op, all_ops, find_op, get_op, register, unregister
-from pyflame_rt.ops.core.signature import Input, Signature
+from pyflame_rt.ops.core.signature import Signature
 
-__all__ = ["KernelContext", "OperatorRegistry", "add_op", "list_operators", "remove_op"]
+__all__ = [
+    "KernelContext",
+    "OperatorRegistry",
+    "add_op",
+    "depends_on_added",
+    "list_operators",
+    "remove_op",
+    "replaced_ops",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +95,20 @@ class OperatorRegistry:
         Raises:
             InputError: a built-in operator has this name, and ``override`` is not given.
         """
+        from pyflame_rt.custom.operator import CONTEXT, OpSchema
+        from pyflame_rt.custom.registry import CustomOpRegistry
+
         name, domain = split_name(name, domain)
-
-        def body(ops: Any, *arrays: Any, **attributes: Any) -> tuple[Any, ...]:
-            del ops
-            inputs = [None if a is None else Tensor(np.asarray(a)) for a in arrays]
-            node = Node(name, name, attributes=attributes, domain=domain)
-            return kernel_arrays(kernel(inputs, KernelContext(node)), name)  # type: ignore[arg-type]
-
-        signature = OpenSignature((Input("inputs", variadic=True),), {})
-        made = Op(name, domain, 1, body, composite=False, infer=_unknown, host=True, schema=signature)
-        add_op(made, override=override)
+        if not callable(kernel):
+            raise InputError(f"operator {name}: {kernel!r} cannot be called")
+        schema = OpSchema(name, domain, kernel=kernel, signature=CONTEXT)
+        CustomOpRegistry.instance().register_op(schema, override=override)
 
     def unregister_op(self, name: str, *, domain: str = "") -> None:
         """Forget an operator that was added; a built-in one that it replaced is back."""
-        remove_op(*split_name(name, domain))
+        from pyflame_rt.custom.registry import CustomOpRegistry
+
+        CustomOpRegistry.instance().withdraw(*split_name(name, domain))
 
 
 _added: dict[tuple[str, str], Op | None] = {}  # what was added while running, with the built-in that it replaced
@@ -116,6 +123,34 @@ def is_built_in(name: str, domain: str = "") -> bool:
 def was_added(name: str, domain: str = "") -> bool:
     """True for an operator that was added while running."""
     return (domain, name) in _added
+
+
+def depends_on_added(graph: Graph) -> bool:
+    """Whether what a graph computes depends on operators that were added while running.
+
+    What is kept on disk of such a graph would outlive them: another process may mean something else by their names.
+    """
+    if not _added:
+        return False
+    if replaced_ops():
+        return True  # operators of ours may be made of the one that was replaced
+    pending = [graph]
+    while pending:
+        current = pending.pop()
+        if any((node.domain, node.op_type) in _added for node in current.nodes):
+            return True
+        pending.extend(current.subgraphs())
+    return False
+
+
+def replaced_ops() -> list[str]:
+    """Built-in operators that mean something else in this process; rewrites of graphs know only what they were.
+
+    Example:
+        >>> replaced_ops()
+        []
+    """
+    return [before.full_name for before in tuple(_added.values()) if before is not None]
 
 
 def add_op(op: Op, *, override: bool = False, stacklevel: int = 3) -> None:
@@ -182,12 +217,6 @@ def split_name(name: str, domain: str) -> tuple[str, str]:
     if "::" in name and not domain:
         domain, _, name = name.rpartition("::")
     return name, domain
-
-
-def _unknown(*inputs: Any, **attributes: Any) -> Any:
-    raise UndeterminedError(
-        f"a Python kernel's results are known when it ran ({len(inputs)} inputs, {len(attributes)} attributes)"
-    )
 
 
 def kernel_arrays(results: Any, name: str) -> tuple[Any, ...]:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.aliasing import AliasGuard
-from pyflame_rt.backends.base import RunHooks
 from pyflame_rt.cache.answers import answering
 from pyflame_rt.cache.models import keep_model
 from pyflame_rt.cache.store import use_store
 from pyflame_rt.compiler import Compiled, compile, peaks_of, placed, quantize  # noqa: A004 - the design's word
+from pyflame_rt.executable import RunHooks
 from pyflame_rt.explain import Explanation
 from pyflame_rt.feeds import FeedReader
 from pyflame_rt.graph import Graph, NodeArg, Tensor
@@ -37,7 +37,7 @@ from pyflame_rt.settings import check_arguments, settled_options, warn_unused
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from pyflame_rt.backends.base import Executable
+    from pyflame_rt.executable import Executable
     from pyflame_rt.futures import RunFuture, RunThreads
     from pyflame_rt.options import ModelMetadata, RunOptions, SessionOptions
 
@@ -211,7 +211,8 @@ class InferenceSession:
             ShapeMismatchError: A rank or size the model does not declare.
             BackendError: A node failed; RunTimeoutError when time was up.
         """
-        if (not output_names or output_names == self._output_names) and run_options is None and not taps:
+        listed = type(output_names) is list and (not output_names or output_names == self._output_names)
+        if (output_names is None or listed) and run_options is None and not taps:
             fast = None if self._plain is None else self._plain.fast_path
             results = None if fast is None else fast(input_feed)
             if results is not None:
@@ -222,16 +223,17 @@ class InferenceSession:
         return self._execute(names, feeds, run_options, RunHooks(taps=tapped))
 
     def _names(self, output_names: Sequence[str] | None) -> Sequence[str]:
-        if not output_names:
+        if output_names is None:
             return self._output_names
         if isinstance(output_names, str):
             raise InputError(f"output_names is a list of names; write [{output_names!r}]")
         if not isinstance(output_names, Iterable):
             raise TypeError(f"output_names is a list of names, got {output_names!r}")
-        for name in output_names:
+        names = list(output_names)  # what is only to be read once is read once
+        for name in names:
             if name not in self._output_names:
                 self._refuse_output(name)
-        return output_names
+        return names or self._output_names
 
     def _refuse_output(self, name: str) -> None:
         close = closest(name, self._output_names)
@@ -565,17 +567,15 @@ class InferenceSession:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
+        from pyflame_rt.custom.carried import pickled
+
         self._open()
         source = self._path if self._path is not None and self._path.is_file() else self._graph
-        return (_restore, (type(self), source, self._options, list(self._provider_options.items())))
+        return pickled(type(self), source, self._options, self._provider_options, self._graph)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed.is_set() else ", ".join(self.get_providers())
         return f"InferenceSession({self._graph.name!r}, {state})"
-
-
-def _restore(kind: type[InferenceSession], source: Any, options: SessionOptions, providers: Any) -> InferenceSession:
-    return kind(source, options, providers)
 
 
 def _call_back(done: Any, callback: Callable[..., None], user_data: Any) -> None:

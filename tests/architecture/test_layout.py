@@ -143,3 +143,41 @@ def test_no_machine_paths():
             if hit := MACHINE_PATH.search(line):
                 found.append(f"{show(path)}:{number}: {hit[0]}")
     assert not found, "these paths exist on one machine only:\n" + "\n".join(found)
+
+
+# Where the interpreter's own functions are called, as a C extension would: nothing of its objects is read or written.
+CALLS_OF_CPYTHON = {"src/pyflame/interop.py", "src/wsesim/fabric/codegen/native_runs.py"}
+
+
+def reaches_inside(node: ast.AST) -> str | None:
+    """What a piece of code does to the interpreter or to live objects that no code here may do."""
+    match node:
+        case ast.Assign(targets=targets) if any(
+            isinstance(t, ast.Attribute) and t.attr == "__class__" for t in targets
+        ):
+            return "changes the class of a live object"
+        case ast.Call(func=ast.Attribute(attr="from_address"), args=[ast.Call(func=ast.Name(id="id")), *_]):
+            return "reads an object of Python's by its address"
+        case ast.Call(func=ast.Name(id="setattr") | ast.Attribute(attr="__setattr__"), args=args) if any(
+            isinstance(a, ast.Constant) and a.value == "__class__" for a in args
+        ):
+            return "changes the class of a live object"
+        case ast.Attribute(attr="getrefcount"):
+            return "counts references"
+        case ast.Attribute(value=ast.Name(id="gc"), attr="disable" | "freeze"):
+            return "switches the collector of the whole process"
+        case ast.Attribute(attr="setswitchinterval"):
+            return "changes how threads of the whole process take turns"
+        case ast.Attribute(attr="pythonapi"):
+            return "calls the interpreter's own functions"
+    return None
+
+
+def test_nothing_reaches_inside_the_interpreter():
+    found = [
+        f"{show(path)}:{getattr(node, 'lineno', 0)} {what}"
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
+        if (what := reaches_inside(node)) and not ("own functions" in what and show(path) in CALLS_OF_CPYTHON)
+    ]
+    assert not found, found

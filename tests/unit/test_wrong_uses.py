@@ -62,6 +62,17 @@ class Broken:
         return (1, 0)
 
 
+class Odd:
+    """Raises what no library would."""
+
+    def __array__(self, *args, **kwargs):
+        raise KeyError("no array here")
+
+
+ITSELF = [1.0]
+ITSELF.append(ITSELF)
+
+
 @pytest.fixture(scope="module")
 def session():
     return InferenceSession(model_path())
@@ -85,6 +96,9 @@ FEEDS = {
     "rank": ({"image": X[0]}, "'image'"),
     "size": ({"image": X[:, :, :7]}, "'image'"),
     "ragged": ({"image": [[1.0], [1.0, 2.0]]}, "'image'"),
+    "ragged arrays": ({"image": [np.ones(1, np.float32), np.ones(2, np.float32)]}, "'image'"),
+    "a list of itself": ({"image": ITSELF}, "'image'"),
+    "an odd error": ({"image": Odd()}, "'image'"),
     "deep": ({"image": [[[[[[0.0]]]]]]}, "'image'"),
     "complex": ({"image": [[[[1j]]]]}, "'image'"),
     "a dict": ({"image": {"a": 1}}, "'image'"),
@@ -400,3 +414,20 @@ def test_errors_can_be_pickled():
 def test_there_are_200_of_them():
     tables = (FEEDS, FEEDS, FEEDS, CALLS, GRAPHS, OPTIONS, FRAMEWORK_USES, ARRAY_USES, SIMULATOR)
     assert sum(map(len, tables)) + 6 * len(JUNK) >= 200
+
+
+def test_names_that_are_read_once(session):
+    names = [arg.name for arg in session.get_outputs()]
+    feed = {session.get_inputs()[0].name: X}
+    for given in (iter(names), (name for name in names), np.array(names), dict.fromkeys(names)):
+        assert len(session.run(given, feed)) == len(names)
+
+
+@pytest.mark.parametrize("words", [["a", 1], [["a"], ["b", "c"]], ITSELF, [None]], ids=str)
+def test_lists_of_strings(words):
+    graph = Graph("g")
+    graph.add_input("words", [None], DType.String)
+    graph.add_node("n", "Identity", ["words"], ["same"])
+    graph.add_output("same", [None], DType.String)
+    with pytest.raises(PyFlameRTError, match="'words'"):
+        InferenceSession(graph).run(None, {"words": words})

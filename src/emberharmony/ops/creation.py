@@ -16,7 +16,7 @@ from emberharmony.dtypes import (
     kind,
     plain_array,
 )
-from emberharmony.kinds import array_library
+from emberharmony.kinds import array_library, refuse_masked
 from emberharmony.library import Library, library
 from emberharmony.registry import alias, creation, op, primitive
 from emberharmony.typing import Array, ArrayLike, DTypeLike, Shape
@@ -65,6 +65,7 @@ def convert_to_tensor(lib: Library, x: ArrayLike, dtype: DTypeLike = None) -> Ar
     >>> ops.to_numpy(ops.convert_to_tensor([1, 2]))
     array([1, 2])
     """
+    refuse_masked(x)
     if lib.is_array(x):
         return x if dtype is None or lib.dtype(x) == as_dtype(dtype) else lib.cast(x, dtype)
     foreign = array_library(x)

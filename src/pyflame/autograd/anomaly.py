@@ -8,7 +8,7 @@ import numpy as np
 
 from pyflame.evaluation import make_plan
 from pyflame.runtime_graph import to_graph
-from pyflame_rt.backends.base import RunHooks
+from pyflame_rt.executable import RunHooks
 
 if TYPE_CHECKING:
     from pyflame.evaluation import Work

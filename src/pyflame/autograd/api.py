@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from pyflame.autograd.engine import gradients, run_hooks
 from pyflame.autograd.leaf import Leaf
 from pyflame.evaluation import evaluate
-from pyflame.lazy import Val, apply, modes, onnx
+from pyflame.lazy import Val, apply, modes
 from pyflame.ops.core import Handle, as_tensor, wrap
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.onnx.arithmetic import Add
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -104,7 +105,7 @@ def _store(v: Val, g: Val, mates: tuple[weakref.ref[Val], ...], accumulate: bool
         modes.tracer.note_grad(v.leaf)
         modes.tracer.saw([v.leaf.grad])
     if accumulate and v.leaf.grad is not None:
-        g = apply(onnx("Add"), (v.leaf.grad._value, g))
+        g = apply(Add, (v.leaf.grad._value, g))
     g.mates = mates
     v.leaf.grad = wrap(g)
 

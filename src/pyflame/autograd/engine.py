@@ -10,8 +10,11 @@ import numpy as np
 from pyflame.autograd.saved import check_saved, saved_values
 from pyflame.autograd.template import body_of, vjp_of
 from pyflame.calls import Call, call_gradient, inline
-from pyflame.lazy import Expr, Val, apply, const, leaf, modes, onnx
-from pyflame.spans import mark_backward
+from pyflame.lazy import Expr, Val, apply, const, leaf, modes
+from pyflame.module_scopes import mark_backward
+from pyflame_rt.ops.onnx.arithmetic import Add
+from pyflame_rt.ops.onnx.cast import Cast, Identity
+from pyflame_rt.ops.onnx.shape import Expand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,7 +126,7 @@ class _Pass:
                 continue
             if made.expr is None or any(made is source for source in expr.inputs):
                 grad, modes.grad = modes.grad, True
-                made = apply(onnx("Identity"), (made,))
+                made = apply(Identity, (made,))
                 modes.grad = grad
             sibling.expr, sibling.index = made.expr, made.index
             assert made.expr is not None
@@ -226,14 +229,14 @@ class _Pass:
         if grad.spec.shape != v.spec.shape:
             raise RuntimeError(f"a gradient of shape {grad.spec.shape} arrived at a value of shape {v.spec.shape}")
         if grad.spec.dtype is not v.spec.dtype:
-            grad = apply(onnx("Cast"), (grad,), (("to", v.spec.dtype.rt.onnx),))
+            grad = apply(Cast, (grad,), (("to", v.spec.dtype.rt.onnx),))
         key = self.keys.get(id(v))
         if key is None:
             have = self.found.get(id(v))
-            self.found[id(v)] = (v, grad if have is None else apply(onnx("Add"), (have[1], grad)))
+            self.found[id(v)] = (v, grad if have is None else apply(Add, (have[1], grad)))
             return
         have = self.arrived.get(key)
-        self.arrived[key] = grad if have is None else apply(onnx("Add"), (have, grad))
+        self.arrived[key] = grad if have is None else apply(Add, (have, grad))
 
 
 def _through_call(
@@ -261,13 +264,13 @@ def _sources(expr: Expr) -> Sequence[Val | None]:
 def ones_like(v: Val) -> Val:
     """The gradient of a value with respect to itself."""
     one = leaf(np.ones((), v.spec.dtype.numpy), v.spec.dtype)
-    return one if v.spec.shape == () else apply(onnx("Expand"), (one, const(tuple(v.spec.shape))))
+    return one if v.spec.shape == () else apply(Expand, (one, const(tuple(v.spec.shape))))
 
 
 def zeros_like(v: Val) -> Val:
     """The gradient of a value that makes no difference."""
     zero = leaf(np.zeros((), v.spec.dtype.numpy), v.spec.dtype)
-    return zero if v.spec.shape == () else apply(onnx("Expand"), (zero, const(tuple(v.spec.shape))))
+    return zero if v.spec.shape == () else apply(Expand, (zero, const(tuple(v.spec.shape))))
 
 
 def run_hooks(hooks: dict, grad: Val) -> Val:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyflame.lazy import Expr, Val, apply_many, modes
-from pyflame.ops.core import Handle, op_named, wrap
+from pyflame.ops.core import Handle, wrap
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.pyflame.markers import Bundle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,7 +59,7 @@ def with_gradient(
     sources = tuple(t._value for t in inputs)
     if not modes.grad or not any(v.needs_grad for v in sources):
         return list(outputs)
-    made = apply_many(op_named("pyflame::Bundle"), tuple(t._value for t in outputs))
+    made = apply_many(Bundle, tuple(t._value for t in outputs))
     expr = made[0].expr
     assert isinstance(expr, Expr)
     expr.function = Function(name, sources, rule)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyflame.autograd.engine import gradients
-from pyflame.autograd.function import with_gradient
+from pyflame.autograd.function import Function, with_gradient
 from pyflame.autograd.modes import enable_grad, no_grad
 from pyflame.calls import inline_all
 from pyflame.lazy import Expr, Val, apply, apply_rule_many, modes
-from pyflame.ops.core import Handle, op_named, wrap
+from pyflame.ops.core import Handle, wrap
+from pyflame_rt.ops.onnx.cast import Identity
+from pyflame_rt.ops.pyflame.markers import After
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,12 +60,15 @@ def gradients_of_copy(
         A gradient for each leaf, or None.
     """
     signal = next(g for g in grads if g is not None)
-    again: dict[int, Val] = {}
-    with no_grad():
-        for v, now in zip(leaves, current, strict=True):
-            again[id(v)] = now
-            if now.needs_grad:
-                later = wrap(apply(op_named("pyflame::After"), (now, signal._value)))
+    again: dict[int, Val] = {id(v): now for v, now in zip(leaves, current, strict=True)}
+    for v, now in zip(leaves, current, strict=True):
+        if not now.needs_grad:
+            continue
+        if modes.grad:  # the gradients will be differentiated: they depend on these values, not on copies
+            again[id(v)] = apply(Identity, (now,))
+        else:
+            later = wrap(apply(After, (now, signal._value)))
+            with enable_grad():
                 again[id(v)] = later.requires_grad_()._value
     with enable_grad():
         outs = _copy(exprs, roots, again)
@@ -118,13 +123,43 @@ def _sources(exprs: Sequence[Expr], roots: Sequence[Val]) -> list[Val]:
 
 
 def _copy(exprs: Sequence[Expr], roots: Sequence[Val], values: dict[int, Val]) -> list[Val]:
-    """The outputs of new expressions like these, on other values."""
+    """The outputs of new expressions like these, on other values; gradients flow where they flowed."""
     made: dict[tuple[Expr, int], Val] = {}
-    for expr in exprs:
-        inputs = tuple(None if v is None else _placed(v, made, values) for v in expr.inputs)
-        for i, v in enumerate(apply_rule_many(expr.rule, inputs)):
-            made[expr, i] = v
+    flowed = _flowed(exprs, roots)
+    recording = modes.grad
+    try:
+        for expr in exprs:
+            inputs = tuple(None if v is None else _placed(v, made, values) for v in expr.inputs)
+            modes.grad = recording and expr in flowed
+            outs = apply_rule_many(expr.rule, inputs)
+            for i, v in enumerate(outs):
+                made[expr, i] = v
+            if expr.function is not None and modes.grad:
+                _take_function(expr.function, outs, lambda v: _placed(v, made, values))
+    finally:
+        modes.grad = recording
     return [_placed(v, made, values) for v in roots]
+
+
+def _flowed(exprs: Sequence[Expr], roots: Sequence[Val]) -> set[Expr]:
+    """The expressions that gradients flow through: not those of detached values, or of leaves made on the way."""
+    read = [v for expr in exprs for v in expr.inputs if v is not None]
+    return {v.expr for v in (*read, *roots) if v.expr is not None and v.needs_grad and not _is_leaf(v)}
+
+
+def _is_leaf(v: Val) -> bool:
+    return v.leaf is not None and v.leaf.requires_grad
+
+
+def _take_function(function: Function, outs: Sequence[Val], placed: Callable[[Val], Val]) -> None:
+    """Let new values have the gradient that the user gave the old ones."""
+    sources = tuple(map(placed, function.inputs))
+    expr = outs[0].expr
+    if expr is None or not any(v.needs_grad for v in sources):
+        return
+    expr.function = Function(function.name, sources, function.rule, movable=function.movable)
+    for v in outs:
+        v.needs_grad = v.spec.dtype.is_floating_point
 
 
 def _placed(v: Val, made: dict[tuple[Expr, int], Val], values: dict[int, Val]) -> Val:

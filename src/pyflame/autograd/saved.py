@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyflame_rt.ops.onnx.activation import Relu
+from pyflame_rt.ops.onnx.arithmetic import Div, Max, Min
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -19,10 +22,10 @@ __all__ = ["check_saved", "saved_values"]
 # What torch saves where the rules here read something else: for the gradient of each input, the numbers of results
 # (from 0 on) and of inputs (from -1 downwards).
 _TORCH: dict[str, tuple[tuple[int, ...], ...]] = {
-    "Div": ((-2,), (-1, -2)),
-    "Max": ((-1, -2), (-1, -2)),
-    "Min": ((-1, -2), (-1, -2)),
-    "Relu": ((0,),),
+    Div.name: ((-2,), (-1, -2)),
+    Max.name: ((-1, -2), (-1, -2)),
+    Min.name: ((-1, -2), (-1, -2)),
+    Relu.name: ((0,),),
 }
 
 

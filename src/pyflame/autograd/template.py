@@ -8,9 +8,9 @@ import numpy as np
 
 from pyflame.dtypes import to_dtype
 from pyflame.lazy import Rule, Spec, Val, apply_rule_many, const, rule_for
+from pyflame_rt.autodiff import pull_back
 from pyflame_rt.graph.errors import PyFlameRTError, UndeterminedError, UnsupportedOperatorError
 from pyflame_rt.ops.core.value import Value, scope
-from pyflame_rt.ops.onnx.arithmetic import zeros_like
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,14 +157,7 @@ def _trace_vjp(rule: Rule, arrived: tuple[bool, ...]) -> GradientTemplate:
     grads, outs, ins = values[:count], values[count : 2 * count], values[2 * count :]
     try:
         with scope(recorder):
-            if count == 1:
-                results = op.vjp(grads[0], outs[0], *ins, **rule.bound)
-            else:
-                full = [
-                    zeros_like(y) if g is None and real and not op.partial else g  # type: ignore[arg-type]
-                    for g, y, real in zip(grads, outs, rule.real, strict=True)
-                ]
-                results = op.vjp(tuple(full), tuple(outs), *ins, **rule.bound)
+            results = pull_back(op, grads, outs, ins, rule.bound)  # type: ignore[arg-type]
     except UndeterminedError as error:
         raise UndeterminedError(f"the gradient of {op.full_name}: {error}") from error
     except PyFlameRTError as error:

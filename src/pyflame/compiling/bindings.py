@@ -173,6 +173,11 @@ class Gradient(Binding):
         self.array = grad._value.array
         return self.place < 0 or grad._value.spec is self.spec
 
+    def is_current(self) -> bool:
+        """Whether the tensor that is the gradient has the contents it had: it may have been changed in place."""
+        grad = self.leaf._grad
+        return grad is None or grad._value.array is self.array
+
     def take(self, array: np.ndarray[Any, Any]) -> None:
         """The new gradient is in this array."""
         assert self.spec is not None

@@ -148,9 +148,8 @@ class CompiledFunction:
             if self.fullgraph:
                 raise error if isinstance(error, TraceError) else TraceError(str(error)) from error
             self._failed[key] = self._failed.get(key, 0) + 1
-            if (
-                self._failed[key] > 1
-            ):  # what is only so at a first call, such as sizes that a layer waits for, has passed
+            # What is only so at a first call, such as sizes that a layer waits for, has passed at the second.
+            if self._failed[key] > 1:
                 self._give_up(key, str(error))
             return None
         if not trace.fits():

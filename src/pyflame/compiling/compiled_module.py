@@ -77,6 +77,21 @@ class CompiledModule(Module):
     def __delattr__(self, name: str) -> None:
         delattr(self._orig_mod, name)
 
+    def __getitem__(self, key: Any) -> Any:
+        return self._orig_mod[key]
+
+    def __len__(self) -> int:
+        return len(self._orig_mod)
+
+    def __bool__(self) -> bool:
+        return bool(self._orig_mod)
+
+    def __iter__(self) -> Any:
+        return iter(self._orig_mod)
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._orig_mod
+
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy has no traces yet."""
         function = self._compiled

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from itertools import dropwhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame.compiling.code_facts import line_of
+from pyflame.compiling.code_names import line_of
 from pyflame.compiling.places import MISSING, FunctionParts
 from pyflame.compiling.reach import is_plain
 from pyflame.compiling.tracer import TraceError
@@ -23,22 +24,43 @@ if TYPE_CHECKING:
 __all__ = ["Effects", "Write"]
 
 
+class _Change:
+    """What leads from one state of a place to another.
+
+    Attributes:
+        entries: those to write, `MISSING` for those to take away.
+        moved: keys of entries that are there, but further back than before: of a dict whose order changed.
+    """
+
+    def __init__(self, old: dict[Any, Any], new: dict[Any, Any]) -> None:
+        kept, order = [k for k in old if k in new], [k for k in new if k in old]
+        first = next((b for a, b in zip(kept, order, strict=True) if a is not b), MISSING)
+        behind = list(dropwhile(lambda k: k is not first, new))
+        self.moved = [k for k in behind if k in old]
+        rest = set(behind)
+        self.entries = {k: v for k, v in new.items() if k in rest or v is not old.get(k, MISSING)}
+        self.entries |= {k: MISSING for k in old if k not in new}
+
+
 class Write:
     """Entries that a call writes into one place.
 
     Attributes:
         place: where.
         keys: of the entries that change.
+        moved: keys of entries of a dict that come behind the others, in their order.
         structure: of their values; tensors are results of the trace.
     """
 
-    def __init__(self, place: Place, changed: dict[Any, Any], tensors: list[Any], known: dict[int, Any]) -> None:
+    def __init__(self, place: Place, change: _Change, tensors: list[Any], known: dict[int, Any]) -> None:
         self.place = place
-        self.keys = list(changed)
-        self.structure = flatten(list(changed.values()), tensors, known)
+        self.keys = list(change.entries)
+        self.moved = change.moved
+        self.structure = flatten(list(change.entries.values()), tensors, known)
 
     def apply(self, tensors: Iterator[Any]) -> None:
         """Write them."""
+        self.place.put(dict.fromkeys(self.moved, MISSING))
         self.place.put(dict(zip(self.keys, unflatten(self.structure, tensors), strict=True)))
 
 
@@ -57,12 +79,9 @@ class Effects:
         self._random += [(name, source, _state(source)) for name, source in _HIDDEN.items()]
 
     def _changes(self) -> Iterator[tuple[Place, dict[Any, Any], dict[Any, Any]]]:
-        """Places with what is new there, and with what was."""
+        """Places with what is there, and with what was."""
         for place, before in self._before:
-            now = place.contents()
-            keys = [k for k in {**before, **now} if now.get(k, MISSING) is not before.get(k, MISSING)]
-            if keys:
-                yield place, {k: now.get(k, MISSING) for k in keys}, {k: before.get(k, MISSING) for k in keys}
+            yield place, place.contents(), before
 
     def written(self, tensors: list[Any]) -> list[Write]:
         """What the function wrote; its tensors go to the list.
@@ -72,12 +91,13 @@ class Effects:
         """
         self._refuse_arrays()
         self._refuse_random()
-        self._refuse_iterators()
         found = []
-        for place, new, _ in self._changes():
-            for key, value in new.items():
+        for place, now, before in self._changes():
+            change = _Change(before, now)
+            for key, value in change.entries.items():
                 self._check(place, key, value)
-            found.append(Write(place, new, tensors, self._reach.seen))
+            if change.entries:
+                found.append(Write(place, change, tensors, self._reach.seen))
         return found
 
     def _check(self, place: Place, key: Any, value: Any) -> None:
@@ -126,18 +146,26 @@ class Effects:
                     "draw again; use pf.rand and its like, or pass numbers as arguments"
                 )
 
-    def _refuse_iterators(self) -> None:
-        for path in self._reach.iterators:
+    def refuse_closed(self) -> None:
+        """Refuse what no trace can look into or put back, such as an iterator that was advanced.
+
+        Raises:
+            TraceError: there is one.
+        """
+        for kind, path in self._reach.closed:
             where = line_of(self._reach.codes, path.rpartition(".")[2])
             raise TraceError(
-                f"a compiled function uses the iterator {path}{_at(where)}, which its later calls would not advance; "
-                "take the items outside and pass them as arguments"
+                f"a compiled function uses the {kind} {path}{_at(where)}, which nobody can look into; take what it "
+                "gives outside, and pass that as an argument"
             )
 
     def put_back(self) -> None:
         """Let everything be as it was before the trace."""
-        for place, _, old in list(self._changes()):
-            place.put(old)
+        for place, now, before in list(self._changes()):
+            change = _Change(now, before)
+            if change.entries:
+                place.put(dict.fromkeys(change.moved, MISSING))
+                place.put(change.entries)
         for _, array, then in self._arrays:
             if array.shape == then.shape and array.flags.writeable:
                 array[...] = then

@@ -72,7 +72,7 @@ class Guards:
         self._origins: dict[int, Handle] = {}
         self._tables = [p for p in self.places if isinstance(p, Entries | Items) and p.sized is not None]
         self._sized = [p.sized for p in self._tables]
-        self._sizes = list(map(len, self._sized))
+        self._keys = list(map(list, self._sized))
         self._arrays = [(path, array, array.copy()) for path, array in reach.arrays]
         self._consulted = [_Contents(t, array) for t, array in consulted]
         self._may_move = may_move
@@ -88,7 +88,7 @@ class Guards:
         """Whether all is as it was; :attr:`moved` tells which tensors are others."""
         if not all(map(is_, chain(self._read(), (_END,)), self._values)) and not self._settle():
             return False
-        if list(map(len, self._sized)) != self._sizes and not self._settle_sizes():
+        if list(map(list, self._sized)) != self._keys and not self._settle_sizes():
             return False
         if mode_changes[0] != self._changes and not self._settle_tensors():
             return False
@@ -141,7 +141,7 @@ class Guards:
             if place.grew():
                 self.reason = f"{place.path or 'a global'} has further contents"
                 return False
-        self._sizes = list(map(len, self._sized))
+        self._keys = list(map(list, self._sized))
         return True
 
     def _settle_tensors(self) -> bool:

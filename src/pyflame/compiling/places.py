@@ -6,16 +6,24 @@ made, and how they are put back.
 
 from __future__ import annotations
 
+import ctypes
+from array import array
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Set
     from contextvars import ContextVar
     from types import CellType, FunctionType
+    from weakref import ref
 
-__all__ = ["MISSING", "Cell", "Context", "Entries", "FunctionParts", "Items", "Place", "Slots"]
+__all__ = [
+    "MISSING", "Buffer", "Cell", "Context", "Entries", "Facts", "FunctionParts", "Items", "Members", "Place", "Slots",
+    "Weak",
+]  # fmt: skip
 
 
 class _Missing:
@@ -69,6 +77,7 @@ class Entries:
         also: further names whose absence counts.
         owner: gets attributes instead of the table: a class.
         dotted: entries are attributes.
+        open: further entries count, whatever their names.
     """
 
     def __init__(
@@ -81,8 +90,9 @@ class Entries:
         owner: type | None = None,
         dotted: bool = True,
         guarded: bool = True,
+        open: bool = False,
     ) -> None:
-        self.path, self.table, self.guarded = path, table, guarded
+        self.path, self.table, self.guarded, self.open = path, table, guarded, open
         self.names, self.owner, self.dotted = names, owner, dotted
         self._kept = None if names is None else tuple(dict.fromkeys([*(n for n in table if n in names), *also]))
 
@@ -99,14 +109,14 @@ class Entries:
         kept = self._kept
         if kept is None or self.names is None:
             return None if self.table else self.table
-        return None if self.owner is not None or self.names <= set(kept) else self.table
+        return None if self.names <= set(kept) and not self.open else self.table
 
     def grew(self) -> bool:
         """Whether there are further entries that count."""
         if self.names is None:
             return bool(self.table)
         kept = self._kept or ()
-        return any(n not in kept for n in self.table if n in self.names)
+        return any(n not in kept for n in self.table if self.open or n in self.names)
 
     def contents(self) -> dict[Any, Any]:
         """What is there now."""
@@ -130,7 +140,7 @@ class Entries:
 
 
 class Items:
-    """The items of a list, a deque or a set."""
+    """The items of a list or a deque."""
 
     def __init__(self, path: str, items: Any) -> None:
         self.path, self.items, self.guarded = path, items, True
@@ -158,11 +168,30 @@ class Items:
         now = {**self.contents(), **changed}
         kept = [now[i] for i in sorted(now) if now[i] is not MISSING]
         self.items.clear()
-        (self.items.update if isinstance(self.items, set) else self.items.extend)(kept)
+        self.items.extend(kept)
 
     def label(self, key: Any) -> str:
         """What a user calls an item."""
         return f"{self.path}[{key}]"
+
+
+class Members(Items):
+    """The members of a set: they have no numbers, as their order may change with any other member."""
+
+    def contents(self) -> dict[Any, Any]:
+        """What is there now."""
+        return {member: member for member in self.items}
+
+    def put(self, changed: Mapping[Any, Any]) -> None:
+        """Write members."""
+        for key, value in changed.items():
+            self.items.discard(key)
+            if value is not MISSING:
+                self.items.add(value)
+
+    def label(self, key: Any) -> str:
+        """What a user calls a member."""
+        return f"{key!r} of {self.path}"
 
 
 class _Single:
@@ -230,6 +259,80 @@ class Context(_Single):
         """Write it."""
         for value in changed.values():
             self.variable.set(value)
+
+
+class Weak(_Single):
+    """Whether what a weak reference refers to is there; the reference is held, that is not."""
+
+    def __init__(self, path: str, reference: ref[Any]) -> None:
+        super().__init__(path)
+        self.reference = reference
+
+    def value(self) -> Any:
+        """Whether it is there now."""
+        return self.reference() is not None
+
+    def put(self, changed: Mapping[Any, Any]) -> None:
+        """Nothing: no function brings it back."""
+
+
+class Buffer(_Single):
+    """Contents of what keeps bytes: read as bytes each time, as holding a view of them would forbid to resize it."""
+
+    def __init__(self, path: str, buffer: Any) -> None:
+        super().__init__(path)
+        self.buffer = buffer
+        self._latest = b""
+
+    def value(self) -> Any:
+        """What is there now: the same object while it is the same, as all places are compared so."""
+        now = bytes(self.buffer) if not hasattr(self.buffer, "tobytes") else self.buffer.tobytes()
+        if now != self._latest:
+            self._latest = now
+        return self._latest
+
+    def put(self, changed: Mapping[Any, Any]) -> None:
+        """Write it."""
+        for value in changed.values():
+            if isinstance(self.buffer, array):
+                del self.buffer[:]
+                self.buffer.frombytes(value)
+            elif isinstance(self.buffer, bytearray):
+                self.buffer[:] = value
+            elif not isinstance(self.buffer, memoryview):
+                ctypes.memmove(ctypes.addressof(self.buffer), value, len(value))
+            elif not self.buffer.readonly:  # else whoever owns the memory puts it back
+                elements = np.asarray(self.buffer)
+                elements[...] = np.frombuffer(value, elements.dtype).reshape(elements.shape)
+
+
+class Facts:
+    """What is asked of many objects by one function: their classes, or what classes inherit from.
+
+    It is compared only: what a function changes there is left as it is.
+    """
+
+    guarded = True
+
+    def __init__(self, path: str, ask: Callable[[Any], Any], objects: Iterable[Any] = ()) -> None:
+        self.path, self.ask = path, ask
+        self.objects = list(objects)
+
+    @property
+    def readers(self) -> list[Callable[[], Iterable[Any]]]:
+        """What reads it."""
+        return [partial(map, self.ask, self.objects)] if self.objects else []
+
+    def contents(self) -> dict[Any, Any]:
+        """Nothing that could be put back."""
+        return {}
+
+    def put(self, changed: Mapping[Any, Any]) -> None:
+        """Nothing."""
+
+    def label(self, key: Any) -> str:  # noqa: ARG002  # they have no names
+        """What a user calls it."""
+        return self.path
 
 
 class Slots:

@@ -7,22 +7,37 @@ hooks. Code of libraries is not entered. What it finds are places (`pyflame.comp
 
 from __future__ import annotations
 
-import builtins
+import array
+import ctypes
 import enum
 import functools
 import inspect
 import io
+import operator
+import os
 import sys
 import types
-from collections import deque
+import weakref
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame.compiling.code_facts import REFLECTION, facts_of
-from pyflame.compiling.places import Cell, Context, Entries, FunctionParts, Items, Slots
+from pyflame.compiling.code_names import REFLECTION, facts_of
+from pyflame.compiling.places import (
+    Buffer,
+    Cell,
+    Context,
+    Entries,
+    Facts,
+    FunctionParts,
+    Items,
+    Members,
+    Slots,
+    Weak,
+)
 from pyflame.dtypes import DType
 from pyflame.ops.core import Handle
 from pyflame.storage import alias_of
@@ -30,7 +45,7 @@ from pyflame.storage import alias_of
 if TYPE_CHECKING:
     from pyflame.compiling.places import Place
 
-__all__ = ["MAX_VALUES", "Reach", "TooMuchStateError", "is_plain"]
+__all__ = ["MAX_VALUES", "Reach", "TooMuchStateError", "is_library", "is_plain"]
 
 # More values than this are not watched.
 MAX_VALUES = 50_000
@@ -78,7 +93,7 @@ class Reach:
         codes: the code that was read.
         arrays: NumPy arrays, whose contents count.
         generators: of random numbers other than ours.
-        iterators: which nobody can look into, with their paths.
+        closed: what nobody can look into: its kind (iterator, weak proxy, cache) and path.
     """
 
     def __init__(self, roots: dict[str, Any], skip: frozenset[types.CodeType] = frozenset()) -> None:
@@ -111,11 +126,14 @@ class Reach:
             self.codes: dict[types.CodeType, None] = {}
             self.arrays: list[tuple[str, np.ndarray[Any, Any]]] = []
             self.generators: list[tuple[str, Any]] = []
-            self.iterators: list[str] = []
+            self.closed: list[tuple[str, str]] = []
             self._globals: dict[int, set[str]] = {}
             self._classes: set[tuple[type, bool]] = set()
             self._pending: deque[tuple[str, Any]] = deque(self._roots)
             self._left = MAX_VALUES
+            self._objects, self._families = Facts("the class of an object", type), Facts("the bases of a class", _mro)
+            self.places += [self._objects, self._families]
+            self._weakly: set[int] = set()
             while self._pending:
                 self._visit(*self._pending.popleft())
             if len(self._used) == before:
@@ -123,7 +141,7 @@ class Reach:
             self.names = None if self._used & REFLECTION else self._used
 
     def _later(self, path: str, value: Any) -> None:
-        if not isinstance(value, _PLAIN):
+        if not isinstance(value, _PLAIN) or isinstance(value, enum.Enum):
             self._pending.append((path, value))
         self._left -= 1
         if self._left < 0:
@@ -137,6 +155,9 @@ class Reach:
     # ------------------------------------------------------------------ kinds of values
 
     def _visit(self, path: str, value: Any) -> None:
+        if isinstance(value, enum.Enum):
+            self._visit_member(path, value)
+            return
         if isinstance(value, _PLAIN) or id(value) in self.seen:
             return
         self.seen[id(value)] = value
@@ -150,14 +171,33 @@ class Reach:
         elif isinstance(value, type):
             self._visit_class(path, value, made=True)
         elif isinstance(value, types.ModuleType):
-            if not _is_library(value.__name__):
-                self._add(Entries(path, vars(value), self.names or set(vars(value))))
+            self._visit_python_module(path, value)
         elif isinstance(value, np.ndarray):
             self.arrays.append((path, value))
             for i, item in enumerate(value.ravel() if value.dtype.hasobject and value.dtype.fields is None else ()):
                 self._later(f"{path}[{i}]", item)
         else:
             self._visit_object(path, value)
+
+    def _visit_member(self, path: str, value: enum.Enum) -> None:
+        """A member of an enumeration: its class may have methods, and itself attributes."""
+        if (type(value), False) not in self._classes and not is_library(type(value).__module__):
+            self._visit_class(path, type(value))
+            for member in type(value):
+                self._add(Entries(f"{type(value).__name__}.{member.name}", vars(member), self.names))
+
+    def _visit_python_module(self, path: str, module: types.ModuleType) -> None:
+        table = vars(module)
+        if not is_library(module.__name__):
+            self._add(Entries(path, table, self.names or set(table)))
+            return
+        if module is os and self._used & _ASKS_ENVIRONMENT:
+            self._later("os.environ", os.environ)
+        place = Entries(path, table, self._used & table.keys())
+        self.places.append(place)
+        for name, value in place.contents().items():
+            if isinstance(value, types.ModuleType | os._Environ) or _is_settings(value):
+                self._later(f"{path}.{name}", value)
 
     def _visit_tensor(self, path: str, value: Handle) -> None:
         alias_of(value)  # from now on its value is that of no other tensor
@@ -166,7 +206,7 @@ class Reach:
             self._add(Entries(f"hooks of {path}", leaf.hooks, dotted=False))
 
     def _visit_function(self, path: str, function: types.FunctionType) -> None:
-        if function.__code__ in self._skip or _is_library(function.__globals__.get("__name__")):
+        if function.__code__ in self._skip or is_library(function.__globals__.get("__name__")):
             return
         facts = facts_of(function.__code__, self._skip)
         self.codes[function.__code__] = None
@@ -174,7 +214,7 @@ class Reach:
         self._add(FunctionParts(path, function))
         table = function.__globals__
         watched = self._globals.setdefault(id(table), set())
-        fresh = {n for n in facts.global_names - watched if n in table or n not in _BUILTINS}
+        fresh = facts.global_names - watched
         watched |= fresh
         if fresh:
             self._add(Entries("", table, fresh, also=sorted(fresh)))
@@ -188,22 +228,24 @@ class Reach:
 
     def _visit_class(self, path: str, cls: type, *, made: bool = False) -> None:
         """A class, of which the code may make objects."""
-        if _is_library(cls.__module__) or issubclass(cls, enum.Enum):
+        if is_library(cls.__module__):
             return
         for base in (*cls.__mro__, *inspect.getmro(type(cls))):
-            if (base, made) not in self._classes and not _is_library(base.__module__):
+            if (base, made) not in self._classes and not is_library(base.__module__):
                 self._classes.add((base, made))
+                self._families.objects.append(base)
                 self.seen[id(base)] = base
                 self._visit_namespace(path, base, made)
 
     def _visit_namespace(self, path: str, cls: type, made: bool) -> None:
         left_out = _NEVER if made else _NEVER | _MAKING
         wanted = {n for n, v in vars(cls).items() if n not in left_out and self._counts(cls, n, v)}
-        bases = [base for base in cls.__mro__[1:] if not _is_library(base.__module__)]
+        bases = [base for base in cls.__mro__[1:] if not is_library(base.__module__)]
         hidden = {
             n for base in bases for n in vars(base) if n not in _NEVER and (self.names is None or n in self.names)
         }
-        self._add(Entries(path, vars(cls), wanted | hidden, owner=cls, also=sorted(hidden)))
+        names = wanted | hidden | (self.names or set())
+        self._add(Entries(path, vars(cls), names, owner=cls, also=sorted(hidden), open=self.names is None))
 
     def _counts(self, cls: type, name: str, value: Any) -> bool:
         """Whether an attribute of a class may be read: it is named, called by Python, or called by a library."""
@@ -213,7 +255,7 @@ class Reach:
             return False
         # Ours that are open have no operators that they use on themselves.
         called = name.startswith("__") and name.endswith("__") and not cls.__module__.startswith("pyflame.")
-        return called or any(name in vars(base) for base in cls.__mro__[1:] if _is_library(base.__module__))
+        return called or any(name in vars(base) for base in cls.__mro__[1:] if is_library(base.__module__))
 
     def _visit_object(self, path: str, value: Any) -> None:
         from pyflame.nn.hooks import HookTable
@@ -228,8 +270,21 @@ class Reach:
             return
         if isinstance(value, Generator):
             return  # each replay draws from it
+        if id(value) not in self._weakly and (not is_library(type(value).__module__) or isinstance(value, Module)):
+            self._objects.objects.append(value)
         if isinstance(value, ContextVar):
             self._add(Context(path, value))
+        elif isinstance(value, weakref.ref):
+            self.places.append(Weak(path, value))
+            self._weakly.add(id(value()))
+            self._later(path, value())
+        elif isinstance(value, _CACHED):
+            self._later(path, value.__wrapped__)
+            if _reads_state(value.__wrapped__):
+                self.closed.append(("cache of a function that reads state,", path))
+        elif isinstance(value, operator.attrgetter | operator.methodcaller):
+            names = [n for n in value.__reduce__()[1] if isinstance(n, str)]  # the names they were made with
+            self._used.update(part for name in names for part in name.split("."))
         elif isinstance(value, HookTable):
             self._add(Entries(path, value.tables, dotted=False))
             self._add(Items(path, value.named))
@@ -239,8 +294,8 @@ class Reach:
             self._visit_optimizer(path, value)
         elif _draws(value):
             self.generators.append((path, value))
-        elif isinstance(value, Iterator) and _is_library(type(value).__module__) and not isinstance(value, io.IOBase):
-            self.iterators.append(path)
+        elif type(value) in weakref.ProxyTypes or _advances(value):
+            self.closed.append(("iterator" if _advances(value) else "weak proxy", path))
         else:
             self._visit_contents(path, value)
             self._visit_attributes(path, value)
@@ -248,7 +303,7 @@ class Reach:
     def _visit_module(self, path: str, module: Any) -> None:
         from pyflame.nn.module import Module
 
-        own = all(c is Module or c is object or not _is_library(c.__module__) for c in type(module).__mro__)
+        own = all(c is Module or c is object or not is_library(c.__module__) for c in type(module).__mro__)
         named = self.names is not None and own
         names = {*(self.names or ()), *dir(Module), "training", "_hooks", *_TABLES} if named else None
         self._visit_class(path, type(module))
@@ -256,7 +311,7 @@ class Reach:
 
     def _visit_optimizer(self, path: str, optimizer: Any) -> None:
         self._visit_class(path, type(optimizer))
-        if not _is_library(type(optimizer).__module__):
+        if not is_library(type(optimizer).__module__):
             kept = {n for n in vars(optimizer) if n not in ("state", "param_groups", "defaults")}
             names = kept if self.names is None else kept & self.names
             self._add(Entries(path, vars(optimizer), names))
@@ -269,33 +324,36 @@ class Reach:
     def _visit_contents(self, path: str, value: Any) -> None:
         if isinstance(value, dict):
             self._add(Entries(path, value, dotted=False))
-        elif isinstance(value, list | deque | set):
+        elif isinstance(value, list | deque):
             self._add(Items(path, value))
-        elif isinstance(value, bytearray):
-            self.arrays.append((path, np.frombuffer(value, np.uint8)))
+        elif isinstance(value, set):
+            self._add(Members(path, value))
+        elif isinstance(value, bytearray | array.array | memoryview | ctypes.Array | ctypes.Structure):
+            self._add(Buffer(path, value))
+        if isinstance(value, defaultdict):
+            self._add(Slots(path, value, ("default_factory",)))
 
     def _visit_attributes(self, path: str, value: Any) -> None:
         cls = type(value)
         self._visit_class(path, cls)
         table = getattr(value, "__dict__", None)
         if isinstance(table, dict):
-            whole = self.names is None or _keeps_data(cls)
-            names = None if whole else self.names
-            if not (whole and _is_library(cls.__module__) and not _keeps_data(cls)):
-                self._add(Entries(path, table, names, also=() if whole else self._shadows(value)))
-        slots = [n for base in cls.__mro__ if not _is_library(base.__module__) for n in _slots(base)]
+            named = is_library(cls.__module__) and f"{cls.__module__}.{cls.__name__}" not in _NAMESPACES
+            whole = _keeps_data(cls) or (self.names is None and not named)
+            names = None if whole else self._used
+            self._add(Entries(path, table, names, also=() if whole else self._shadows(value)))
+        slots = [n for base in cls.__mro__ if not is_library(base.__module__) for n in _slots(base)]
         wanted = [n for n in slots if self.names is None or n in self.names]
         if wanted:
             self._add(Slots(path, value, wanted))
 
     def _shadows(self, value: Any) -> list[str]:
         """Names of data that an object has by its class: attributes of its own would hide them."""
-        bases = [base for base in type(value).__mro__ if not _is_library(base.__module__)]
+        bases = [base for base in type(value).__mro__ if not is_library(base.__module__)]
         names = {n for base in bases for n in vars(base) if self.names is None or n in self.names}
         return sorted(n for n in names if not callable(getattr(type(value), n, None)))
 
 
-_BUILTINS = frozenset(dir(builtins))
 _CACHED = type(functools.lru_cache(maxsize=1)(lambda: None))
 
 
@@ -307,7 +365,7 @@ def leaf_of(tensor: Handle) -> Any:
     return tensor._value.leaf
 
 
-def _is_library(module: Any) -> bool:
+def is_library(module: Any) -> bool:
     """Whether the code of a Python module is not entered."""
     if not isinstance(module, str):
         return True
@@ -321,12 +379,43 @@ def _keeps_data(cls: type) -> bool:
         return True
     if f"{module}.{cls.__name__}" in _RECORDS:
         return True
-    own = [c for c in cls.__mro__ if not _is_library(c.__module__)]
+    own = [c for c in cls.__mro__ if not is_library(c.__module__)]
     return any("__getattr__" in vars(c) or "__getattribute__" in vars(c) for c in own)
 
 
 # What libraries read of their own objects has names that stand nowhere in the code.
-_RECORDS = frozenset({"collections.UserDict", "collections.UserList", "collections.ChainMap"})
+_RECORDS = frozenset(
+    {"collections.UserDict", "collections.UserList", "collections.UserString", "collections.ChainMap",
+     "weakref.WeakValueDictionary", "weakref.WeakKeyDictionary", "_weakrefset.WeakSet", "os._Environ"}
+)  # fmt: skip
+_NAMESPACES = frozenset({"types.SimpleNamespace", "argparse.Namespace"})
+_ASKS_ENVIRONMENT = frozenset({"getenv", "getenvb", "environb", "expandvars", "expanduser"})
+
+
+def _reads_state(function: Any) -> bool:
+    """Whether a cached function may have kept a result that it would not give now: it reads more than arguments."""
+    if not isinstance(function, types.FunctionType):
+        return True
+    facts = facts_of(function.__code__)
+    read = [function.__globals__.get(name) for name in facts.global_names]
+    read += [cell.cell_contents for cell in function.__closure__ or ()]
+    fixed = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, type(None))
+    return function.__code__.co_varnames[:1] in (("self",), ("cls",)) or not all(isinstance(v, fixed) for v in read)
+
+
+_mro = operator.attrgetter("__mro__")
+
+
+def _advances(value: Any) -> bool:
+    """Whether it is an iterator of Python's own."""
+    return isinstance(value, Iterator) and is_library(type(value).__module__) and not isinstance(value, io.IOBase)
+
+
+def _is_settings(value: Any) -> bool:
+    """Whether something of a library is a list or dict of plain values, as settings are."""
+    if isinstance(value, list | set | deque):
+        return len(value) <= 256 and all(map(is_plain, value))
+    return type(value) is dict and len(value) <= 256 and all(map(is_plain, value.values()))
 
 
 def _slots(cls: type) -> list[str]:
@@ -355,8 +444,6 @@ def _parts_of(value: Any) -> list[tuple[str, Any]] | None:
         return [("", value._orig_mod)]
     if isinstance(value, functools.partial):
         return [("", value.func), (".args", value.args), (".keywords", value.keywords), (".__dict__", value.__dict__)]
-    if isinstance(value, _CACHED):
-        return [("", value.__wrapped__)]
     if isinstance(value, staticmethod | classmethod):
         return [("", value.__func__)]
     if isinstance(value, property):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame import watching
+from pyflame import instrumentation
 from pyflame.compiling.bindings import Binding, Gradient
 from pyflame.storage import state_lock, versions
 from pyflame_rt.graph.addresses import address_of
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyflame.evaluation import EvaluationPlan
-    from pyflame.watching import Labels
-    from pyflame_rt.backends.base import FastPath
+    from pyflame.instrumentation import Labels
+    from pyflame_rt.executable import FastPath
 
 __all__ = ["Replay"]
 
@@ -56,6 +56,7 @@ class Replay:
         self._numbers = {id(b): k for k, b in enumerate(self.bindings)}
         self.writes = any(b.out >= 0 or isinstance(b, Gradient) for b in bindings)
         self._written = [b for b in bindings if b.out >= 0]
+        self._gradients = [b for b in bindings if isinstance(b, Gradient) and b.place >= 0]
         self._settled = [b for b in bindings if isinstance(b, Gradient) and (b.drops or b.other is not None)]
         self._always = bool(self._settled) or any(b.copied for b in bindings)
         self._arguments, self._keys = list(arguments), list(keys)
@@ -80,7 +81,7 @@ class Replay:
 
     def fits(self) -> bool:
         """Whether all it is bound to is as the trace wants it; what changed is bound anew."""
-        if versions.total == self._total:
+        if versions.total == self._total and (not self._gradients or all(b.is_current() for b in self._gradients)):
             return True
         with state_lock:
             if len(self._rows) != len(self.bindings):
@@ -89,6 +90,9 @@ class Replay:
             while True:
                 total = versions.total
                 changed = np.flatnonzero(versions.table[self._rows] != self._seen).tolist()
+                changed += [
+                    k for b in self._gradients if not b.is_current() and (k := self._numbers[id(b)]) not in changed
+                ]
                 if not changed:
                     self._total = total
                     return True
@@ -181,7 +185,7 @@ class Replay:
         if drawn is not None:
             drawn.update(keys)
             drawn.update({place: number.copy() for place, _, number in self._scalars})
-        if fast is None or watching.active is not None:
+        if fast is None or instrumentation.active is not None:
             return self._run_long(tensors, keys)
         if fast is not self._fast:
             with state_lock:
@@ -231,10 +235,10 @@ class Replay:
         for place, _, number in self._scalars:
             feeds[place] = number
         try:
-            if watching.active is not None:
-                found = watching.active.run(self.plan, feeds, self.labels, "compiled step")
+            if instrumentation.active is not None:
+                found = instrumentation.active.run(self.plan, feeds, self.labels, "compiled step")
             else:
-                found = self.plan.run_long(feeds)  # type: ignore[arg-type]
+                found = self.plan.run_long(feeds)
         except BaseException:
             self._forget_gradients()
             raise

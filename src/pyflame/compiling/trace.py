@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from pyflame.compiling.asking import nothing_asked
 from pyflame.compiling.bindings import Binding, Gradient, Read, State
 from pyflame.compiling.conditions import Conditions
 from pyflame.compiling.effects import Effects, Write
@@ -17,12 +18,12 @@ from pyflame.compiling.tracer import TraceError, Tracer
 from pyflame.compiling.trees import flatten, inside, plain_arguments, unflatten
 from pyflame.dtypes import to_dtype
 from pyflame.evaluation import Work, evaluate, graphs, make_plan
+from pyflame.instrumentation import labels_of
 from pyflame.lazy import Val, leaf, modes, spec_of
+from pyflame.module_scopes import recording
 from pyflame.ops.core import Handle, wrap
 from pyflame.runtime_graph import to_graph
-from pyflame.spans import recording
 from pyflame.storage import alias_of, state_lock
-from pyflame.watching import labels_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -81,6 +82,8 @@ class Trace:
         self.needs_grad = [v.needs_grad for v in values]
         self.spent = [v.spent for v in values]
         self.differentiable = any(n and not s for n, s in zip(self.needs_grad, self.spent, strict=True))
+        if self.differentiable:
+            _refuse_own_gradients(work, values)
         # Only the executable is needed from now on, unless gradients may be asked for.
         self.work = work if self.differentiable else None
         self.roots = values if self.differentiable else []
@@ -246,6 +249,23 @@ def _refuse_gradients(tracer: Tracer, values: list[Val]) -> None:
             )
 
 
+def _refuse_own_gradients(work: Work, results: list[Val]) -> None:
+    """What a gradient of the user's kept while it was traced, and its hooks, are not there in later calls."""
+    for expr in work.exprs:
+        if expr.function is not None and not expr.function.movable:
+            raise TraceError(
+                f"a compiled function returns what {expr.function.name} with its own gradient made, to be "
+                "differentiated outside; call backward() inside the compiled function too, or leave it out"
+            )
+    inner = [v for expr in work.exprs for v in expr.inputs if v is not None and v.expr is not None]
+    for v in (*inner, *results):
+        if v.expr is not None and v.leaf is not None and (v.leaf.hooks or v.leaf.retains):
+            raise TraceError(
+                f"a compiled function has a hook on the gradient of a tensor (of shape {list(v.spec.shape)}) that it "
+                "makes, to be differentiated outside; call backward() inside the compiled function too"
+            )
+
+
 def _source(t: Any, v: Val, outs: dict[int, int], inputs: list[Val], known: dict[int, Any]) -> tuple[str, Any]:
     """Where a result comes from."""
     if id(t) in known:
@@ -280,10 +300,11 @@ def trace_function(function: Any, structure: Any, tensors: list[Any], arrays: li
     """
     reach = Reach({"": function, **plain_arguments(structure)})
     tracer, effects = Tracer(), Effects(reach)
+    effects.refuse_closed()
     inputs = _placeholders(tracer, tensors, arrays)
     modes.tracer = tracer
     try:
-        with recording(tracer.spans):
+        with recording(tracer.spans), nothing_asked():
             result = _call(function, structure, inputs, tensors, named)
         outs: list[Any] = []
         out_structure = flatten(result, outs, reach.seen)
@@ -301,7 +322,10 @@ def trace_function(function: Any, structure: Any, tensors: list[Any], arrays: li
     finally:
         modes.tracer = None
     try:
-        evaluate([v for v, _ in tracer.captured.values() if v.array is None])
+        # What is written has contents from outside too: a replay reads what they are by then, and makes them no more.
+        outside = [v for v, _ in tracer.captured.values()]
+        outside += [old for _, old, at in tracer.written.values() if at is None]
+        evaluate([v for v in outside if v.array is None])
         for v, array in zip(inputs, arrays, strict=True):
             v.array = array
         written = [f.value for f, _, _ in tracer.written.values() if f.value is not None]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from pyflame.lazy import Expr, Val, next_serial
-from pyflame.spans import Spans
+from pyflame.module_scopes import ModuleScopes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ class Tracer:
         self.settings: dict[int, Any] = {}
         self.placeholders: dict[int, int] = {}
         self.consulted: dict[int, tuple[Handle, Val]] = {}
-        self.spans = Spans()
+        self.spans = ModuleScopes()
 
     def is_outside(self, v: Val) -> bool:
         """Whether a value was there before the trace began."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from pyflame.arrays import adopt
 from pyflame.tensors import Tensor
+from pyflame_rt.graph.tensor import whole
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
@@ -40,7 +41,7 @@ def collate_arrays(batch: Sequence[Any]) -> Any:
         return {key: collate_arrays([sample[key] for sample in batch]) for key in first}
     if isinstance(first, tuple | list):
         return _collate_sequence(batch, first)
-    return _stack([np.asarray(sample) for sample in batch])
+    return _stack([whole(sample, "a sample") for sample in batch])
 
 
 def _collate_sequence(batch: Sequence[Any], first: tuple[Any, ...] | list[Any]) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from pyflame.arrays import as_generator
+from pyflame_rt.graph.tensor import whole
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -94,7 +95,7 @@ class TensorDataset(Dataset[tuple[Any, ...]]):
     def __init__(self, *tensors: Any) -> None:
         if not tensors:
             raise ValueError("TensorDataset needs at least one tensor")
-        self.tensors = tuple(np.asarray(tensor) for tensor in tensors)
+        self.tensors = tuple(whole(tensor, "the tensor") for tensor in tensors)
         if len({len(tensor) if tensor.ndim else -1 for tensor in self.tensors}) > 1 or not self.tensors[0].ndim:
             shapes = [list(tensor.shape) for tensor in self.tensors]
             raise ValueError(f"All tensors must have the same first size. Received: {shapes}")

@@ -1,14 +1,20 @@
-"""Custom operators: functions on tensors, or on NumPy arrays, under a name."""
+"""Custom operators: functions on tensors under a name, which models of the runtime can use too."""
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
+from pyflame.extend.bridge import TensorFunction, TensorGradient
 from pyflame.extend.function import AutogradFunction
+from pyflame.lazy import apply_many
+from pyflame.ops.core import Handle, as_tensor, modes, wrap
+from pyflame_rt.custom.operator import OpSchema
+from pyflame_rt.custom.registry import CustomOpRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pyflame_rt.custom.operator import CustomOp as RuntimeOp
 
 __all__ = [
     "CustomOp",
@@ -47,6 +53,9 @@ class CustomOp:
             return self.forward_fn(*args, **kwargs)
         return self._function.apply(*args, **kwargs)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CustomOp, (self.name, self.forward_fn, self.backward_fn, self.schema)
+
     def __repr__(self) -> str:
         return f"<custom operator {self.name}{'' if self.backward_fn is None else ' with gradient'}>"
 
@@ -71,14 +80,28 @@ def _make_function(op: CustomOp) -> type[AutogradFunction]:
     return Custom
 
 
-_ops: dict[str, CustomOp] = {}
-_lock = threading.Lock()
-
-
 def register_custom_op(
-    name: str, forward_fn: Callable[..., Any], backward_fn: Callable[..., Any] | None = None, schema: Any = None
+    name: str,
+    forward_fn: Callable[..., Any],
+    backward_fn: Callable[..., Any] | None = None,
+    schema: Any = None,
+    *,
+    domain: str = "custom",
+    override: bool = False,
 ) -> CustomOp:
-    """Register an operator; a later one of the same name replaces the earlier.
+    """Register a function on tensors as an operator, for tensors and for models of ``pyflame_rt``.
+
+    There is one registry: operators of :mod:`pyflame_rt.custom` are found here too. In models the operator has one
+    input for each positional parameter and an attribute for each keyword-only one; it is traced for their shapes, and
+    compiled with the rest of the model.
+
+    Args:
+        name: in models too; one of the same name and domain is replaced, with a warning.
+        forward_fn: gets tensors and attributes, gives a tensor or a tuple of tensors.
+        backward_fn: see :class:`CustomOp`; without it gradients flow through what ``forward_fn`` does.
+        schema: a description, kept for you.
+        domain: in models.
+        override: with ``domain=""``: replace a built-in operator too.
 
     Example:
         >>> import pyflame as pf
@@ -96,8 +119,9 @@ def register_custom_op(
     if not callable(forward_fn) or (backward_fn is not None and not callable(backward_fn)):
         raise TypeError(f"custom operator {name!r}: forward and backward must be callable")
     made = CustomOp(name, forward_fn, backward_fn, schema)
-    with _lock:
-        _ops[name] = made
+    stated = OpSchema(name, domain, doc=forward_fn.__doc__ or "", function=TensorFunction(made))
+    stated.gradient = None if backward_fn is None else TensorGradient(made)
+    CustomOpRegistry.instance().register_op(stated, override=override)
     return made
 
 
@@ -123,28 +147,41 @@ def custom_op(
 
 
 def get_custom_op(name: str) -> CustomOp:
-    """The operator of a name."""
-    try:
-        return _ops[name]
-    except KeyError:
-        raise KeyError(
-            f"there is no custom operator {name!r}. Registered: {', '.join(sorted(_ops)) or 'none'}"
-        ) from None
+    """The operator of a bare or full name, also one that was registered with :mod:`pyflame_rt.custom`."""
+    registry = CustomOpRegistry.instance()
+    if not registry.has(name):
+        raise KeyError(f"there is no custom operator {name!r}. Registered: {', '.join(list_custom_ops()) or 'none'}")
+    found = registry.get(name)
+    if isinstance(found.schema.function, TensorFunction):
+        return found.schema.function.op
+    return CustomOp(found.full_name(), _on_tensors(found), None, found.schema)
+
+
+def _on_tensors(op: RuntimeOp) -> Callable[..., Any]:
+    """An operator of the runtime as a function on tensors."""
+
+    def forward(*inputs: Any, **attributes: Any) -> Any:
+        tensors = [None if x is None else x if isinstance(x, Handle) else as_tensor(x) for x in inputs]
+        if modes.tracer is not None:
+            modes.tracer.saw(tensors)
+        frozen = tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in attributes.items())
+        results = apply_many(op.ops[0], tuple(None if t is None else t._value for t in tensors), frozen)
+        return wrap(results[0]) if len(results) == 1 else tuple(map(wrap, results))
+
+    return forward
 
 
 def list_custom_ops() -> list[str]:
-    """Names of all operators."""
-    return sorted(_ops)
+    """Full names of all operators."""
+    return CustomOpRegistry.instance().list()
 
 
 def unregister_custom_op(name: str) -> None:
     """Forget an operator."""
     get_custom_op(name)
-    with _lock:
-        _ops.pop(name, None)
+    CustomOpRegistry.instance().unregister(name)
 
 
 def clear_custom_ops() -> None:
     """Forget all operators."""
-    with _lock:
-        _ops.clear()
+    CustomOpRegistry.instance().clear()

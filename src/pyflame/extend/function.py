@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyflame.autograd.function import with_gradient
 from pyflame.autograd.modes import no_grad
 from pyflame.lazy import modes
 from pyflame.ops.core import Handle
 
-__all__ = ["AutogradFunction", "FunctionContext"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["AutogradFunction", "FunctionContext", "taken_gradients"]
 
 
 class FunctionContext:
@@ -84,12 +87,8 @@ class AutogradFunction:
         def rule(*grads: Any) -> list[Any]:
             full = [_zeros(o) if g is None else g for g, o in zip(grads, outs, strict=True)]
             given = cls.backward(ctx, *full)
-            listed = list(given) if isinstance(given, (tuple, list)) else [given]
-            if len(listed) < len(args):
-                listed += [None] * (len(args) - len(listed)) if len(listed) >= len(places) else []
-            if len(listed) < len(args) or any(extra is not None for extra in listed[len(args) :]):
-                raise RuntimeError(f"{cls.__name__}.backward gave {len(listed)} gradients for {len(args)} arguments")
-            return [listed[i] if needs[i] else None for i in places]
+            taken = taken_gradients(cls.__name__, given, places, len(args))
+            return [g if needs[i] else None for i, g in zip(places, taken, strict=True)]
 
         made = with_gradient(cls.__name__, outs, [args[i] for i in places], rule)
         for t, old in zip(made, outs, strict=True):
@@ -106,3 +105,18 @@ def _zeros(t: Any) -> Any:
     from pyflame.ops.creation import zeros_like
 
     return zeros_like(t)
+
+
+def taken_gradients(name: str, given: Any, places: Sequence[int], count: int) -> list[Any]:
+    """The gradients of the tensors among some arguments, of what a backward function gave for all of them.
+
+    Args:
+        name: of the function.
+        given: by it: a gradient, or several; those of arguments after the last tensor may be left out.
+        places: numbers of the arguments that are tensors.
+        count: how many arguments there are.
+    """
+    listed = list(given) if isinstance(given, (tuple, list)) else [given]
+    if len(listed) <= max(places) or any(extra is not None for extra in listed[count:]):
+        raise RuntimeError(f"{name}.backward gave {len(listed)} gradients for {count} arguments")
+    return [listed[i] for i in places]

@@ -1,4 +1,8 @@
-"""Layers that learn the size of their input from the first one they see, and are ordinary layers from then on."""
+"""Layers that learn the size of their input from the first one they see, and do what ordinary layers do from then on.
+
+Each is a subclass of the layer that it stands for, and stays of its class: `isinstance` tells the kind of a layer,
+before and after. (torch changes the class of the object instead.)
+"""
 
 from __future__ import annotations
 
@@ -50,7 +54,7 @@ __all__ = [
 
 
 class _Lazy(Module):
-    """What stands for a layer until the size of its input is known.
+    """A layer whose parameters are made once the size of its input is known.
 
     Its parameters are there from the beginning, without elements, so that an optimizer can be made before the first
     input; they are the same objects afterwards.
@@ -59,16 +63,21 @@ class _Lazy(Module):
     becomes: ClassVar[type[Any]]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__()
-        self._settings = (args, kwargs)
+        Module.__init__(self)  # that of the layer would make parameters of a size
+        self._settings: tuple[tuple[Any, ...], dict[str, Any]] | None = (args, kwargs)
         for name, member in self._layer(1)._parameters.items():
             empty = None if member is None else Parameter(filled([0], 0.0, member.dtype))
             self.register_parameter(name, empty)
 
     def _layer(self, size: int) -> Any:
         """The layer for inputs of a size."""
-        args, kwargs = self._settings
+        args, kwargs = self._arguments()
         return self.becomes(size, *args, **kwargs)
+
+    def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What it was made with."""
+        assert self._settings is not None
+        return self._settings
 
     def _size_of(self, shape: Any) -> int:
         """What an input's shape says of the size."""
@@ -79,11 +88,11 @@ class _Lazy(Module):
         raise NotImplementedError
 
     def has_uninitialized_params(self) -> bool:
-        """Whether the size is still unknown; a layer of the ordinary kind does not ask."""
-        return True
+        """Whether the size is still unknown."""
+        return self._settings is not None
 
     def initialize_parameters(self, input: Any) -> None:
-        """Become the layer for such inputs."""
+        """Make the parameters for such inputs."""
         if modes.tracer is not None:
             from pyflame.compiling.tracer import TraceError
 
@@ -106,26 +115,31 @@ class _Lazy(Module):
             if buffer is not None and dtype is not None and buffer.dtype.is_floating_point:
                 buffer = buffer.to(dtype)
             self.register_buffer(name, buffer)
-        del self.__dict__["_settings"]
-        self.__class__ = self.becomes
+        self._settings = None
 
     def _sees_state(self, state: Mapping[str, tuple[int, ...]]) -> None:
-        size = self._size_in(state)
+        size = self._size_in(state) if self._settings is not None else None
         if size is not None:
             self._become(size)
 
-    def forward(self, input: Any) -> Tensor:
-        """The result of the layer that this one becomes."""
-        self.initialize_parameters(input)
-        return self.forward(input)
+    def forward(self, input: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """What the layer gives; the first input tells its size."""
+        if self._settings is not None:
+            self.initialize_parameters(input)
+        return self.becomes.forward(self, input, *args, **kwargs)
+
+    def _get_name(self) -> str:
+        return super()._get_name() if self._settings is not None else self.becomes.__name__
 
     def extra_repr(self) -> str:
-        """What is known: all but the size of the input."""
+        """What is known: all but the size of the input, then that too."""
+        if self._settings is None:
+            return self.becomes.extra_repr(self)
         args, kwargs = self._settings
         return ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
 
 
-class LazyLinear(_Lazy):
+class LazyLinear(_Lazy, Linear):
     """`Linear` whose `in_features` is the last size of the first input.
 
     Example:
@@ -156,7 +170,7 @@ class _LazyConv(_Lazy):
 
     def _layer(self, size: int) -> Any:
         """The layer; before the size is known, one that has as many channels as groups stands for it."""
-        args, kwargs = self._settings
+        args, kwargs = self._arguments()
         groups = kwargs.get("groups", args[5] if len(args) > 5 else 1)
         return super()._layer(size if hasattr(self, "weight") else groups)
 
@@ -164,12 +178,12 @@ class _LazyConv(_Lazy):
         shape = shapes.get("weight", ())
         if len(shape) != self.becomes.rank + 2:
             return None
-        args, kwargs = self._settings
+        args, kwargs = self._arguments()
         groups = kwargs.get("groups", args[5] if len(args) > 5 else 1)
         return shape[0] if self.becomes.transposed else shape[1] * groups
 
 
-class LazyConv1d(_LazyConv):
+class LazyConv1d(_LazyConv, Conv1d):
     """`Conv1d` whose `in_channels` are those of the first input.
 
     Example:
@@ -181,7 +195,7 @@ class LazyConv1d(_LazyConv):
     becomes = Conv1d
 
 
-class LazyConv2d(_LazyConv):
+class LazyConv2d(_LazyConv, Conv2d):
     """`Conv2d` whose `in_channels` are those of the first input.
 
     Example:
@@ -193,7 +207,7 @@ class LazyConv2d(_LazyConv):
     becomes = Conv2d
 
 
-class LazyConv3d(_LazyConv):
+class LazyConv3d(_LazyConv, Conv3d):
     """`Conv3d` whose `in_channels` are those of the first input.
 
     Example:
@@ -205,7 +219,7 @@ class LazyConv3d(_LazyConv):
     becomes = Conv3d
 
 
-class LazyConvTranspose1d(_LazyConv):
+class LazyConvTranspose1d(_LazyConv, ConvTranspose1d):
     """`ConvTranspose1d` whose `in_channels` are those of the first input.
 
     Example:
@@ -217,7 +231,7 @@ class LazyConvTranspose1d(_LazyConv):
     becomes = ConvTranspose1d
 
 
-class LazyConvTranspose2d(_LazyConv):
+class LazyConvTranspose2d(_LazyConv, ConvTranspose2d):
     """`ConvTranspose2d` whose `in_channels` are those of the first input.
 
     Example:
@@ -229,7 +243,7 @@ class LazyConvTranspose2d(_LazyConv):
     becomes = ConvTranspose2d
 
 
-class LazyConvTranspose3d(_LazyConv):
+class LazyConvTranspose3d(_LazyConv, ConvTranspose3d):
     """`ConvTranspose3d` whose `in_channels` are those of the first input.
 
     Example:
@@ -256,7 +270,7 @@ class _LazyNorm(_Lazy):
         return shape[0] or None
 
 
-class LazyBatchNorm1d(_LazyNorm):
+class LazyBatchNorm1d(_LazyNorm, BatchNorm1d):
     """`BatchNorm1d` whose `num_features` are the channels of the first input.
 
     Example:
@@ -268,7 +282,7 @@ class LazyBatchNorm1d(_LazyNorm):
     becomes = BatchNorm1d
 
 
-class LazyBatchNorm2d(_LazyNorm):
+class LazyBatchNorm2d(_LazyNorm, BatchNorm2d):
     """`BatchNorm2d` whose `num_features` are the channels of the first input.
 
     Example:
@@ -280,7 +294,7 @@ class LazyBatchNorm2d(_LazyNorm):
     becomes = BatchNorm2d
 
 
-class LazyBatchNorm3d(_LazyNorm):
+class LazyBatchNorm3d(_LazyNorm, BatchNorm3d):
     """`BatchNorm3d` whose `num_features` are the channels of the first input.
 
     Example:
@@ -301,10 +315,10 @@ class _LazyInstanceNorm(_LazyNorm):
         track_running_stats: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(eps, momentum, affine, track_running_stats, **kwargs)
+        _Lazy.__init__(self, eps, momentum, affine, track_running_stats, **kwargs)
 
 
-class LazyInstanceNorm1d(_LazyInstanceNorm):
+class LazyInstanceNorm1d(_LazyInstanceNorm, InstanceNorm1d):
     """`InstanceNorm1d` whose `num_features` are the channels of the first input; with scale, shift and statistics.
 
     Example:
@@ -316,7 +330,7 @@ class LazyInstanceNorm1d(_LazyInstanceNorm):
     becomes = InstanceNorm1d
 
 
-class LazyInstanceNorm2d(_LazyInstanceNorm):
+class LazyInstanceNorm2d(_LazyInstanceNorm, InstanceNorm2d):
     """`InstanceNorm2d` whose `num_features` are the channels of the first input; with scale, shift and statistics.
 
     Example:
@@ -328,7 +342,7 @@ class LazyInstanceNorm2d(_LazyInstanceNorm):
     becomes = InstanceNorm2d
 
 
-class LazyInstanceNorm3d(_LazyInstanceNorm):
+class LazyInstanceNorm3d(_LazyInstanceNorm, InstanceNorm3d):
     """`InstanceNorm3d` whose `num_features` are the channels of the first input; with scale, shift and statistics.
 
     Example:

@@ -17,6 +17,7 @@ from pyflame.nn.locating import OURS, locate
 from pyflame.nn.parameter import Parameter
 from pyflame.suggestions import missing
 from pyflame.tensors import Tensor
+from pyflame_rt.graph.tensor import whole
 
 __all__ = ["IncompatibleKeys", "Module"]
 
@@ -147,8 +148,13 @@ class Module:
         raise missing(type(self).__name__, name, self.__dir__())
 
     def __delattr__(self, name: str) -> None:
-        if not self._forget(name):
-            object.__delattr__(self, name)
+        for table in (self._parameters, self._buffers, self._modules):
+            if name in table:
+                del table[name]
+                self._transient.discard(name)
+                mode_changes[0] += 1
+                return
+        object.__delattr__(self, name)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._parameters, *self._buffers, *self._modules})
@@ -516,7 +522,7 @@ class Module:
 def to_array(value: Any) -> np.ndarray:
     """A tensor of ours or of torch's, or an array, as an array."""
     if isinstance(value, np.ndarray):
-        return value
+        return whole(value, "an entry of the state_dict")
     detach = getattr(value, "detach", None)
     source: Any = detach() if callable(detach) else value
     if isinstance(source, Tensor):

@@ -12,6 +12,7 @@ from pyflame.nn.utils.rnn import PackedSequence, element_places, filled
 from pyflame.ops.core import call
 from pyflame.ops.shaping import cat
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.onnx.index import Gather
 
 if TYPE_CHECKING:
     from pyflame.dtypes import DType
@@ -38,15 +39,15 @@ class Lengths:
 
     def turned(self, x: Tensor) -> Tensor:
         """Each sequence read backwards; what it is filled up with stays where it is."""
-        return call("Gather", _flat(x), self._turned, axis=0)
+        return call(Gather, _flat(x), self._turned, axis=0)
 
     def ends(self, x: Tensor) -> Tensor:
         """The last element of each sequence [N, ...]."""
-        return call("Gather", _flat(x), self._ends, axis=0)
+        return call(Gather, _flat(x), self._ends, axis=0)
 
     def packed(self, x: Tensor) -> Tensor:
         """All elements without the filling."""
-        return call("Gather", _flat(x), self._packed, axis=0)
+        return call(Gather, _flat(x), self._packed, axis=0)
 
     def alive(self, step: int) -> Tensor:
         """Which sequences have an element at a step [N, 1]."""
@@ -92,7 +93,7 @@ def run_packed(layer: Recurrent, packed: PackedSequence, hx: Any) -> tuple[Packe
     lengths = Lengths(packed.lengths())
     first = layer._first_states(hx, lengths.there.shape[1], data.dtype, False)
     if hx is not None and order is not None:
-        first = [call("Gather", state, order, axis=1) for state in first]
+        first = [call(Gather, state, order, axis=1) for state in first]
     x, last = filled(data, lengths.there, lengths.places), []
     for number in range(layer.num_layers):
         if number and layer.dropout and layer.training:
@@ -101,7 +102,7 @@ def run_packed(layer: Recurrent, packed: PackedSequence, hx: Any) -> tuple[Packe
         last += ends
     states = [cat([ends[i].unsqueeze(0) for ends in last], dim=0) for i in range(layer.states)]
     if back is not None:
-        states = [call("Gather", state, back, axis=1) for state in states]
+        states = [call(Gather, state, back, axis=1) for state in states]
     outputs = PackedSequence(lengths.packed(x), packed.batch_sizes, order, back)
     return outputs, tuple(states) if layer.states > 1 else states[0]
 

@@ -14,7 +14,6 @@ from pyflame.ops.core import (
     common_dtype,
     convert,
     is_scalar,
-    op_named,
     operands,
     quick,
     rounded_once,
@@ -22,11 +21,31 @@ from pyflame.ops.core import (
     scalar,
     unary,
 )  # fmt: skip
+from pyflame_rt.ops.onnx.activation import Clip
+from pyflame_rt.ops.onnx.arithmetic import Abs, Add, Div, Max, Min, Mod, Mul, Neg, Pow, Reciprocal, Sub
+from pyflame_rt.ops.onnx.cast import Identity
+from pyflame_rt.ops.onnx.logic import (
+    And,
+    BitShift,
+    BitwiseAnd,
+    BitwiseNot,
+    BitwiseOr,
+    BitwiseXor,
+    Equal,
+    Greater,
+    GreaterOrEqual,
+    Less,
+    LessOrEqual,
+    Not,
+    Or,
+    Where,
+    Xor,
+)
+from pyflame_rt.ops.onnx.math import Ceil, Floor, IsInf, IsNaN, Sqrt
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
-
-_ADD, _SUB, _MUL, _DIV = (op_named(name) for name in ("Add", "Sub", "Mul", "Div"))
+    from pyflame_rt.ops.core.registry import Op
 
 # ------------------------------------------------------------------ the four operations
 
@@ -35,11 +54,11 @@ def add(input: Any, other: Any, *, alpha: Any = 1) -> Tensor:
     """``input + alpha * other``."""
     if alpha != 1:
         return _add_scaled(input, other, alpha)
-    made = quick(_ADD, input, other)
+    made = quick(Add, input, other)
     if made is not None:
         return made
     a, b = operands(input, other)
-    return call("Or" if a._value.spec.dtype is DType.bool else "Add", a, b)
+    return call(Or if a._value.spec.dtype is DType.bool else Add, a, b)
 
 
 @rounded_once
@@ -56,13 +75,13 @@ def sub(input: Any, other: Any, *, alpha: Any = 1) -> Tensor:
     """``input - alpha * other``."""
     if alpha != 1:
         return _sub_scaled(input, other, alpha)
-    made = quick(_SUB, input, other)
+    made = quick(Sub, input, other)
     if made is not None:
         return made
     a, b = operands(input, other)
     if a._value.spec.dtype is DType.bool:
         raise TypeError("booleans cannot be subtracted; use logical_xor, or ~ to invert a mask")
-    return call("Sub", a, b)
+    return call(Sub, a, b)
 
 
 def rsub(input: Any, other: Any, *, alpha: Any = 1) -> Tensor:
@@ -72,27 +91,27 @@ def rsub(input: Any, other: Any, *, alpha: Any = 1) -> Tensor:
 
 def mul(input: Any, other: Any) -> Tensor:
     """``input * other``."""
-    made = quick(_MUL, input, other)
+    made = quick(Mul, input, other)
     if made is not None:
         return made
     a, b = operands(input, other)
-    return call("And" if a._value.spec.dtype is DType.bool else "Mul", a, b)
+    return call(And if a._value.spec.dtype is DType.bool else Mul, a, b)
 
 
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     """``input / other``: true division, or rounded with ``rounding_mode`` "trunc" or "floor"."""
     if rounding_mode is None:
-        made = quick(_DIV, input, other)
+        made = quick(Div, input, other)
         if made is not None:
             return made
         a, b = operands(input, other, floating=True)
-        return call("Div", a, b)
+        return call(Div, a, b)
     if rounding_mode == "floor":
         return floor_divide(input, other)
     if rounding_mode != "trunc":
         raise ValueError(f"rounding_mode is None, 'trunc' or 'floor', got {rounding_mode!r}")
     a, b = _numbers(input, other)
-    return call("Div", a, b) if a.dtype.is_integer else trunc(call("Div", a, b))
+    return call(Div, a, b) if a.dtype.is_integer else trunc(call(Div, a, b))
 
 
 def _numbers(input: Any, other: Any) -> list[Tensor]:
@@ -106,23 +125,23 @@ def floor_divide(input: Any, other: Any) -> Tensor:
     """The quotient rounded down."""
     a, b = _numbers(input, other)
     if a.dtype.is_floating_point:
-        quotient = call("Div", a - call("Mod", a, b, fmod=1), b) + _borrow(a, b)
-        down = call("Floor", quotient)
+        quotient = call(Div, a - call(Mod, a, b, fmod=1), b) + _borrow(a, b)
+        down = call(Floor, quotient)
         rounded = where(gt(quotient - down, 0.5), down + 1.0, down)
-        return where(call("Equal", b, scalar(0, b.dtype)), call("Div", a.detach(), b.detach()), rounded)
+        return where(call(Equal, b, scalar(0, b.dtype)), call(Div, a.detach(), b.detach()), rounded)
     # Rounded towards zero, and one less where the signs differ: no step can leave the range.
-    return call("Div", a, b) + _borrow(a, b)
+    return call(Div, a, b) + _borrow(a, b)
 
 
 def _borrow(a: Tensor, b: Tensor) -> Tensor:
     """-1 where the remainder has another sign than the divisor."""
-    rest = call("Mod", a, b, fmod=1)
+    rest = call(Mod, a, b, fmod=1)
     zero = scalar(0, a.dtype)
-    signs = call("Xor", call("Less", rest, zero), call("Less", b, zero))
-    other = call("And", call("Not", call("Equal", rest, zero)), signs)
+    signs = call(Xor, call(Less, rest, zero), call(Less, b, zero))
+    other = call(And, call(Not, call(Equal, rest, zero)), signs)
     if a.dtype is DType.uint8:
         return cast(other, a.dtype)  # never set
-    return call("Neg", cast(other, a.dtype))
+    return call(Neg, cast(other, a.dtype))
 
 
 @rounded_once
@@ -130,15 +149,15 @@ def remainder(input: Any, other: Any) -> Tensor:
     """The remainder with the sign of the divisor."""
     a, b = _numbers(input, other)
     if not a.dtype.is_floating_point:
-        return call("Mod", a, b)
-    rest = call("Mod", a, b, fmod=1)
-    return where(call("Less", call("Mul", rest, b), scalar(0, a.dtype)), rest + b, rest)
+        return call(Mod, a, b)
+    rest = call(Mod, a, b, fmod=1)
+    return where(call(Less, call(Mul, rest, b), scalar(0, a.dtype)), rest + b, rest)
 
 
 def fmod(input: Any, other: Any) -> Tensor:
     """The remainder with the sign of the dividend."""
     a, b = _numbers(input, other)
-    return call("Mod", a, b, fmod=1)
+    return call(Mod, a, b, fmod=1)
 
 
 def neg(input: Any) -> Tensor:
@@ -147,8 +166,8 @@ def neg(input: Any) -> Tensor:
     if x.dtype is DType.bool:
         raise TypeError("a boolean tensor cannot be negated; use ~ to invert a mask")
     if x.dtype is DType.uint8:
-        return call("Sub", scalar(0, x.dtype), x)
-    return call("Neg", x)
+        return call(Sub, scalar(0, x.dtype), x)
+    return call(Neg, x)
 
 
 def positive(input: Any) -> Tensor:
@@ -165,7 +184,7 @@ def pow(input: Any, exponent: Any) -> Tensor:
     a, b = _numbers(input, exponent)
     if a.dtype.is_integer and is_scalar(exponent) and exponent < 0:
         raise ValueError(f"integers have no negative powers, got {exponent}; make the tensor floating point")
-    return call("Pow", a, b)
+    return call(Pow, a, b)
 
 
 def _simple_power(x: Any, exponent: Any) -> Tensor | None:
@@ -180,7 +199,7 @@ def _simple_power(x: Any, exponent: Any) -> Tensor | None:
     if not dtype.is_floating_point:
         return None
     if exponent == 0.5:
-        return call("Sqrt", cast(x, dtype))
+        return call(Sqrt, cast(x, dtype))
     if exponent == -1:
         return reciprocal(cast(x, dtype))
     if exponent == 3:
@@ -196,12 +215,12 @@ def _cube(x: Tensor) -> Tensor:
 def float_power(input: Any, exponent: Any) -> Tensor:
     """The power in float64."""
     a, b = (cast(as_tensor(v), DType.float64) for v in (input, exponent))
-    return call("Pow", a, b)
+    return call(Pow, a, b)
 
 
 def reciprocal(input: Any) -> Tensor:
     """``1 / input``."""
-    return unary("Reciprocal", input)
+    return unary(Reciprocal, input)
 
 
 def square(input: Any) -> Tensor:
@@ -232,13 +251,13 @@ def lerp(input: Any, end: Any, weight: Any) -> Tensor:
 def maximum(input: Any, other: Any) -> Tensor:
     """The larger of two, element by element; NaN where one is."""
     a, b = operands(input, other)
-    return call("Or" if a.dtype is DType.bool else "Max", a, b)
+    return call(Or if a.dtype is DType.bool else Max, a, b)
 
 
 def minimum(input: Any, other: Any) -> Tensor:
     """The smaller of two, element by element; NaN where one is."""
     a, b = operands(input, other)
-    return call("And" if a.dtype is DType.bool else "Min", a, b)
+    return call(And if a.dtype is DType.bool else Min, a, b)
 
 
 def fmax(input: Any, other: Any) -> Tensor:
@@ -266,7 +285,7 @@ def clamp(input: Any, min: Any = None, max: Any = None) -> Tensor:
     x = convert(input, dtype)
     low, high = (None if v is None else convert(v, dtype) for v in (min, max))
     if all(v is None or (v.ndim == 0 and not v._value.needs_grad) for v in (low, high)) and dtype is not DType.bool:
-        return call("Clip", x, low, high) if high is not None else call("Clip", x, low)
+        return call(Clip, x, low, high) if high is not None else call(Clip, x, low)
     if not dtype.is_floating_point:
         x = x if low is None else maximum(x, low)
         return x if high is None else minimum(x, high)
@@ -292,41 +311,41 @@ def clamp_max(input: Any, max: Any) -> Tensor:
 # ------------------------------------------------------------------ comparison
 
 
-def _compare(name: str, input: Any, other: Any) -> Tensor:
+def _compare(op: Op, input: Any, other: Any) -> Tensor:
     a, b = operands(input, other)
-    if a.dtype is DType.bool and name != "Equal":
+    if a.dtype is DType.bool and op is not Equal:
         a, b = cast(a, DType.uint8), cast(b, DType.uint8)
-    return call(name, a, b)
+    return call(op, a, b)
 
 
 def eq(input: Any, other: Any) -> Tensor:
     """Where equal."""
-    return _compare("Equal", input, other)
+    return _compare(Equal, input, other)
 
 
 def ne(input: Any, other: Any) -> Tensor:
     """Where not equal."""
-    return call("Not", _compare("Equal", input, other))
+    return call(Not, _compare(Equal, input, other))
 
 
 def lt(input: Any, other: Any) -> Tensor:
     """Where less."""
-    return _compare("Less", input, other)
+    return _compare(Less, input, other)
 
 
 def le(input: Any, other: Any) -> Tensor:
     """Where less or equal."""
-    return _compare("LessOrEqual", input, other)
+    return _compare(LessOrEqual, input, other)
 
 
 def gt(input: Any, other: Any) -> Tensor:
     """Where greater."""
-    return _compare("Greater", input, other)
+    return _compare(Greater, input, other)
 
 
 def ge(input: Any, other: Any) -> Tensor:
     """Where greater or equal."""
-    return _compare("GreaterOrEqual", input, other)
+    return _compare(GreaterOrEqual, input, other)
 
 
 less, less_equal, greater, greater_equal, not_equal = lt, le, gt, ge, ne
@@ -335,50 +354,50 @@ less, less_equal, greater, greater_equal, not_equal = lt, le, gt, ge, ne
 # ------------------------------------------------------------------ logic and bits
 
 
-def _logical(name: str, input: Any, other: Any) -> Tensor:
-    return call(name, cast(as_tensor(input), DType.bool), cast(as_tensor(other), DType.bool))
+def _logical(op: Op, input: Any, other: Any) -> Tensor:
+    return call(op, cast(as_tensor(input), DType.bool), cast(as_tensor(other), DType.bool))
 
 
 def logical_and(input: Any, other: Any) -> Tensor:
     """Where both are true (not zero)."""
-    return _logical("And", input, other)
+    return _logical(And, input, other)
 
 
 def logical_or(input: Any, other: Any) -> Tensor:
     """Where one is true."""
-    return _logical("Or", input, other)
+    return _logical(Or, input, other)
 
 
 def logical_xor(input: Any, other: Any) -> Tensor:
     """Where exactly one is true."""
-    return _logical("Xor", input, other)
+    return _logical(Xor, input, other)
 
 
 def logical_not(input: Any) -> Tensor:
     """Where false (zero)."""
-    return call("Not", cast(as_tensor(input), DType.bool))
+    return call(Not, cast(as_tensor(input), DType.bool))
 
 
-def _bitwise(name: str, logical: str, input: Any, other: Any) -> Tensor:
+def _bitwise(op: Op, logical: Op, input: Any, other: Any) -> Tensor:
     a, b = operands(input, other)
     if a.dtype.is_floating_point:
         raise TypeError(f"bits of {a.dtype} cannot be combined; use an integer or boolean tensor")
-    return call(logical if a.dtype is DType.bool else name, a, b)
+    return call(logical if a.dtype is DType.bool else op, a, b)
 
 
 def bitwise_and(input: Any, other: Any) -> Tensor:
     """Bits that both have."""
-    return _bitwise("BitwiseAnd", "And", input, other)
+    return _bitwise(BitwiseAnd, And, input, other)
 
 
 def bitwise_or(input: Any, other: Any) -> Tensor:
     """Bits that one has."""
-    return _bitwise("BitwiseOr", "Or", input, other)
+    return _bitwise(BitwiseOr, Or, input, other)
 
 
 def bitwise_xor(input: Any, other: Any) -> Tensor:
     """Bits that exactly one has."""
-    return _bitwise("BitwiseXor", "Xor", input, other)
+    return _bitwise(BitwiseXor, Xor, input, other)
 
 
 def bitwise_left_shift(input: Any, other: Any) -> Tensor:
@@ -391,12 +410,12 @@ def bitwise_right_shift(input: Any, other: Any) -> Tensor:
     """Bits moved down; the sign stays, and is all that is left where there are fewer bits than steps."""
     a, b = _shifted(input, other)
     if a.dtype is DType.uint8:
-        return call("BitShift", a, b, direction="RIGHT")
+        return call(BitShift, a, b, direction="RIGHT")
     two = scalar(2, a.dtype)
     # The highest power of two is a negative number: there in two steps.
     last = 8 * a.dtype.itemsize - 1
     steps = where((b < 0) | (b > last), scalar(last, b.dtype), b)
-    half = call("Div", steps, scalar(2, b.dtype))
+    half = call(Div, steps, scalar(2, b.dtype))
     return floor_divide(floor_divide(a, pow(two, half)), pow(two, steps - half))
 
 
@@ -412,7 +431,7 @@ def bitwise_not(input: Any) -> Tensor:
     x = as_tensor(input)
     if x.dtype.is_floating_point:
         raise TypeError(f"bits of {x.dtype} cannot be inverted; use an integer or boolean tensor")
-    return call("Not" if x.dtype is DType.bool else "BitwiseNot", x)
+    return call(Not if x.dtype is DType.bool else BitwiseNot, x)
 
 
 def where(condition: Any, input: Any = None, other: Any = None) -> Any:
@@ -423,7 +442,7 @@ def where(condition: Any, input: Any = None, other: Any = None) -> Any:
         return nonzero(condition, as_tuple=True)
     mask = cast(as_tensor(condition), DType.bool)
     a, b = operands(input, other)
-    return call("Where", mask, a, b)
+    return call(Where, mask, a, b)
 
 
 # ------------------------------------------------------------------ what the above needs
@@ -432,33 +451,33 @@ def where(condition: Any, input: Any = None, other: Any = None) -> Any:
 def abs(input: Any) -> Tensor:
     """Absolute value."""
     x = as_tensor(input)
-    return call("Identity" if x.dtype in (DType.bool, DType.uint8) else "Abs", x)
+    return call(Identity if x.dtype in (DType.bool, DType.uint8) else Abs, x)
 
 
 def trunc(input: Any) -> Tensor:
     """Rounded towards zero."""
     x = as_tensor(input)
     if not x.dtype.is_floating_point:
-        return call("Identity", x)
-    return where(lt(x, 0), call("Ceil", x), call("Floor", x))
+        return call(Identity, x)
+    return where(lt(x, 0), call(Ceil, x), call(Floor, x))
 
 
 def isnan(input: Any) -> Tensor:
     """Where NaN."""
     x = as_tensor(input)
-    return call("IsNaN", x) if x.dtype.is_floating_point else ne(x, x)
+    return call(IsNaN, x) if x.dtype.is_floating_point else ne(x, x)
 
 
 def isinf(input: Any) -> Tensor:
     """Where infinite."""
     x = as_tensor(input)
-    return call("IsInf", x) if x.dtype.is_floating_point else ne(x, x)
+    return call(IsInf, x) if x.dtype.is_floating_point else ne(x, x)
 
 
 def isfinite(input: Any) -> Tensor:
     """Where neither infinite nor NaN."""
     x = as_tensor(input)
-    return call("Less", call("Abs", x), scalar(math.inf, x.dtype)) if x.dtype.is_floating_point else eq(x, x)
+    return call(Less, call(Abs, x), scalar(math.inf, x.dtype)) if x.dtype.is_floating_point else eq(x, x)
 
 
 multiply, divide, true_divide, subtract, negative = mul, div, div, sub, neg

@@ -8,9 +8,24 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 
 from pyflame.dtypes import DType, category, get_default_dtype, result_dtype, scalar_dtype, to_dtype
-from pyflame.lazy import MAX_MEMORY, Rule, Val, apply, apply_many, apply_rule, const, leaf, modes
+from pyflame.lazy import (
+    MAX_MEMORY,
+    Rule,
+    Spec,
+    Val,
+    apply,
+    apply_many,
+    apply_rule,
+    const,
+    find_rule,
+    leaf,
+    modes,
+    rule_for,
+)  # fmt: skip
 from pyflame_rt.graph.errors import DTypeMismatchError, ShapeMismatchError
 from pyflame_rt.ops.core.registry import Op, get_op
+from pyflame_rt.ops.onnx.cast import Cast
+from pyflame_rt.ops.onnx.logic import Equal, Not
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -92,49 +107,52 @@ def op_named(name: str) -> Op:
     return found
 
 
-def call(name: str, *inputs: Any, **attributes: Any) -> Tensor:
+def call(op: Op | str, *inputs: Any, **attributes: Any) -> Tensor:
     """Record an operator of one output.
 
     Args:
-        name: of the operator.
+        op: the operator, or the name of one that is not ours.
         inputs: tensors; tuples of ints for sizes, axes and the like; None for what is left out.
         attributes: of the operator; lists as tuples.
     """
     values = tuple([_input(v) for v in inputs])
     if modes.tracer is not None:
         modes.tracer.saw(inputs)
-    return wrap(apply(op_named(name), values, tuple(attributes.items()) if attributes else ()))
+    return wrap(
+        apply(op_named(op) if isinstance(op, str) else op, values, tuple(attributes.items()) if attributes else ())
+    )
 
 
 def quick(op: Op, a: Any, b: Any) -> Tensor | None:
     """An operator on two tensors of one floating-point type, or on one and a number; None for other operands."""
-    if isinstance(a, Handle) and modes.tracer is None:
-        left = a._value
-        spec = left.spec
-        if spec.real:
-            if isinstance(b, Handle):
-                right = b._value
-                if right.spec.dtype is spec.dtype:
-                    return wrap(apply(op, (left, right)))
-            elif type(b) is float or type(b) is int:
-                return wrap(apply(op, (left, _number(b, spec.dtype))))
-    return None
+    if not isinstance(a, Handle) or modes.tracer is not None:
+        return None
+    left = a._value
+    spec = left.spec
+    if isinstance(b, Handle):
+        right = b._value
+        if not spec.real or right.spec.dtype is not spec.dtype:
+            return None
+        rule = find_rule((op, (), spec, right.spec)) or rule_for(op, (), (spec, right.spec))
+    elif spec.real and (type(b) is float or type(b) is int):
+        rule, right = _numbers.get((op, spec, b)) or _with_number(op, spec, b)
+    else:
+        return None
+    return wrap(apply_rule(rule, (left, right)))
 
 
-_numbers: dict[Any, Val] = {}
+_numbers: dict[Any, tuple[Rule, Val]] = {}
 
 
-def _number(value: float, dtype: DType) -> Val:
-    """A number as a runtime input of the graph; equal ones may be one."""
-    key = (value, dtype._value_)
-    found = _numbers.get(key)
-    if found is None:
-        found = leaf(np.array(value, dtype.numpy), dtype)
-        if value:  # 0.0 is -0.0 to a dict
-            if len(_numbers) > 64:
-                _numbers.clear()
-            _numbers[key] = found
-    return found
+def _with_number(op: Op, spec: Spec, number: float) -> tuple[Rule, Val]:
+    """The rule for a tensor and a number, and the number as a runtime input of the graph."""
+    value = leaf(np.array(number, spec.numpy), spec.dtype)
+    made = rule_for(op, (), (spec, value.spec)), value
+    if number:  # 0.0 is -0.0 to a dict
+        if len(_numbers) > 64:
+            _numbers.clear()
+        _numbers[op, spec, number] = made
+    return made
 
 
 def remembered(function: Callable[P, R]) -> Callable[P, R]:
@@ -177,12 +195,13 @@ def _is_one_rule(result: Any, v: Val) -> bool:
     return all(other is None or other.spec.known is not None for other in rest)
 
 
-def call_many(name: str, *inputs: Any, **attributes: Any) -> list[Tensor]:
+def call_many(op: Op | str, *inputs: Any, **attributes: Any) -> list[Tensor]:
     """Record an operator of several outputs."""
     values = tuple([_input(v) for v in inputs])
     if modes.tracer is not None:
         modes.tracer.saw(inputs)
-    return [wrap(v) for v in apply_many(op_named(name), values, tuple(attributes.items()) if attributes else ())]
+    given = tuple(attributes.items()) if attributes else ()
+    return [wrap(v) for v in apply_many(op_named(op) if isinstance(op, str) else op, values, given)]
 
 
 def _input(v: Any) -> Val | None:
@@ -220,8 +239,8 @@ def cast(x: Any, dtype: DType) -> Tensor:
     if have is dtype:
         return x
     if dtype is DType.bool and have.is_floating_point:
-        return call("Not", call("Equal", x, scalar(0, have)))
-    return call("Cast", x, to=dtype.rt.onnx)
+        return call(Not, call(Equal, x, scalar(0, have)))
+    return call(Cast, x, to=dtype.rt.onnx)
 
 
 def operands(*values: Any, floating: bool = False) -> list[Tensor]:
@@ -289,9 +308,9 @@ def floating(x: Any) -> Tensor:
     return x if x._value.spec.dtype.is_floating_point else cast(x, get_default_dtype())
 
 
-def unary(name: str, x: Any) -> Tensor:
+def unary(op: Op, x: Any) -> Tensor:
     """A function of floating-point numbers, element by element."""
-    return call(name, floating(x))
+    return call(op, floating(x))
 
 
 _HALF, _BRAIN, _SINGLE = DType.float16, DType.bfloat16, DType.float32

@@ -11,6 +11,9 @@ from pyflame.devices import Device
 from pyflame.dtypes import DType, get_default_dtype, scalar_dtype, to_dtype
 from pyflame.lazy import leaf
 from pyflame.ops.core import Handle, as_tensor, call, cast, scalar, sizes_of, wrap
+from pyflame_rt.ops.onnx.cast import BitCast, Identity
+from pyflame_rt.ops.onnx.logic import Equal
+from pyflame_rt.ops.onnx.shape import Expand
 
 if TYPE_CHECKING:
     from pyflame.layout import MeshLayout
@@ -118,7 +121,7 @@ def full(
     else:
         kind = fill_value.dtype if isinstance(fill_value, Handle) else scalar_dtype(fill_value)  # type: ignore[attr-defined]
     value = cast(fill_value, kind) if isinstance(fill_value, Handle) else scalar(fill_value, kind)
-    made = value if sizes == () else call("Expand", value, sizes)
+    made = value if sizes == () else call(Expand, value, sizes)
     return _finish(made, layout, requires_grad, device)
 
 
@@ -283,7 +286,7 @@ def scalar_tensor(value: Any, dtype: Any = None, *, device: Any = None, requires
 
 def clone(input: Any) -> Tensor:
     """A tensor of the same values; gradients flow through."""
-    return call("Identity", as_tensor(input))
+    return call(Identity, as_tensor(input))
 
 
 def bitcast(input: Any, dtype: Any) -> Tensor:
@@ -291,7 +294,7 @@ def bitcast(input: Any, dtype: Any) -> Tensor:
     x, kind = as_tensor(input), to_dtype(dtype)
     if kind.itemsize != x.dtype.itemsize:
         raise TypeError(f"bits of {x.dtype} do not make {kind}: {x.dtype.itemsize} and {kind.itemsize} bytes")
-    return call("BitCast", x, to=kind.rt.onnx)
+    return call(BitCast, x, to=kind.rt.onnx)
 
 
 def one_hot(input: Any, num_classes: int = -1) -> Tensor:
@@ -299,4 +302,4 @@ def one_hot(input: Any, num_classes: int = -1) -> Tensor:
     x = as_tensor(input)
     depth = int(x.max().item()) + 1 if num_classes == -1 else num_classes
     places = asarray(np.arange(depth, dtype=np.int64))
-    return cast(call("Equal", cast(x, DType.int64).unsqueeze(-1), places), DType.int64)
+    return cast(call(Equal, cast(x, DType.int64).unsqueeze(-1), places), DType.int64)

@@ -15,6 +15,7 @@ from pyflame.ops import shaping as sh
 from pyflame.ops.core import WrongTypeError, as_tensor, call, call_many, cast
 from pyflame.ops.creation import eye, zeros
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.pyflame.decompositions import QR, SVD, Cholesky, Eigh, PseudoInverse, SignLogDet, Solve
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -137,7 +138,7 @@ def cholesky(A: Any, *, upper: bool = False) -> Tensor:
         >>> pf.linalg.cholesky(pf.tensor([[4.0, 2.0], [2.0, 2.0]])).tolist()
         [[2.0, 0.0], [1.0, 1.0]]
     """
-    found = call("pyflame::Cholesky", square("cholesky", A))
+    found = call(Cholesky, square("cholesky", A))
     return _turned(found) if upper else found
 
 
@@ -180,7 +181,7 @@ def solve(A: Any, B: Any, *, left: bool = True) -> Tensor:
         raise ShapeMismatchError(f"linalg.solve: {a.shape} does not multiply to {b.shape}")
     lead = sh.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = (sh.broadcast_to(v, (*lead, *v.shape[-2:])) for v in (a, b))
-    return call("pyflame::Solve", a, b)
+    return call(Solve, a, b)
 
 
 def solve_ex(A: Any, B: Any, *, left: bool = True, check_errors: bool = False) -> Solution:
@@ -221,7 +222,7 @@ def slogdet(A: Any) -> SignLog:
         >>> sign.item(), log.item()
         (-1.0, 0.0)
     """
-    sign, log = call_many("pyflame::SignLogDet", square("slogdet", A))
+    sign, log = call_many(SignLogDet, square("slogdet", A))
     return SignLog(sign, log)
 
 
@@ -239,9 +240,9 @@ def qr(A: Any, mode: str = "reduced") -> Factors:
         raise ValueError(f"linalg.qr: mode is 'reduced', 'complete' or 'r', got {mode!r}")
     rows, columns = x.shape[-2:]
     if rows >= columns:
-        q, r = call_many("pyflame::QR", x, complete=int(mode == "complete"))
+        q, r = call_many(QR, x, complete=int(mode == "complete"))
     else:  # of a wide matrix the first columns decide
-        q, r = call_many("pyflame::QR", x.narrow(-1, 0, rows), complete=0)
+        q, r = call_many(QR, x.narrow(-1, 0, rows), complete=0)
         r = sh.cat([r, la.matmul(_turned(q), x.narrow(-1, rows, columns - rows))], -1)
     return Factors(zeros((0,), dtype=x.dtype) if mode == "r" else q, r)
 
@@ -260,7 +261,7 @@ def eigh(A: Any, UPLO: str = "L") -> Eigen:
         >>> pf.linalg.eigh(pf.tensor([[2.0, 0.0], [0.0, 1.0]])).eigenvalues.tolist()
         [1.0, 2.0]
     """
-    values, vectors = call_many("pyflame::Eigh", _one_triangle(square("eigh", A), UPLO))
+    values, vectors = call_many(Eigh, _one_triangle(square("eigh", A), UPLO))
     return Eigen(values, vectors)
 
 
@@ -284,7 +285,7 @@ def svd(A: Any, full_matrices: bool = True, *, driver: str | None = None) -> Sin
     """
     if driver is not None:
         raise ValueError(f"linalg.svd: driver= is for CUDA, and tensors are on the CPU; got {driver!r}")
-    left, values, right = call_many("pyflame::SVD", matrices("svd", A), full=int(full_matrices))
+    left, values, right = call_many(SVD, matrices("svd", A), full=int(full_matrices))
     return Singular(left, values, right)
 
 
@@ -311,7 +312,7 @@ def pinv(A: Any, rcond: float | None = None, hermitian: bool = False, *, rtol: f
         low = sh.tril(x)
         x = ar.add(low, _turned(sh.tril(x, -1)))
     limit = rtol if rcond is None else rcond
-    return call("pyflame::PseudoInverse", x, rtol=float(_relative(x) if limit is None else limit))
+    return call(PseudoInverse, x, rtol=float(_relative(x) if limit is None else limit))
 
 
 def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None) -> Tensor:

@@ -14,6 +14,7 @@ from pyflame.ops import shaping as sh
 from pyflame.ops.core import call, operands, rounded_once, wrap
 from pyflame.ops.linalg import same_dtype
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.onnx.index import Gather
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -55,7 +56,7 @@ def pdist(input: Any, p: float = 2.0) -> Tensor:
     if x.ndim != 2:
         raise ShapeMismatchError(f"pdist takes a matrix, got {x.shape}")
     first, second = np.triu_indices(x.shape[0], 1)
-    rows = [call("Gather", x, wrap(const(i.astype(np.int64))), axis=0) for i in (first, second)]
+    rows = [call(Gather, x, wrap(const(i.astype(np.int64))), axis=0) for i in (first, second)]
     return red.norm(ar.sub(rows[0], rows[1]), p, -1)
 
 

@@ -15,6 +15,8 @@ from pyflame.ops.core import Handle, as_tensor, axis_of, call, cast, convert, sa
 from pyflame.ops.indexing import as_entry, getitem, in_range
 from pyflame.ops.ranges import numbers_within
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.onnx.cast import Identity
+from pyflame_rt.ops.onnx.index import Gather, GatherElements, ScatterElements, ScatterND
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -39,14 +41,14 @@ def index_select(input: Any, dim: int, index: Any) -> Tensor:
     x, places = as_tensor(input), _index(index)
     along = axis_of(dim, x.ndim)
     if x.ndim == 0:
-        return call("Identity", x)
+        return call(Identity, x)
     places = places.reshape((1,)) if places.ndim == 0 else places
-    return call("Gather", x, strict(places, x.shape[along], along), axis=along)
+    return call(Gather, x, strict(places, x.shape[along], along), axis=along)
 
 
 def take(input: Any, index: Any) -> Tensor:
     """Elements of the flattened tensor by number."""
-    return call("Gather", sh.ravel(input), _index(index), axis=0)
+    return call(Gather, sh.ravel(input), _index(index), axis=0)
 
 
 def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Tensor:
@@ -72,7 +74,7 @@ def gather(input: Any, dim: int, index: Any) -> Tensor:
         return flat.reshape(places.shape)
     _same_rank("gather", x, places)
     x = sh.slice_axes(x, [(a, 0, min(x.shape[a], places.shape[a]), 1) for a in range(x.ndim) if a != along])
-    return call("GatherElements", x, strict(places, x.shape[along], along), axis=along)
+    return call(GatherElements, x, strict(places, x.shape[along], along), axis=along)
 
 
 def _same_rank(name: str, x: Tensor, index: Tensor) -> None:
@@ -102,12 +104,12 @@ def _scatter(input: Any, dim: int, index: Any, src: Any, mode: str) -> Tensor:
             ()
         )
     if places.numel == 0:
-        return call("Identity", x)
+        return call(Identity, x)
     if source.ndim == 0:
         source = sh.expand(source, places.shape)
     _same_rank("scatter", x, places)
     source = sh.slice_axes(source, [(a, 0, places.shape[a], 1) for a in range(places.ndim)])
-    return call("ScatterElements", x, strict(places, x.shape[along], along), source, axis=along, reduction=mode)
+    return call(ScatterElements, x, strict(places, x.shape[along], along), source, axis=along, reduction=mode)
 
 
 def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Tensor:
@@ -146,7 +148,7 @@ def _index_put(input: Any, dim: int, index: Any, source: Any, mode: str) -> Tens
     order = [along, *[a for a in range(x.ndim) if a != along]]
     places = sh.reshape(strict(places, x.shape[along], along), (places.numel, 1))
     rows = sh.permute(convert(source, x.dtype), order)
-    done = call("ScatterND", sh.permute(x, order), places, rows, reduction=mode)
+    done = call(ScatterND, sh.permute(x, order), places, rows, reduction=mode)
     return sh.permute(done, np.argsort(order).tolist())
 
 
@@ -268,7 +270,7 @@ def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tenso
     rest = [d for d in range(x.ndim) if d not in (a, b)]
     flat = sh.reshape(sh.permute(x, [*rest, a, b]), (*[x.shape[d] for d in rest], rows * cols))
     places = (np.arange(count) + max(0, -offset)) * cols + np.arange(count) + max(0, offset)
-    return call("Gather", flat, const(places.astype(np.int64)), axis=len(rest))
+    return call(Gather, flat, const(places.astype(np.int64)), axis=len(rest))
 
 
 def diag(input: Any, diagonal: int = 0) -> Tensor:
@@ -291,7 +293,7 @@ def diag_embed(input: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
     from pyflame.ops.creation import zeros
 
     base = zeros((size * size, math.prod(lead)), dtype=x.dtype)
-    put = call("ScatterND", base, const(places.astype(np.int64).reshape(-1, 1)), sh.transpose(flat, 0, 1))
+    put = call(ScatterND, base, const(places.astype(np.int64).reshape(-1, 1)), sh.transpose(flat, 0, 1))
     made = sh.reshape(sh.transpose(put, 0, 1), (*lead, size, size))
     rank = made.ndim
     return sh.movedim(made, (rank - 2, rank - 1), (axis_of(dim1, rank), axis_of(dim2, rank)))
@@ -310,4 +312,4 @@ def trace(input: Any) -> Tensor:
 def embedding(input: Any, weight: Any) -> Tensor:
     """Rows of a matrix by number."""
     w, places = as_tensor(weight), _index(input)
-    return call("Gather", w, strict(places, w.shape[0], 0), axis=0)
+    return call(Gather, w, strict(places, w.shape[0], 0), axis=0)

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame.dtypes import DType
+from pyflame.entries import entry_of
 from pyflame.lazy import const, leaf
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import shaping as sh
 from pyflame.ops.core import Handle, as_tensor, call, cast, convert, wrap
 from pyflame.outline import outlined, own
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.onnx.index import Gather, GatherND, ScatterND
+from pyflame_rt.ops.onnx.slicing import Slice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -168,7 +171,7 @@ def _take_slices(x: Tensor, parts: Sequence[tuple[int, int, int, int]]) -> Tenso
         return x
     axes = tuple(p[0] for p in kept)
     stops = tuple(p[2] if p[2] >= 0 else -(2**62) for p in kept)
-    return call("Slice", x, tuple(p[1] for p in kept), stops, axes, tuple(p[3] for p in kept))
+    return call(Slice, x, tuple(p[1] for p in kept), stops, axes, tuple(p[3] for p in kept))
 
 
 def getitem(x: Tensor, key: Any) -> Tensor:
@@ -196,7 +199,7 @@ def _rows(x: Tensor, key: Any) -> Tensor | None:
     if axis >= len(shape):
         return None
     index = _listed(key, shape[axis], axis)
-    return None if index is None else call("Gather", x, index, axis=axis)
+    return None if index is None else call(Gather, x, index, axis=axis)
 
 
 _ALL = slice(None)
@@ -211,7 +214,7 @@ def _elements(x: Tensor, key: tuple[Any, ...]) -> Tensor | None:
     if all(type(item) is list and len(item) == len(key[0]) and set(map(type, item)) == _INTS for item in key):
         for axis, item in enumerate(key):
             _check_range(min(item), max(item), shape[axis], axis)
-        return call("GatherND", x, leaf(np.array([*zip(*key, strict=True)], np.int64), DType.int64))
+        return call(GatherND, x, leaf(np.array([*zip(*key, strict=True)], np.int64), DType.int64))
     parts = []
     for axis, item in enumerate(key):
         index = None if isinstance(item, Handle) else _listed(item, shape[axis], axis)
@@ -221,7 +224,7 @@ def _elements(x: Tensor, key: tuple[Any, ...]) -> Tensor | None:
     places = np.empty((*parts[0].shape, len(parts)), np.int64)
     for axis, array in enumerate(parts):
         places[..., axis] = array
-    return call("GatherND", x, leaf(places, DType.int64))
+    return call(GatherND, x, leaf(places, DType.int64))
 
 
 def _listed(key: Any, size: int, axis: int) -> Any:
@@ -321,10 +324,10 @@ def _gather(x: Tensor, axes: list[int], indices: list[Tensor]) -> Tensor:
     together = sh.broadcast_tensors(*indices) if len(indices) > 1 else indices
     rank = together[0].ndim
     if len(axes) == 1:
-        return call("Gather", x, together[0], axis=axes[0])
+        return call(Gather, x, together[0], axis=axes[0])
     rest = [a for a in range(x.ndim) if a not in axes]
     front = sh.permute(x, [*axes, *rest])
-    picked = call("GatherND", front, sh.stack(together, -1))
+    picked = call(GatherND, front, sh.stack(together, -1))
     if axes != list(range(axes[0], axes[0] + len(axes))) or axes[0] == 0:
         return picked
     # Neighbouring index arrays leave their result where they stood.
@@ -337,7 +340,12 @@ def _gather(x: Tensor, axes: list[int], indices: list[Tensor]) -> Tensor:
 
 def setitem(x: Tensor, key: Any, value: Any) -> Tensor:
     """The tensor that ``x`` is after ``x[key] = value``; ``x`` itself stays as it is."""
-    value = convert(value, x.dtype)
+    v = x._value
+    value = convert(value, v.spec.dtype)
+    entry = entry_of(v.spec, key)
+    if entry is not None:
+        fits = value._value.spec is entry.spec
+        return wrap(entry.put(v, value._value if fits else _fit(value, entry.spec.shape)._value))
     plain = plain_key(key)
     return _setitem(x, key, value) if plain is None else _assigned(x, plain, value)
 
@@ -421,11 +429,11 @@ def _within(parts: list[tuple[int, int, int]], axis: int, size: int) -> list[tup
 
 def _put_stepped(x: Tensor, parts: list[Any], counts: list[int], value: Tensor, axis: int) -> Tensor:
     places = np.arange(*parts[axis], dtype=np.int64)
-    rows = call("Gather", x, const(places), axis=axis)
+    rows = call(Gather, x, const(places), axis=axis)
     inner = _put(rows, _within(parts, axis, counts[axis]), counts, value, axis + 1)
     order = [axis, *[a for a in range(x.ndim) if a != axis]]
     back = np.argsort(order).tolist()
-    done = call("ScatterND", sh.permute(x, order), const(places.reshape(-1, 1)), sh.permute(inner, order))
+    done = call(ScatterND, sh.permute(x, order), const(places.reshape(-1, 1)), sh.permute(inner, order))
     return sh.permute(done, back)
 
 
@@ -447,5 +455,5 @@ def _set_gathered(x: Tensor, plan: list[Any], value: Tensor) -> Tensor:
         fitted = sh.permute(fitted, [*range(lead, lead + n), *range(lead), *range(lead + n, fitted.ndim)])
     else:
         fitted = _fit(value, (*picked, *tail))
-    done = call("ScatterND", sh.permute(block, order), sh.stack(indices, -1), fitted)
+    done = call(ScatterND, sh.permute(block, order), sh.stack(indices, -1), fitted)
     return _put(x, parts, counts, sh.permute(done, np.argsort(order).tolist()), 0)

@@ -11,6 +11,8 @@ from pyflame.ops import shaping as sh
 from pyflame.ops.core import Handle, as_tensor, axis_of, call, cast, common_dtype, convert, operands, rounded_once
 from pyflame.ops.precision import low_precision
 from pyflame_rt.graph.errors import DTypeMismatchError, ShapeMismatchError
+from pyflame_rt.ops.microsoft.fused import Inverse
+from pyflame_rt.ops.onnx.matmul import Det, Einsum, MatMul
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +33,7 @@ def matmul(input: Any, other: Any) -> Tensor:
     inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
     if a.shape[-1] != inner:
         raise ShapeMismatchError(f"matmul: the inner sizes differ, {a.shape[-1]} != {inner} in {a.shape} @ {b.shape}")
-    return call("MatMul", a, b)
+    return call(MatMul, a, b)
 
 
 def same_dtype(name: str, *values: Any) -> None:
@@ -188,7 +190,7 @@ def einsum(equation: str, *operands: Any) -> Tensor:
         tensors, equation = [v for v, _ in pairs], ",".join(term for _, term in pairs) + "->" + out
     if dtype.is_integer and _sums(equation, tensors):
         tensors = [cast(v, DType.int64) for v in tensors]
-    return call("Einsum", *tensors, equation=equation)
+    return call(Einsum, *tensors, equation=equation)
 
 
 def _sums(equation: str, tensors: list[Tensor]) -> bool:
@@ -287,12 +289,12 @@ def cross(input: Any, other: Any, dim: int = -1) -> Tensor:
 
 def inverse(input: Any) -> Tensor:
     """The inverse of square matrices."""
-    return call("com.microsoft::Inverse", as_tensor(input))
+    return call(Inverse, as_tensor(input))
 
 
 def det(input: Any) -> Tensor:
     """The determinant of square matrices."""
-    return call("Det", as_tensor(input))
+    return call(Det, as_tensor(input))
 
 
 @low_precision

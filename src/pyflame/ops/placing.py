@@ -17,6 +17,8 @@ from pyflame.ops import shaping as sh
 from pyflame.ops.core import as_tensor, axis_of, call, cast, convert, same_type, scalar, sizes_of, wrap
 from pyflame.ops.indexing import getitem, setitem
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.onnx.cast import Identity
+from pyflame_rt.ops.onnx.index import Gather, ScatterElements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,7 +97,7 @@ def scatter_reduce(input: Any, dim: int, index: Any, src: Any, reduce: str, *, i
         return scatter_reduce(one[0], 0, one[1], one[2], reduce, include_self=include_self).reshape(())
     places = as_tensor(index)
     if places.numel == 0:
-        return call("Identity", x)
+        return call(Identity, x)
     source = sh.slice_axes(convert(src, x.dtype), [(a, 0, places.shape[a], 1) for a in range(places.ndim)])
     if not include_self:
         x = _with_first(x, dim, places, reduce)
@@ -104,7 +106,7 @@ def scatter_reduce(input: Any, dim: int, index: Any, src: Any, reduce: str, *, i
         return total if reduce == "sum" else _divided(total, x, dim, places, source, include_self)
     along = axis_of(dim, x.ndim)
     mode = {"prod": "mul", "amax": "max", "amin": "min"}[reduce]
-    return call("ScatterElements", x, ga.strict(places, x.shape[along], along), source, axis=along, reduction=mode)
+    return call(ScatterElements, x, ga.strict(places, x.shape[along], along), source, axis=along, reduction=mode)
 
 
 def _with_first(x: Tensor, dim: int, places: Tensor, reduce: str) -> Tensor:
@@ -136,7 +138,7 @@ def masked_scatter(input: Any, mask: Any, source: Any) -> Tensor:
     flat = sh.reshape(there, (-1,))
     rank = ar.clamp(ar.sub(red.cumsum(cast(flat, DType.int64), 0), 1), 0, max(given.numel - 1, 0))
     if given.numel == 0:
-        return call("Identity", x)
+        return call(Identity, x)
     return ar.where(there, sh.reshape(ga.gather(given, 0, rank), x.shape), x)
 
 
@@ -182,7 +184,7 @@ def unfold(input: Any, dimension: int, size: int, step: int) -> Tensor:
     if x.ndim == 0:
         return sh.reshape(x, (1,)) if size else sh.narrow(sh.reshape(x, (1,)), 0, 0, 0)
     starts = np.arange(0, have - size + 1, step, dtype=np.int64)
-    windows = call("Gather", x, wrap(const(starts[:, None] + np.arange(size, dtype=np.int64))), axis=along)
+    windows = call(Gather, x, wrap(const(starts[:, None] + np.arange(size, dtype=np.int64))), axis=along)
     return sh.movedim(windows, along + 1, -1)
 
 
@@ -233,7 +235,7 @@ def cartesian_prod(*tensors: Any) -> Tensor:
     if any(t.ndim != 1 for t in listed):
         raise ShapeMismatchError("cartesian_prod takes vectors")
     if len(listed) == 1:
-        return call("Identity", listed[0])
+        return call(Identity, listed[0])
     return sh.stack([sh.reshape(g, (-1,)) for g in sh.meshgrid(*listed, indexing="ij")], 1)
 
 
@@ -246,7 +248,7 @@ def combinations(input: Any, r: int = 2, with_replacement: bool = False) -> Tens
     rows = np.array(list(choose(range(x.shape[0]), r)), np.int64).reshape(-1, r)
     if r == 0:
         return sh.narrow(x, 0, 0, 0)
-    return call("Gather", x, wrap(const(rows)), axis=0)
+    return call(Gather, x, wrap(const(rows)), axis=0)
 
 
 def sum_to_size(input: Any, *size: Any) -> Tensor:
@@ -256,7 +258,7 @@ def sum_to_size(input: Any, *size: Any) -> Tensor:
     if lead < 0 or any(s not in (1, x.shape[lead + a]) for a, s in enumerate(sizes)):
         raise ShapeMismatchError(f"sum_to_size: {list(sizes)} does not broadcast to {x.shape}")
     axes = [a for a in range(x.ndim) if a < lead or sizes[a - lead] == 1 != x.shape[a]]
-    return sh.reshape(red.sum(x, axes, True), sizes) if axes else call("Identity", x)
+    return sh.reshape(red.sum(x, axes, True), sizes) if axes else call(Identity, x)
 
 
 def unravel_index(indices: Any, shape: Any) -> tuple[Tensor, ...]:

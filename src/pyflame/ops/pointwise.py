@@ -34,9 +34,33 @@ from pyflame.ops.arithmetic import (
     where,
 )
 from pyflame.ops.core import as_tensor, call, cast, floating, operands, rounded_once, scalar, unary
+from pyflame_rt.ops.onnx.arithmetic import Div, Sign
+from pyflame_rt.ops.onnx.cast import Identity
+from pyflame_rt.ops.onnx.math import (
+    Acos,
+    Acosh,
+    Asin,
+    Asinh,
+    Atan,
+    Atanh,
+    Ceil,
+    Cos,
+    Cosh,
+    Erf,
+    Exp,
+    Floor,
+    Log,
+    Round,
+    Sin,
+    Sinh,
+    Sqrt,
+    Tan,
+    Tanh,
+)
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
+    from pyflame_rt.ops.core.registry import Op
 
 
 absolute = abs
@@ -45,7 +69,7 @@ absolute = abs
 def sign(input: Any) -> Tensor:
     """-1, 0 or 1; NaN stays."""
     x = as_tensor(input)
-    return call("Identity" if x.dtype is DType.bool else "Sign", x)
+    return call(Identity if x.dtype is DType.bool else Sign, x)
 
 
 def sgn(input: Any) -> Tensor:
@@ -58,7 +82,7 @@ def signbit(input: Any) -> Tensor:
     x = as_tensor(input)
     if not x.dtype.is_floating_point:
         return lt(x, 0)
-    return logical_or(lt(x, 0), lt(call("Div", scalar(1, x.dtype), x), 0))
+    return logical_or(lt(x, 0), lt(call(Div, scalar(1, x.dtype), x), 0))
 
 
 @rounded_once
@@ -69,26 +93,26 @@ def copysign(input: Any, other: Any) -> Tensor:
     return where(signbit(b), neg(size), size)
 
 
-def _rounding(name: str, x: Any) -> Tensor:
+def _rounding(op: Op, x: Any) -> Tensor:
     x = as_tensor(x)
-    return call(name if x.dtype.is_floating_point else "Identity", x)
+    return call(op if x.dtype.is_floating_point else Identity, x)
 
 
 def floor(input: Any) -> Tensor:
     """Rounded down."""
-    return _rounding("Floor", input)
+    return _rounding(Floor, input)
 
 
 def ceil(input: Any) -> Tensor:
     """Rounded up."""
-    return _rounding("Ceil", input)
+    return _rounding(Ceil, input)
 
 
 @rounded_once
 def round(input: Any, *, decimals: int = 0) -> Tensor:
     """Rounded to the nearest, halves to even."""
     if decimals == 0:
-        return _rounding("Round", input)
+        return _rounding(Round, input)
     scale = 10.0 ** np.abs(decimals)
     return div(round(mul(input, scale)), scale) if decimals > 0 else mul(round(div(input, scale)), scale)
 
@@ -104,7 +128,7 @@ def frac(input: Any) -> Tensor:
 
 def exp(input: Any) -> Tensor:
     """``e`` to the power of each element."""
-    return unary("Exp", input)
+    return unary(Exp, input)
 
 
 @rounded_once
@@ -124,7 +148,7 @@ def expm1(input: Any) -> Tensor:
 
 def log(input: Any) -> Tensor:
     """Natural logarithm."""
-    return unary("Log", input)
+    return unary(Log, input)
 
 
 @rounded_once
@@ -154,7 +178,7 @@ def log1p(input: Any) -> Tensor:
 
 def sqrt(input: Any) -> Tensor:
     """Square root; NaN below 0."""
-    return unary("Sqrt", input)
+    return unary(Sqrt, input)
 
 
 @rounded_once
@@ -165,62 +189,62 @@ def rsqrt(input: Any) -> Tensor:
 
 def sin(input: Any) -> Tensor:
     """Sine."""
-    return unary("Sin", input)
+    return unary(Sin, input)
 
 
 def cos(input: Any) -> Tensor:
     """Cosine."""
-    return unary("Cos", input)
+    return unary(Cos, input)
 
 
 def tan(input: Any) -> Tensor:
     """Tangent."""
-    return unary("Tan", input)
+    return unary(Tan, input)
 
 
 def asin(input: Any) -> Tensor:
     """Inverse sine."""
-    return unary("Asin", input)
+    return unary(Asin, input)
 
 
 def acos(input: Any) -> Tensor:
     """Inverse cosine."""
-    return unary("Acos", input)
+    return unary(Acos, input)
 
 
 def atan(input: Any) -> Tensor:
     """Inverse tangent."""
-    return unary("Atan", input)
+    return unary(Atan, input)
 
 
 def sinh(input: Any) -> Tensor:
     """Hyperbolic sine."""
-    return unary("Sinh", input)
+    return unary(Sinh, input)
 
 
 def cosh(input: Any) -> Tensor:
     """Hyperbolic cosine."""
-    return unary("Cosh", input)
+    return unary(Cosh, input)
 
 
 def tanh(input: Any) -> Tensor:
     """Hyperbolic tangent."""
-    return unary("Tanh", input)
+    return unary(Tanh, input)
 
 
 def asinh(input: Any) -> Tensor:
     """Inverse hyperbolic sine."""
-    return unary("Asinh", input)
+    return unary(Asinh, input)
 
 
 def acosh(input: Any) -> Tensor:
     """Inverse hyperbolic cosine."""
-    return unary("Acosh", input)
+    return unary(Acosh, input)
 
 
 def atanh(input: Any) -> Tensor:
     """Inverse hyperbolic tangent."""
-    return unary("Atanh", input)
+    return unary(Atanh, input)
 
 
 arcsin, arccos, arctan, arcsinh, arccosh, arctanh = asin, acos, atan, asinh, acosh, atanh
@@ -256,7 +280,7 @@ def hypot(input: Any, other: Any) -> Tensor:
 
 def erf(input: Any) -> Tensor:
     """Error function."""
-    return unary("Erf", input)
+    return unary(Erf, input)
 
 
 @rounded_once
@@ -320,7 +344,7 @@ def nan_to_num(input: Any, nan: float = 0.0, posinf: float | None = None, neginf
     """NaN and infinities replaced by numbers."""
     x = as_tensor(input)
     if not x.dtype.is_floating_point:
-        return call("Identity", x)
+        return call(Identity, x)
     limit = float(_finfo(x.dtype).max)
     high, low = limit if posinf is None else posinf, -limit if neginf is None else neginf
     x = where(isnan(x), nan, x)

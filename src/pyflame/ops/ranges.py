@@ -12,6 +12,7 @@ from pyflame.lazy import modes
 from pyflame.ops import arithmetic as ar
 from pyflame.ops.core import WrongTypeError, call, cast, scalar
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.ops.pyflame.within import Look
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +65,7 @@ def numbers_within(x: Tensor, low: int, high: int, what: str) -> Tensor:
         return x
     if not _has_checks():
         return x
-    return call("pyflame::Within", x, low=int(low), high=int(high) - 1, what=what)
+    return call(Look, x, low=int(low), high=int(high) - 1, what=what)
 
 
 def _refuse(array: np.ndarray[Any, Any], low: int, high: int, what: str) -> None:
@@ -102,5 +103,5 @@ def _where_good(x: Tensor, good: Callable[[], Tensor], problem: str) -> Tensor:
     """The tensor, by a graph that refuses to run where it is not good."""
     if not _has_checks():
         return x
-    looked = call("pyflame::Within", cast(good(), DType.int32), low=1, what=f"{problem}: whether it holds")
+    looked = call(Look, cast(good(), DType.int32), low=1, what=f"{problem}: whether it holds")
     return ar.where(cast(looked, DType.bool), x, scalar(0, x._value.spec.dtype))

@@ -22,16 +22,33 @@ from pyflame.ops.core import (
     rounded_once,
     scalar,
 )
+from pyflame_rt.ops.onnx.cast import Identity
+from pyflame_rt.ops.onnx.index import GatherElements, TopK
+from pyflame_rt.ops.onnx.reduce import (
+    ArgMax,
+    ArgMin,
+    CumProd,
+    CumSum,
+    ReduceL2,
+    ReduceLogSumExp,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceProd,
+    ReduceSum,
+)
+from pyflame_rt.ops.pyflame.slopes import FlatRoot
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
+    from pyflame_rt.ops.core.registry import Op
 
 
-def _reduce(name: str, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
+def _reduce(op: Op, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
     axes = axes_of(dim, x.ndim)
     if not axes:
-        return call("Identity", x)
-    return call(name, x, axes, keepdims=int(keepdim))
+        return call(Identity, x)
+    return call(op, x, axes, keepdims=int(keepdim))
 
 
 def _keep(keepdim: bool, keepdims: bool | None) -> bool:
@@ -51,7 +68,7 @@ def sum(
     """Sum over dimensions, over all when none is named."""
     x = as_tensor(input)
     kind = to_dtype(dtype) if dtype is not None else (x.dtype if x.dtype.is_floating_point else DType.int64)
-    return _reduce("ReduceSum", cast(x, kind), dim_argument(dim, axis), _keep(keepdim, keepdims))
+    return _reduce(ReduceSum, cast(x, kind), dim_argument(dim, axis), _keep(keepdim, keepdims))
 
 
 @remembered
@@ -73,7 +90,7 @@ def mean(
     if x.numel == 0:
         count = math.prod(x.shape[a] for a in axes)
         return ar.div(sum(x, axes, _keep(keepdim, keepdims)), count)
-    return _reduce("ReduceMean", x, axes, _keep(keepdim, keepdims)) if axes else call("Identity", x)
+    return _reduce(ReduceMean, x, axes, _keep(keepdim, keepdims)) if axes else call(Identity, x)
 
 
 def prod(
@@ -88,15 +105,15 @@ def prod(
     """Product over dimensions, over all when none is named."""
     x = as_tensor(input)
     kind = to_dtype(dtype) if dtype is not None else (x.dtype if x.dtype.is_floating_point else DType.int64)
-    return _reduce("ReduceProd", cast(x, kind), dim_argument(dim, axis), _keep(keepdim, keepdims))
+    return _reduce(ReduceProd, cast(x, kind), dim_argument(dim, axis), _keep(keepdim, keepdims))
 
 
-def _extreme(name: str, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
+def _extreme(op: Op, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
     if x.numel == 0 and 0 in [x.shape[a] for a in axes_of(dim, x.ndim)]:
         raise IndexError(f"there is no largest or smallest of no elements: shape {x.shape}, dim {dim}")
     if x.dtype is DType.bool:
-        return cast(_reduce(name, cast(x, DType.uint8), dim, keepdim), DType.bool)
-    return _reduce(name, x, dim, keepdim)
+        return cast(_reduce(op, cast(x, DType.uint8), dim, keepdim), DType.bool)
+    return _reduce(op, x, dim, keepdim)
 
 
 def max(
@@ -118,7 +135,7 @@ def max(
     """
     if other is not None or isinstance(dim, Handle):
         return ar.maximum(input, dim if other is None else other)
-    return _largest("ReduceMax", "ArgMax", as_tensor(input), dim_argument(dim, axis), _keep(keepdim, keepdims))
+    return _largest(ReduceMax, ArgMax, as_tensor(input), dim_argument(dim, axis), _keep(keepdim, keepdims))
 
 
 def min(
@@ -133,33 +150,33 @@ def min(
     """The smallest element; with ``dim`` a pair: the smallest along it, and where they are. See amin for values."""
     if other is not None or isinstance(dim, Handle):
         return ar.minimum(input, dim if other is None else other)
-    return _largest("ReduceMin", "ArgMin", as_tensor(input), dim_argument(dim, axis), _keep(keepdim, keepdims))
+    return _largest(ReduceMin, ArgMin, as_tensor(input), dim_argument(dim, axis), _keep(keepdim, keepdims))
 
 
-def _largest(name: str, places: str, x: Tensor, dim: Any, keepdim: bool) -> Any:
+def _largest(op: Op, places: Op, x: Tensor, dim: Any, keepdim: bool) -> Any:
     """The extreme of all elements, or values and places along one dimension; the gradient goes to those places."""
     if dim is None:
-        return _extreme(name, x, None, keepdim)
+        return _extreme(op, x, None, keepdim)
     if isinstance(dim, (tuple, list)):
         raise TypeError(f"max and min go along one dimension, got {tuple(dim)}; amax and amin take several")
     along = axis_of(dim, x.ndim)
     if x.ndim == 0:
-        return Ordered(call("Identity", x), ar.mul(cast(x, DType.int64), 0))
+        return Ordered(call(Identity, x), ar.mul(cast(x, DType.int64), 0))
     if x.shape[along] == 0:
         raise IndexError(f"there is no largest or smallest of no elements: shape {x.shape}, dim {dim}")
     where = _arg(places, x, along, True)
-    values = call("GatherElements", x, where, axis=along)
+    values = call(GatherElements, x, where, axis=along)
     return Ordered(values, where) if keepdim else Ordered(values.squeeze(along), where.squeeze(along))
 
 
 def amax(input: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
     """The largest element along dimensions."""
-    return _extreme("ReduceMax", as_tensor(input), dim, keepdim)
+    return _extreme(ReduceMax, as_tensor(input), dim, keepdim)
 
 
 def amin(input: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
     """The smallest element along dimensions."""
-    return _extreme("ReduceMin", as_tensor(input), dim, keepdim)
+    return _extreme(ReduceMin, as_tensor(input), dim, keepdim)
 
 
 def aminmax(input: Any, *, dim: Any = None, keepdim: bool = False) -> Extremes:
@@ -167,42 +184,42 @@ def aminmax(input: Any, *, dim: Any = None, keepdim: bool = False) -> Extremes:
     return Extremes(amin(input, dim, keepdim), amax(input, dim, keepdim))
 
 
-def _arg(name: str, input: Any, dim: Any, keepdim: bool) -> Tensor:
+def _arg(op: Op, input: Any, dim: Any, keepdim: bool) -> Tensor:
     x = as_tensor(input)
     if x.dtype is DType.bool:
         x = cast(x, DType.uint8)
     if dim is None:
-        flat = call(name, x.reshape((-1,)), axis=0, keepdims=0)
+        flat = call(op, x.reshape((-1,)), axis=0, keepdims=0)
         return flat.reshape((1,) * x.ndim) if keepdim else flat
     if x.ndim == 0:
         axis_of(dim, 0)
-        return call(name, x.reshape((1,)), axis=0, keepdims=0)
-    return call(name, x, axis=axis_of(dim, x.ndim), keepdims=int(keepdim))
+        return call(op, x.reshape((1,)), axis=0, keepdims=0)
+    return call(op, x, axis=axis_of(dim, x.ndim), keepdims=int(keepdim))
 
 
 def argmax(input: Any, dim: int | None = None, keepdim: bool = False, *, axis: int | None = None) -> Tensor:
     """Where the largest element is: the first one, in the flattened tensor or along a dimension."""
-    return _arg("ArgMax", input, dim_argument(dim, axis), keepdim)
+    return _arg(ArgMax, input, dim_argument(dim, axis), keepdim)
 
 
 def argmin(input: Any, dim: int | None = None, keepdim: bool = False, *, axis: int | None = None) -> Tensor:
     """Where the smallest element is: the first one, in the flattened tensor or along a dimension."""
-    return _arg("ArgMin", input, dim_argument(dim, axis), keepdim)
+    return _arg(ArgMin, input, dim_argument(dim, axis), keepdim)
 
 
 def all(input: Any, dim: Any = None, keepdim: bool = False, *, axis: Any = None) -> Tensor:
     """Whether all elements are true (not zero); of bytes as a byte."""
-    return _truth("ReduceMin", input, dim_argument(dim, axis), keepdim)
+    return _truth(ReduceMin, input, dim_argument(dim, axis), keepdim)
 
 
 def any(input: Any, dim: Any = None, keepdim: bool = False, *, axis: Any = None) -> Tensor:
     """Whether an element is true (not zero); of bytes as a byte."""
-    return _truth("ReduceMax", input, dim_argument(dim, axis), keepdim)
+    return _truth(ReduceMax, input, dim_argument(dim, axis), keepdim)
 
 
-def _truth(name: str, input: Any, dim: Any, keepdim: bool) -> Tensor:
+def _truth(op: Op, input: Any, dim: Any, keepdim: bool) -> Tensor:
     x = as_tensor(input)
-    found = _reduce(name, cast(cast(x, DType.bool), DType.uint8), dim, keepdim)
+    found = _reduce(op, cast(cast(x, DType.bool), DType.uint8), dim, keepdim)
     return found if x.dtype is DType.uint8 else cast(found, DType.bool)
 
 
@@ -242,7 +259,7 @@ def std(
     input: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
 ) -> Tensor:
     """Standard deviation, the root of :func:`var`; where nothing deviates, its gradient is 0."""
-    return call("pyflame::FlatRoot", var(input, dim, unbiased, keepdim, correction=correction))
+    return call(FlatRoot, var(input, dim, unbiased, keepdim, correction=correction))
 
 
 @rounded_once
@@ -251,12 +268,12 @@ def std_mean(
 ) -> tuple[Tensor, Tensor]:
     """Standard deviation and mean."""
     variance, centre = var_mean(input, dim, unbiased, keepdim, correction=correction)
-    return call("pyflame::FlatRoot", variance), centre
+    return call(FlatRoot, variance), centre
 
 
 def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Tensor:
     """``log(sum(exp(input)))`` without overflow."""
-    return _reduce("ReduceLogSumExp", floating(input), dim, keepdim)
+    return _reduce(ReduceLogSumExp, floating(input), dim, keepdim)
 
 
 def nansum(input: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
@@ -278,7 +295,7 @@ def cumsum(input: Any, dim: int, *, dtype: Any = None) -> Tensor:
     kind = to_dtype(dtype) if dtype is not None else (x.dtype if x.dtype.is_floating_point else DType.int64)
     x = cast(x, kind)
     along = axis_of(dim, x.ndim)
-    return call("Identity", x) if x.ndim == 0 else call("CumSum", x, const(along))
+    return call(Identity, x) if x.ndim == 0 else call(CumSum, x, const(along))
 
 
 def cumprod(input: Any, dim: int, *, dtype: Any = None) -> Tensor:
@@ -287,7 +304,7 @@ def cumprod(input: Any, dim: int, *, dtype: Any = None) -> Tensor:
     kind = to_dtype(dtype) if dtype is not None else (x.dtype if x.dtype.is_floating_point else DType.int64)
     x = cast(x, kind)
     along = axis_of(dim, x.ndim)
-    return call("Identity", x) if x.ndim == 0 else call("CumProd", x, const(along))
+    return call(Identity, x) if x.ndim == 0 else call(CumProd, x, const(along))
 
 
 class Ordered(NamedTuple):
@@ -334,7 +351,7 @@ def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool =
     if not 0 <= k <= x.shape[along]:
         raise ValueError(f"k={k} is out of range for dimension {dim} of size {x.shape[along]}")
     wide = cast(x, DType.uint8) if x.dtype is DType.bool else x
-    values, places = call_many("TopK", wide, (int(k),), axis=along, largest=int(largest), sorted=int(sorted))
+    values, places = call_many(TopK, wide, (int(k),), axis=along, largest=int(largest), sorted=int(sorted))
     return Ordered(cast(values, x.dtype), places)
 
 
@@ -375,7 +392,7 @@ def norm(input: Any, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Tens
     if p == 1:
         return sum(size, dim, keepdim)
     if p == 2:
-        return _reduce("ReduceL2", x, dim, keepdim) if x.ndim else size
+        return _reduce(ReduceL2, x, dim, keepdim) if x.ndim else size
     if 0 < p < 1:  # slopes there are infinite at 0
         absent = ar.eq(size, 0)
         powers = ar.where(absent, 0.0, ar.pow(ar.where(absent, 1.0, size), p))

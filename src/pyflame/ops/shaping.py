@@ -24,6 +24,11 @@ from pyflame.ops.core import (
     wrap,
 )  # fmt: skip
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.onnx.cast import Identity
+from pyflame_rt.ops.onnx.creation import Trilu
+from pyflame_rt.ops.onnx.index import Gather
+from pyflame_rt.ops.onnx.shape import Expand, Reshape, Transpose
+from pyflame_rt.ops.onnx.slicing import Concat, Pad, Slice, Split, Tile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +42,7 @@ def reshape(input: Any, *shape: Any) -> Tensor:
     sizes = _resolved(x, sizes_of(shape))
     if sizes == x._value.spec.shape:
         return x
-    return call("Reshape", x, sizes, **({"allowzero": 1} if 0 in sizes else {}))
+    return call(Reshape, x, sizes, **({"allowzero": 1} if 0 in sizes else {}))
 
 
 def _resolved(x: Tensor, sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -124,7 +129,7 @@ def permute(input: Any, *dims: Any) -> Tensor:
         raise ShapeMismatchError(f"permute: {list(given)} does not name each of {x.ndim} dimensions once")
     if order == tuple(range(x.ndim)):
         return x
-    return call("Transpose", x, perm=order)
+    return call(Transpose, x, perm=order)
 
 
 def transpose(input: Any, dim0: int, dim1: int) -> Tensor:
@@ -199,7 +204,7 @@ def broadcast_to(input: Any, shape: Sequence[int]) -> Tensor:
         fits = False
     if not fits:
         raise ShapeMismatchError(f"{x.shape} does not broadcast to {list(sizes)}")
-    return call("Expand", x, sizes)
+    return call(Expand, x, sizes)
 
 
 def broadcast_tensors(*tensors: Any) -> list[Tensor]:
@@ -231,7 +236,7 @@ def cat(tensors: Sequence[Any], dim: int = 0, *, axis: int | None = None) -> Ten
     along = axis_of(dim if axis is None else axis, full[0].ndim)
     if full[0].ndim == 0:
         raise ShapeMismatchError("cat takes tensors with dimensions; use stack for numbers")
-    return call("Identity", full[0]) if len(full) == 1 else call("Concat", *full, axis=along)
+    return call(Identity, full[0]) if len(full) == 1 else call(Concat, *full, axis=along)
 
 
 concat = concatenate = cat
@@ -328,7 +333,7 @@ def slice_axes(x: Tensor, parts: Sequence[tuple[int, int, int, int]]) -> Tensor:
     if not kept:
         return x
     axes, starts, stops, steps = (tuple(column) for column in zip(*kept, strict=True))
-    return call("Slice", x, starts, stops, axes, steps)
+    return call(Slice, x, starts, stops, axes, steps)
 
 
 def split(input: Any, split_size: Any, dim: int = 0) -> tuple[Tensor, ...]:
@@ -346,7 +351,7 @@ def split(input: Any, split_size: Any, dim: int = 0) -> tuple[Tensor, ...]:
         raise ShapeMismatchError(f"split: sizes {sizes} do not add up to dimension {dim}, {size}")
     if len(sizes) == 1:
         return (x,)
-    return tuple(call_many("Split", x, tuple(sizes), axis=along))
+    return tuple(call_many(Split, x, tuple(sizes), axis=along))
 
 
 def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
@@ -392,7 +397,7 @@ def tile(input: Any, *dims: Any) -> Tensor:
     if 0 in times:
         nothing = slice_axes(x, [(a, 0, 0, 1) for a in range(x.ndim)])
         return reshape(nothing, [s * n for s, n in zip(x.shape, times, strict=True)])
-    return call("Identity", x) if all(n == 1 for n in times) else call("Tile", x, times)
+    return call(Identity, x) if all(n == 1 for n in times) else call(Tile, x, times)
 
 
 def repeat(input: Any, *sizes: Any) -> Tensor:
@@ -415,7 +420,7 @@ def repeat_interleave(input: Any, repeats: Any, dim: int | None = None, *, outpu
         places = np.repeat(np.arange(x.shape[along]), counts).astype(np.int64)
         if output_size not in (None, len(places)):
             raise ShapeMismatchError(f"repeat_interleave: output_size is {output_size}, the repeats make {len(places)}")
-        return call("Gather", x, wrap(leaf(places, DType.int64)), axis=along)
+        return call(Gather, x, wrap(leaf(places, DType.int64)), axis=along)
     wide = expand(unsqueeze(x, along + 1), [*x.shape[: along + 1], int(repeats), *x.shape[along + 1 :]])
     return reshape(wide, (*x.shape[:along], x.shape[along] * int(repeats), *x.shape[along + 1 :]))
 
@@ -426,9 +431,9 @@ def flip(input: Any, *axes: Any, dims: Any = None) -> Tensor:
     given = sizes_of(axes if dims is None else (dims if isinstance(dims, (tuple, list)) else (dims,)))
     axes = axes_of(given, x.ndim) if given else ()
     if not axes or x.numel == 0:
-        return call("Identity", x)
+        return call(Identity, x)
     count = len(axes)
-    return call("Slice", x, (-1,) * count, (-(2**62),) * count, axes, (-1,) * count)
+    return call(Slice, x, (-1,) * count, (-(2**62),) * count, axes, (-1,) * count)
 
 
 def fliplr(input: Any) -> Tensor:
@@ -445,7 +450,7 @@ def roll(input: Any, shifts: Any, dims: Any = None) -> Tensor:
     """Entries moved along dimensions, those that fall off coming back at the other end."""
     x = given = as_tensor(input)
     if dims is None:
-        return reshape(roll(ravel(x), shifts, 0), x.shape) if x.numel else call("Identity", x)
+        return reshape(roll(ravel(x), shifts, 0), x.shape) if x.numel else call(Identity, x)
     moves = [shifts] if isinstance(shifts, int) else list(shifts)
     for shift, dim in zip(moves, [dims] if isinstance(dims, int) else list(dims), strict=True):
         along = axis_of(dim, x.ndim)
@@ -453,7 +458,7 @@ def roll(input: Any, shifts: Any, dims: Any = None) -> Tensor:
         cut = (size - shift % size) % size if size else 0
         if cut:
             x = cat([slice_axes(x, [(along, cut, size, 1)]), slice_axes(x, [(along, 0, cut, 1)])], along)
-    return call("Identity", x) if x is given else x
+    return call(Identity, x) if x is given else x
 
 
 def rot90(input: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
@@ -467,7 +472,7 @@ def rot90(input: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
         case 3:
             return flip(transpose(input, a, b), b)
         case _:
-            return call("Identity", as_tensor(input))
+            return call(Identity, as_tensor(input))
 
 
 def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
@@ -481,21 +486,39 @@ def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | N
     if mode not in modes:
         raise ValueError(f"pad: mode is one of {', '.join(modes)}, got {mode!r}")
     if all(p == (0, 0) for p in pairs):
-        return call("Identity", x)
+        return call(Identity, x)
+    _fits(x.shape, pairs, mode)
     shape = tuple(a for a, _ in pairs) + tuple(b for _, b in pairs)
     if mode == "constant":
-        return call("Pad", x, shape, scalar(0 if value is None else value, x.dtype), mode="constant")
-    return call("Pad", x, shape, mode=modes[mode])
+        return call(Pad, x, shape, scalar(0 if value is None else value, x.dtype), mode="constant")
+    return call(Pad, x, shape, mode=modes[mode])
+
+
+def _fits(shape: Sequence[int], pairs: Sequence[tuple[int, int]], mode: str) -> None:
+    """Refuse to reflect or wrap further than the data reaches, as torch does; the operator would begin again."""
+    room = {"reflect": -1, "circular": 0}.get(mode)
+    for axis, (size, pair) in enumerate(zip(shape, pairs, strict=True)):
+        if room is not None and max(pair) > max(size + room, 0):
+            raise ShapeMismatchError(
+                f"pad: mode {mode!r} takes at most {max(size + room, 0)} for dimension {axis} of size {size}. "
+                f"Received: {pair}"
+            )
+
+
+def _factor(role: str, factor: int) -> int:
+    if factor < 1:
+        raise ValueError(f"{role} must be at least 1. Received: {factor}")
+    return factor
 
 
 def tril(input: Any, diagonal: int = 0) -> Tensor:
     """The lower triangle, zeros above it."""
-    return call("Trilu", as_tensor(input), np.int64(diagonal).item(), upper=0)
+    return call(Trilu, as_tensor(input), np.int64(diagonal).item(), upper=0)
 
 
 def triu(input: Any, diagonal: int = 0) -> Tensor:
     """The upper triangle, zeros below it."""
-    return call("Trilu", as_tensor(input), np.int64(diagonal).item(), upper=1)
+    return call(Trilu, as_tensor(input), np.int64(diagonal).item(), upper=1)
 
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
@@ -516,7 +539,7 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
 
 def pixel_shuffle(input: Any, upscale_factor: int) -> Tensor:
     """Channels rearranged to a larger picture."""
-    x, r = as_tensor(input), upscale_factor
+    x, r = as_tensor(input), _factor("upscale_factor", upscale_factor)
     *lead, c, h, w = x.shape
     y = reshape(x, (*lead, c // (r * r), r, r, h, w))
     n = len(lead)
@@ -525,7 +548,7 @@ def pixel_shuffle(input: Any, upscale_factor: int) -> Tensor:
 
 def pixel_unshuffle(input: Any, downscale_factor: int) -> Tensor:
     """A picture rearranged to more channels."""
-    x, r = as_tensor(input), downscale_factor
+    x, r = as_tensor(input), _factor("downscale_factor", downscale_factor)
     *lead, c, h, w = x.shape
     y = reshape(x, (*lead, c, h // r, r, w // r, r))
     n = len(lead)

@@ -18,6 +18,7 @@ from pyflame.ops import shaping as sh
 from pyflame.ops.core import Handle, as_tensor, axis_of, call, cast, convert, floating, rounded_once, scalar, wrap
 from pyflame.ops.reduction import Ordered
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.onnx.cast import Identity
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -149,7 +150,7 @@ def _running(name: str, input: Any, dim: int) -> Ordered:
     x = as_tensor(input)
     along = axis_of(dim, x.ndim)
     if x.ndim == 0:
-        return Ordered(call("Identity", x), ar.mul(cast(x, DType.int64), 0))
+        return Ordered(call(Identity, x), ar.mul(cast(x, DType.int64), 0))
     values = cast(x, DType.uint8) if x.dtype is DType.bool else x.detach()
     shape = [x.shape[along] if a == along else 1 for a in range(x.ndim)]
     counted = np.arange(x.shape[along], dtype=np.int64).reshape(shape)
@@ -188,7 +189,7 @@ def logcumsumexp(input: Any, dim: int) -> Tensor:
     x = floating(input)
     along = axis_of(dim, x.ndim)
     if x.ndim == 0:
-        return call("Identity", x)
+        return call(Identity, x)
     step = 1
     while step < x.shape[along]:
         head = sh.narrow(x, along, 0, step)
@@ -213,7 +214,7 @@ def diff(input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any
     if n < 0:
         raise ValueError(f"diff: n must not be negative, got {n}")
     if n == 0:
-        return call("Identity", x)
+        return call(Identity, x)
     x = sh.cat([as_tensor(part) for part in (prepend, x, append) if part is not None], along)
     for _ in range(min(n, x.shape[along])):
         size = x.shape[along]

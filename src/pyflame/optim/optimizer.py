@@ -13,9 +13,9 @@ from pyflame.arrays import adopt
 from pyflame.autograd import enable_grad, no_grad
 from pyflame.evaluation import evaluate
 from pyflame.lazy import mode_changes, modes
+from pyflame.module_scopes import placed
 from pyflame.ops.core import cast
 from pyflame.outline import Outlined
-from pyflame.spans import placed
 from pyflame.tensors import Tensor
 
 if TYPE_CHECKING:

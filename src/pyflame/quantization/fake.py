@@ -13,6 +13,7 @@ from pyflame.ops import pointwise as pw
 from pyflame.ops import reduction as red
 from pyflame.ops.core import call
 from pyflame.ops.creation import full, zeros
+from pyflame_rt.ops.onnx.quantize import DequantizeLinear, QuantizeLinear
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -29,8 +30,8 @@ class _Rounded(AutogradFunction):
     def forward(ctx: Any, x: Any, scale: Any, zero: Any, axis: int) -> Any:
         ctx.save_for_backward(x, scale, zero)
         ctx.axis = axis
-        steps = call("QuantizeLinear", x, scale, zero, axis=axis)
-        return call("DequantizeLinear", steps, scale, zero, axis=axis)
+        steps = call(QuantizeLinear, x, scale, zero, axis=axis)
+        return call(DequantizeLinear, steps, scale, zero, axis=axis)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:

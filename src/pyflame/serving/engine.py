@@ -197,7 +197,7 @@ class InferenceEngine:
     def _threads(self) -> AbstractContextManager[Any]:
         if self.config.num_threads is None:
             return nullcontext()
-        from pyflame_rt.backends.cpu.run.threads import use_threads
+        from pyflame_rt.threads import use_threads
 
         return use_threads(self.config.num_threads)
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame import watching
+from pyflame import instrumentation
 from pyflame.lazy import modes
+from pyflame.module_scopes import ModuleScopes
 from pyflame.ops.core import Handle
-from pyflame.spans import Spans
 from pyflame.tools.inspector import TensorInspector
 from pyflame_rt.graph import TensorType
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyflame.evaluation import EvaluationPlan
+    from pyflame.instrumentation import Labels
     from pyflame.tensors import Tensor
-    from pyflame.watching import Labels
     from pyflame_rt.graph import Node
 
 __all__ = ["Breakpoint", "BreakpointHit", "Hit", "PyFlameDebugger", "Watched", "tap"]
@@ -221,18 +221,18 @@ class PyFlameDebugger:
         self._spans_before: Any = None
 
     def __enter__(self) -> PyFlameDebugger:
-        watching.start(inspector=self)
-        self._spans_before, modes.spans = modes.spans, modes.spans or Spans()
+        instrumentation.start(inspector=self)
+        self._spans_before, modes.spans = modes.spans, modes.spans or ModuleScopes()
         return self
 
     def __exit__(self, *_: object) -> None:
-        watching.stop(self)
+        instrumentation.stop(self)
         modes.spans = self._spans_before
 
     @classmethod
     def get_active(cls) -> PyFlameDebugger | None:
         """The debugger that watches now; None when there is none."""
-        inspector = watching.active.inspector if watching.active is not None else None
+        inspector = instrumentation.active.inspector if instrumentation.active is not None else None
         return inspector if isinstance(inspector, cls) else None
 
     def set_breakpoint(
@@ -400,5 +400,5 @@ def tap(tensor: Tensor, name: str) -> Tensor:
         raise TypeError(f"tap names tensors. Received: {type(tensor).__name__}")
     if not name:
         raise ValueError("a name needs at least one letter")
-    watching.name_value(tensor._value, name)
+    instrumentation.name_value(tensor._value, name)
     return tensor

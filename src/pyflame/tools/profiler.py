@@ -11,21 +11,20 @@ import traceback
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from pyflame import watching
+from pyflame import instrumentation
 from pyflame.lazy import modes
-from pyflame.spans import Spans
+from pyflame.module_scopes import ModuleScopes
 from pyflame.tools.profile_result import ProfileEvent, ProfileResult
-from pyflame_rt.backends.cpu.graph.cost_model import flops_of
-from pyflame_rt.graph import DType
+from pyflame_rt.ops import find_op
+from pyflame_rt.ops.core.flop_counts import count_flops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pyflame.evaluation import EvaluationPlan
-    from pyflame.watching import Labels
+    from pyflame.instrumentation import Labels
     from pyflame_rt.graph import Node
     from pyflame_rt.profiling import StepCost
 
@@ -73,9 +72,9 @@ class Profiler:
 
     def start(self) -> Profiler:
         """Begin; earlier events are forgotten."""
-        watching.start(recorder=self)
+        instrumentation.start(recorder=self)
         self._events, self._dropped, self._result = [], 0, None
-        self._spans_before, modes.spans = modes.spans, modes.spans or Spans()
+        self._spans_before, modes.spans = modes.spans, modes.spans or ModuleScopes()
         self._held = _resident() if self.profile_memory else 0
         self._begin_ns = time.perf_counter_ns()
         self.is_active = True
@@ -86,7 +85,7 @@ class Profiler:
         if not self.is_active:
             raise RuntimeError("the profiler is not active: start() comes first")
         seconds = (time.perf_counter_ns() - self._begin_ns) / 1e9
-        watching.stop(self)
+        instrumentation.stop(self)
         modes.spans = self._spans_before
         self.is_active = False
         memory = {}
@@ -196,12 +195,13 @@ class _Run:
 
 
 def _flops(node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
-    types = {}
-    for name, array in (*zip(node.inputs, inputs, strict=False), *zip(node.outputs, outputs, strict=False)):
-        if name and hasattr(array, "shape"):
-            types[name] = (DType.Float32, tuple(array.shape))  # arithmetic is counted by sizes alone
-    step: Any = SimpleNamespace(op=SimpleNamespace(name=node.op_type), node=node, attributes=node.attributes)
-    return flops_of(step, types)
+    def sizes(array: Any) -> tuple[int, ...]:
+        return tuple(getattr(array, "shape", ()))
+
+    op = find_op(node.op_type, node.domain)
+    if op is None:  # the program's own
+        return 0
+    return count_flops(op, [sizes(a) for a in inputs], sizes(outputs[0] if outputs else None), node.attributes)
 
 
 def _described(array: Any) -> str:

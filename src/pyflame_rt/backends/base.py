@@ -113,12 +113,11 @@ class FastPath(Protocol):
         """Outputs, in the arrays for all (``into``) or some (``given``, by number); None: take the long way."""
         ...
 
-    def on(self, arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]] | None:
-        """The same for arrays in the order of :attr:`order`."""
-        ...
+    def run(self, table: int | bytes) -> bool:
+        """Run on a table of addresses, inputs then outputs, that the caller answers for; False: take the long way.
 
-    def run(self, table: int) -> bool:
-        """Run on a table of addresses, inputs then outputs, that the caller answers for; False: take the long way."""
+        The table is given as bytes, or by its own address.
+        """
         ...
 
 

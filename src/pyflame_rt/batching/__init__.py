@@ -2,6 +2,7 @@
 
 from pyflame_rt.batching.batcher import DynamicBatcher
 from pyflame_rt.batching.config import BatchConfig
+from pyflame_rt.batching.load_curve import LoadPoint, load_curve
 from pyflame_rt.batching.priority import PriorityBatcher
 from pyflame_rt.batching.requests import BatchFuture, InferenceRequest, InferenceResponse
 from pyflame_rt.batching.stats import BatchStats
@@ -13,5 +14,7 @@ __all__ = [
     "DynamicBatcher",
     "InferenceRequest",
     "InferenceResponse",
+    "LoadPoint",
     "PriorityBatcher",
+    "load_curve",
 ]

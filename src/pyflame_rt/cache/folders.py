@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyflame_rt.graph.locks import new_lock
 
-__all__ = ["fault_of_folder", "make_folder", "open_own", "private_folder", "read_own", "usable_folder"]
+__all__ = ["fault_inside", "fault_of_folder", "make_folder", "open_own", "private_folder", "read_own", "usable_folder"]
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _TRIES = 5  # to delete a folder that somebody still writes to
@@ -66,6 +66,19 @@ def fault_of_folder(folder: str | os.PathLike[str]) -> str:
         if fault:
             return f"{path} {fault}"
     return ""
+
+
+def fault_inside(folder: str | os.PathLike[str]) -> str:
+    """The same of a folder whose parents were looked at already; one that is not there has no fault."""
+    if os.name != "posix":
+        return ""
+    try:
+        fault = _fault(os.lstat(folder), last=True)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        fault = f"cannot be looked at ({error.strerror})"
+    return f"{os.fspath(folder)} {fault}" if fault else ""
 
 
 def _fault(found: os.stat_result, *, last: bool) -> str:

@@ -14,7 +14,6 @@ import hashlib
 import logging
 import mmap
 import os
-import re
 import struct
 import sys
 import time
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pyflame_rt.cache.blocks import block_digests, blocks_match, table_size
-from pyflame_rt.cache.folders import fault_of_folder, make_folder, open_own, usable_folder
+from pyflame_rt.cache.folders import fault_inside, fault_of_folder, make_folder, open_own, usable_folder
 from pyflame_rt.cache.writer import CacheWriter
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.locks import new_lock
@@ -52,7 +51,7 @@ _MAGIC = b"PyFlame2"
 _HEAD = struct.Struct("<8sQ32s32s")
 _TEMPORARY = ".part"
 _ALIGN = 64
-_KIND, _NAME = re.compile("[a-z]+"), re.compile("[0-9a-f]{40}")
+_KIND_LETTERS, _NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz"), frozenset("0123456789abcdef")
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _STALE_SECONDS = 3600.0  # a temporary file as old as this belongs to nobody
 _TOUCH_SECONDS = 600.0  # the time of use need not be more exact than this
@@ -195,16 +194,26 @@ class Store:
 
     def _trusts_all(self, folder: Path) -> bool:
         """Whether the folder of an entry, the one of its kind and the store's own are this user's alone."""
-        if str(folder) not in self._sound and all(map(self._trusts, (self.folder, folder.parent, folder))):
-            self._sound.add(str(folder))
-        return str(folder) in self._sound
+        if str(folder) in self._sound:
+            return True
+        if str(self.folder) not in self._sound:  # with all that it lies in
+            if not self._trusts(self.folder) or not self.folder.is_dir():
+                return False
+            self._sound.add(str(self.folder))
+        for one in (self.folder, folder.parent, folder):
+            if fault := fault_inside(one):
+                return self._refuse(one, fault)
+        self._sound.add(str(folder))
+        return True
 
     def _trusts(self, folder: Path) -> bool:
         fault = fault_of_folder(folder)
-        if fault:
-            log.warning("the cache folder %s is not used, since %s", folder, fault)
-            self.usable = self.writable = False
-        return not fault
+        return self._refuse(folder, fault) if fault else True
+
+    def _refuse(self, folder: Path, fault: str) -> bool:
+        log.warning("the cache folder %s is not used, since %s", folder, fault)
+        self.usable = self.writable = False
+        return False
 
     def path(self, kind: str, key: str) -> Path:
         """Where an entry is, or would be."""
@@ -214,7 +223,7 @@ class Store:
     def path_of(self, place: str) -> Path | None:
         """The same of an entry that :func:`place_in_store` names; None when that is no such name."""
         kind, _, name = place.partition("/")
-        named = _KIND.fullmatch(kind) and _NAME.fullmatch(name)
+        named = kind and _KIND_LETTERS.issuperset(kind) and len(name) == 40 and _NAME_LETTERS.issuperset(name)
         return self.folder / kind / name[:2] / name[2:] if named else None
 
     def discard(self, kind: str, key: str) -> None:

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from pyflame_rt.cli.commands import AsJson, Inputs, Model, Seed, Sizes, app
 from pyflame_rt.cli.inputs import build_feed, parse_sizes
+from pyflame_rt.cli.load import show_load
 from pyflame_rt.cli.render import console, print_json, status
 from pyflame_rt.graph.writing import replacing
 from pyflame_rt.loading import load_graph, prepare_graph, write_model
@@ -28,6 +29,9 @@ Against = Annotated[str, typer.Option("--against", help="onnxruntime,openvino; w
 Rounds = Annotated[int, typer.Option(min=1, help="Turns of each runtime.")]
 Seconds = Annotated[float, typer.Option(min=0.0, help="Of a turn.")]
 Threads = Annotated[int, typer.Option(min=0, help="Of each runtime; 0 for all this process may use.")]
+Clients = Annotated[
+    int, typer.Option(min=0, help="Measure latency against load instead: up to so many callers of a batcher at once.")
+]
 Picture = Annotated[Path | None, typer.Option("--svg", help="Write a picture of the times to this file.")]
 
 
@@ -41,13 +45,19 @@ def bench(
     rounds: Rounds = 5,
     seconds: Seconds = 0.5,
     threads: Threads = 0,
+    clients: Clients = 0,
     svg: Picture = None,
     json: AsJson = False,
 ) -> None:
-    """Time a model here and in other runtimes, in turns, each in a process of its own."""
+    """Time a model here and in other runtimes, in turns, each in a process of its own; or under load, by clients."""
     graph, _ = load_graph(model)
     prepare_graph(graph, SessionOptions())
     feed = build_feed(graph, inputs, random=True, seed=seed, sizes=parse_sizes(size))
+    if clients:
+        if against:
+            raise typer.BadParameter("the load is this runtime's alone: leave --against or --clients out")
+        show_load(graph, feed, clients, seconds=seconds * rounds, threads=threads, svg=svg, json=json)
+        return
     names = [name for name in against.split(",") if name] if against else installed_peers()
     with tempfile.TemporaryDirectory() as folder, status("measuring") as shown:
         path = model

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from pyflame_rt.custom.operator import BackendType, CustomOp, Formal, Kernel, OpSchema
+from pyflame_rt.custom.addresses import ARRAYS, BUFFERS, is_machine_code, native_call
+from pyflame_rt.custom.operator import BackendType, CustomOp, Formal, OpSchema
 from pyflame_rt.custom.registry import CustomOpRegistry
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.errors import InputError
@@ -108,19 +109,20 @@ class CustomOpBuilder:
         self._schema.function = fn
         return self
 
-    def kernel(self, fn: Kernel, backend: BackendType = BackendType.ALL) -> Self:
-        """Compute it with a Python function on the host, between native steps.
+    def kernel(self, fn: Any, backend: BackendType = BackendType.ALL, *, signature: str = "") -> Self:
+        """Compute it with a Python function on the host, between native steps, or with machine code.
 
         Args:
             fn: called as ``fn(inputs, attrs)`` with Tensors; gives a list of Tensors or arrays, or one.
             backend: CPU or ALL.
+            signature: of another form of ``fn``, see :func:`register_custom_op`.
         """
         if backend not in (BackendType.CPU, BackendType.ALL):
             raise InputError(
                 f"custom operator {self._schema.name}: a Python kernel runs on the host, not on {backend.name}. "
                 f"State it with .function(...) over operators to run there"
             )
-        self._schema.kernel, self._schema.backend = fn, backend
+        self._schema.kernel, self._schema.backend, self._schema.signature = fn, backend, signature
         return self
 
     def shape_inference(self, fn: Callable[[list[Any]], Sequence[Any]]) -> Self:
@@ -143,8 +145,9 @@ def register_custom_op(
     domain: str = "custom",
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] = ("Y",),
-    kernel_fn: Kernel | None = None,
+    kernel_fn: Any = None,
     *,
+    signature: str = "",
     function: Callable[..., Any] | None = None,
     shape_inference: Callable[[list[Any]], Sequence[Any]] | None = None,
     gradient: Callable[..., Any] | None = None,
@@ -160,7 +163,14 @@ def register_custom_op(
         domain: its domain in models; "custom" may be left out there.
         input_names: of a kernel; any number where not given.
         output_names: of a kernel.
-        kernel_fn: ``kernel_fn(inputs, attrs)`` on Tensors, run on the host; takes any attributes.
+        kernel_fn: ``kernel_fn(inputs, attrs)`` on Tensors, run on the host; takes any attributes. Or what
+            ``signature`` says.
+        signature: of a kernel of another form, which takes no attributes. ``"arrays"``: ``kernel_fn(inputs, outputs)``
+            writes into NumPy arrays, on the host. Machine code (a numba ``cfunc``, a function of ctypes, an address)
+            runs between native steps, perhaps on several threads at once: such as ``"float32(float32, float32)"``,
+            called for each element of inputs that broadcast; ``"buffers"``: ``void f(void **inputs, void **outputs,
+            int64_t *sizes)``, called once on contiguous memory, all of the outputs to be written, ``sizes`` being rank
+            and sizes of each input, then of each output. ``arrays`` and ``buffers`` need ``shape_inference``.
         function: over operators; positional parameters are inputs, keyword-only ones attributes.
         shape_inference: of a kernel: shapes of the outputs from those of the inputs.
         gradient: of a kernel: ``gradient(inputs, grad_outputs)``, or with ``attrs`` as a third parameter.
@@ -180,15 +190,17 @@ def register_custom_op(
     """
     if "::" in name:
         name, domain = split_name(name, "")
-    schema = OpSchema(name, domain, version, doc, function=function, kernel=kernel_fn)
+    schema = OpSchema(name, domain, version, doc, function=function, kernel=kernel_fn, signature=signature)
     schema.shape_inference, schema.gradient = shape_inference, gradient
     if function is None:
         dtypes = [None] * len(output_names) if output_dtypes is None else output_dtypes
         if len(dtypes) != len(output_names):
             raise InputError(f"custom operator {name}: {len(dtypes)} output_dtypes for {len(output_names)} outputs")
         schema.outputs = [Formal(n, d) for n, d in zip(output_names, dtypes, strict=True)]
-    inputs = [Formal("inputs", variadic=True)] if input_names is None else [Formal(n) for n in input_names]
-    schema.inputs = inputs if function is None or input_names is not None else []
+    if input_names is not None:
+        schema.inputs = [Formal(n) for n in input_names]
+    elif function is None and signature in ("", ARRAYS, BUFFERS):
+        schema.inputs = [Formal("inputs", variadic=True)]
     return _register(schema, override)
 
 
@@ -198,14 +210,20 @@ def _register(schema: OpSchema, override: bool) -> CustomOp:
         raise InputError(f"a custom operator needs a name, got {schema.name!r}")
     if (schema.function is None) == (schema.kernel is None):
         raise InputError(f"{at}: give either a function over operators or a Python kernel")
-    if not callable(schema.function or schema.kernel):
+    if schema.signature not in ("", ARRAYS):
+        _check_machine_code(schema, native_call(schema.kernel, schema.signature, at).dtypes, at)
+    elif not callable(schema.function or schema.kernel):
         raise InputError(f"{at}: {schema.function or schema.kernel!r} cannot be called")
+    elif is_machine_code(schema.kernel):
+        raise InputError(f"{at}: state the signature= of machine code, such as 'float32(float32)' or 'buffers'")
     if schema.function is not None:
         _check_function(schema, schema.function, at)
     elif not schema.outputs:
         raise InputError(f"{at}: a kernel needs its outputs stated")
     if any(f.variadic for f in schema.inputs[:-1]):
         raise InputError(f"{at}: only the last input may be variadic")
+    if schema.signature:
+        _check_form(schema, at)
     return CustomOpRegistry.instance().register_op(schema, override=override, stacklevel=5)
 
 
@@ -216,4 +234,40 @@ def _check_function(schema: OpSchema, fn: Callable[..., Any], at: str) -> None:
         raise InputError(
             f"{at}: inputs, outputs and attributes are read from the function; state them for kernels only"
         )
-    read_signature(fn, skip_first=False)
+    try:
+        read_signature(fn, skip_first=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{at}: the parameters of {fn!r} cannot be read: {error}") from error
+
+
+def _check_machine_code(schema: OpSchema, dtypes: Sequence[str], at: str) -> None:
+    """Inputs and output of a function of elements are those of its signature."""
+    if not dtypes:
+        return
+    *given, made = [DType.of(label) for label in dtypes]
+    if schema.shape_inference is not None:
+        raise InputError(f"{at}: the shape follows from the inputs of a function of elements; state no rule for it")
+    if not schema.inputs:
+        schema.inputs = [Formal(f"x{i}") for i in range(len(given))]
+    if len(schema.inputs) != len(given) or len(schema.outputs) > 1:
+        told = f"{len(schema.inputs)} inputs and {len(schema.outputs)} outputs"
+        raise InputError(f"{at}: {told} were stated for the signature {schema.signature!r}")
+    schema.outputs = schema.outputs or [Formal("Y")]
+    for formal, dtype in zip((*schema.inputs, *schema.outputs), (*given, made), strict=True):
+        if formal.dtype not in (None, dtype) or formal.optional or formal.variadic:
+            raise InputError(f"{at}: {formal.name!r} is one {dtype.label} in the signature {schema.signature!r}")
+    schema.inputs = [Formal(f.name, d) for f, d in zip(schema.inputs, given, strict=True)]
+    schema.outputs = [Formal(schema.outputs[0].name, made)]
+
+
+def _check_form(schema: OpSchema, at: str) -> None:
+    """Kernels that write into buffers, and machine code, get no attributes."""
+    if schema.function is not None:
+        raise InputError(f"{at}: a signature is stated for kernels only")
+    if schema.attributes:
+        raise InputError(f"{at}: a kernel of signature {schema.signature!r} gets no attributes; make them inputs")
+    schema.attributes = {}
+    if schema.signature in (ARRAYS, BUFFERS) and schema.shape_inference is None:
+        raise InputError(f"{at}: a kernel that writes into its outputs needs shape_inference=, which says how large")
+    if any(f.optional for f in schema.inputs):
+        raise InputError(f"{at}: a kernel of signature {schema.signature!r} has no optional inputs")

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, fields
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.custom.addresses import ARRAYS, BUFFERS, call_buffers, call_elements, native_call
 from pyflame_rt.graph import DType, Node, Shape, Tensor, TensorType
 from pyflame_rt.graph.errors import BackendError, DTypeMismatchError, InputError, UndeterminedError
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.core.evaluate import evaluate
 from pyflame_rt.ops.core.registry import Op
 from pyflame_rt.ops.core.signature import Input, Signature
-from pyflame_rt.registry import OpenSignature, kernel_arrays
+from pyflame_rt.ops.core.type_rules import broadcast_shapes
+from pyflame_rt.registry import KernelContext, OpenSignature, kernel_arrays
 
-__all__ = ["BackendType", "CustomOp", "Formal", "OpSchema"]
+if TYPE_CHECKING:
+    from pyflame_rt.ops.core.native_call import NativeCall
 
+__all__ = ["CONTEXT", "BackendType", "CustomOp", "Formal", "OpSchema"]
+
+CONTEXT = "context"  # signature of a kernel of which nothing is stated: (inputs, context), any number of outputs
 Kernel = Callable[[list[Any], dict[str, Any]], Any]
 
 
@@ -56,10 +63,12 @@ class OpSchema:
         attributes: defaults by name, ``REQUIRED`` or None where there is none; None: any are taken.
         kinds: the kind of each attribute, such as ``list[int]``.
         function: over operators; or
-        kernel: ``kernel(inputs, attrs)`` on Tensors.
+        kernel: ``kernel(inputs, attrs)`` on Tensors; with a ``signature`` what that says.
+        signature: of a kernel of another form: ``arrays``, ``buffers``, or such as ``float32(float32)``.
         backend: where ``kernel`` runs.
         shape_inference: shapes of the outputs from those of the inputs.
-        gradient: ``gradient(inputs, grad_outputs)`` or ``gradient(inputs, grad_outputs, attrs)`` on Tensors.
+        gradient: ``gradient(inputs, grad_outputs)`` or ``gradient(inputs, grad_outputs, attrs)`` on Tensors; of a
+            function: ``gradient(grad_outputs, outputs, *inputs, **attrs)`` over operators.
     """
 
     name: str
@@ -71,10 +80,16 @@ class OpSchema:
     attributes: dict[str, Any] | None = None
     kinds: dict[str, str] = field(default_factory=dict)
     function: Callable[..., Any] | None = None
-    kernel: Kernel | None = None
+    kernel: Any = None
+    signature: str = ""
     backend: BackendType = BackendType.ALL
     shape_inference: Callable[[list[Any]], Sequence[Any]] | None = None
     gradient: Callable[..., Any] | None = None
+
+    def __reduce__(self) -> Any:
+        if self.signature not in _PYTHON:
+            raise pickle.PicklingError(f"{self.name} is machine code, whose address is another one in every process")
+        return OpSchema, tuple(getattr(self, part.name) for part in fields(self))
 
 
 class CustomOp:
@@ -144,6 +159,10 @@ class CustomOp:
         """Use the operator inside the function of another."""
         return self.ops[0](*inputs, **attributes)
 
+    def is_native(self) -> bool:
+        """True when no Python runs in it: it is a function over operators, or a kernel that is an address."""
+        return self._schema.function is not None or self.ops[0].native is not None
+
     def __repr__(self) -> str:
         kind = "function" if self._schema.function is not None else "kernel"
         return f"<custom operator {self.full_name()}-{self.version} by a {kind}>"
@@ -151,11 +170,15 @@ class CustomOp:
 
 def _made_of(schema: OpSchema) -> list[Op]:
     if schema.function is not None:
-        return [Op(schema.name, schema.domain, schema.version, schema.function, composite=True)]
+        return [Op(schema.name, schema.domain, schema.version, schema.function, composite=True, vjp=schema.gradient)]
     rule = None if schema.gradient is None else _gradient_op(schema, schema.gradient)
+    native = _native(schema)
+    made_by = "addresses are called natively only" if native else f"a Python kernel {_PYTHON[schema.signature]}"
     op = Op(
-        *(schema.name, schema.domain, schema.version, _kernel_body(schema), False),
+        *(schema.name, schema.domain, schema.version, _kernel_body(schema, native), False),
         infer=_type_rule(schema),
+        native=native,
+        host_reason=made_by,
         vjp=None if rule is None else _vjp(rule),
         host=True,
         schema=_signature(schema),
@@ -178,9 +201,25 @@ def _stated(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-def _kernel_body(schema: OpSchema) -> Callable[..., tuple[Any, ...]]:
-    kernel = schema.kernel
-    assert kernel is not None
+_PYTHON = {"": "(inputs, attrs)", CONTEXT: "(inputs, context)", ARRAYS: "(inputs, outputs)"}
+
+
+def _native(schema: OpSchema) -> NativeCall | None:
+    """The address of a kernel that has one."""
+    if schema.signature in _PYTHON:
+        return None
+    return native_call(schema.kernel, schema.signature, f"custom operator {schema.name!r}")
+
+
+def _kernel_body(schema: OpSchema, native: NativeCall | None) -> Callable[..., tuple[Any, ...]]:
+    if native is not None and native.form == "elements":
+        elements = call_elements(native)
+        return lambda _ops, *arrays: (elements(*map(np.asarray, arrays)),)
+    if schema.signature == CONTEXT:
+        return _context_body(schema)
+    if schema.signature:
+        return _writing_body(schema, native)
+    kernel: Kernel = schema.kernel
 
     def body(ops: Any, *arrays: Any, **attributes: Any) -> tuple[Any, ...]:
         del ops
@@ -192,6 +231,46 @@ def _kernel_body(schema: OpSchema) -> Callable[..., tuple[Any, ...]]:
         return tuple(_cast(r, d, f.name) for r, d, f in zip(results, dtypes, schema.outputs, strict=True))
 
     return body
+
+
+def _context_body(schema: OpSchema) -> Callable[..., tuple[Any, ...]]:
+    def body(ops: Any, *arrays: Any, **attributes: Any) -> tuple[Any, ...]:
+        del ops
+        node = Node(schema.name, schema.name, attributes=attributes, domain=schema.domain)
+        return kernel_arrays(schema.kernel(_tensors(arrays), KernelContext(node)), schema.name)
+
+    return body
+
+
+def _writing_body(schema: OpSchema, native: NativeCall | None) -> Callable[..., tuple[Any, ...]]:
+    """A kernel that writes into arrays it is given, whose shapes its rule says."""
+
+    def body(ops: Any, *arrays: Any) -> tuple[Any, ...]:
+        del ops
+        inputs = [np.ascontiguousarray(a).view() if np.ndim(a) else np.array(a) for a in arrays]
+        for array in inputs:
+            array.flags.writeable = False
+        shapes = _stated_shapes(schema, [list(a.shape) for a in inputs])
+        dtypes = _output_dtypes(schema, [DType.of(a.dtype) for a in inputs])
+        if any(s is None or not all(isinstance(n, int) for n in s) for s in shapes):
+            raise BackendError(
+                f"the shapes of {schema.name}'s outputs do not follow from those of its inputs: {shapes}"
+            )
+        outputs = [np.zeros([int(n) for n in s], d.numpy) for s, d in zip(shapes, dtypes, strict=True)]  # type: ignore[union-attr, arg-type]
+        if native is None:
+            _check_nothing_new(schema.kernel(inputs, outputs), outputs, schema.name)
+        else:
+            call_buffers(native, inputs, outputs)
+        return tuple(outputs)
+
+    return body
+
+
+def _check_nothing_new(returned: Any, outputs: Sequence[Any], name: str) -> None:
+    """Refuse a kernel that gives an array back where it should have written it: the zeros would be the answer."""
+    for one in returned if isinstance(returned, (list, tuple)) else [returned]:
+        if isinstance(one, (np.ndarray, Tensor)) and not any(one is o or np.may_share_memory(one, o) for o in outputs):
+            raise BackendError(f"the kernel of {name} returned an array; of signature 'arrays' it writes into outputs")
 
 
 def _output_dtypes(schema: OpSchema, given: Sequence[DType]) -> list[DType]:
@@ -211,11 +290,17 @@ def _cast(result: Any, dtype: DType, name: str) -> Any:
 def _type_rule(schema: OpSchema) -> Callable[..., tuple[TensorType, ...]]:
     def infer(*values: Any, **attributes: Any) -> tuple[TensorType, ...]:
         del attributes
+        if schema.signature == CONTEXT:
+            raise UndeterminedError(f"what the kernel of {schema.name} gives is known when it ran")
         formals = schema.inputs + schema.inputs[-1:] * (len(values) - len(schema.inputs))
         for value, formal in zip(values, formals, strict=False):
             if value is not None and formal.dtype not in (None, value.dtype):
                 raise DTypeMismatchError(f"input {formal.name!r} must be {formal.dtype.label}, got {value.dtype.label}")
         dtypes = _output_dtypes(schema, [v.dtype for v in values if v is not None])
+        if schema.signature == BUFFERS and DType.String in (*dtypes, *(v.dtype for v in values)):
+            raise DTypeMismatchError(f"{schema.name} is machine code on buffers, and strings are objects of Python")
+        if schema.signature not in (*_PYTHON, BUFFERS):
+            return (TensorType(dtypes[0], broadcast_shapes(*[v.tensor_type.shape for v in values])),)
         shapes = _output_shapes(schema, values)
         return tuple(TensorType(d, s) for d, s in zip(dtypes, shapes, strict=True))
 
@@ -227,9 +312,15 @@ def _output_shapes(schema: OpSchema, values: Sequence[Any]) -> list[Shape | None
     if schema.shape_inference is None or any(s is None and v is not None for s, v in zip(known, values, strict=True)):
         return [None] * len(schema.outputs)
     try:
-        shapes = list(schema.shape_inference([None if s is None else list(s) for s in known]))
+        return _stated_shapes(schema, [None if s is None else list(s) for s in known])
     except UndeterminedError:
         return [None] * len(schema.outputs)
+
+
+def _stated_shapes(schema: OpSchema, known: list[list[Any] | None]) -> list[Shape | None]:
+    """What the rule for shapes gives."""
+    assert schema.shape_inference is not None
+    shapes = list(schema.shape_inference(known))
     if len(shapes) != len(schema.outputs):
         raise InputError(f"shape inference gave {len(shapes)} shapes for {len(schema.outputs)} outputs")
     return [None if s is None else Shape(s) for s in shapes]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import pickle
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyflame_rt.custom.operator import CustomOp, OpSchema
+from pyflame_rt.custom.plugins import load_plugins
 from pyflame_rt.graph.errors import UnsupportedOperatorError
 from pyflame_rt.graph.locks import new_rlock
+from pyflame_rt.ops.core.registry import find_op
 from pyflame_rt.registry import add_op, is_built_in, remove_op
 
 if TYPE_CHECKING:
@@ -16,7 +19,29 @@ if TYPE_CHECKING:
     from pyflame_rt.graph import Graph
     from pyflame_rt.ops.core.registry import Op
 
-__all__ = ["CustomOpRegistry"]
+__all__ = ["CustomOpRegistry", "PackedOp"]
+
+
+class PackedOp(NamedTuple):
+    """An operator on its way to another process.
+
+    Attributes:
+        domain: its domain in models.
+        name: its name in models.
+        content: what was stated about it, pickled; or why it cannot be.
+    """
+
+    domain: str
+    name: str
+    content: bytes | str
+
+
+def _packed(schema: OpSchema) -> PackedOp:
+    try:
+        content: bytes | str = pickle.dumps(schema)
+    except (pickle.PicklingError, AttributeError, TypeError, ValueError) as error:
+        content = str(error)
+    return PackedOp(schema.domain, schema.name, content)
 
 
 class CustomOpRegistry:
@@ -67,23 +92,57 @@ class CustomOpRegistry:
     def _forget(self, name: str, domain: str, keep: Op | None = None) -> None:
         _, forms = self._ops.pop((domain, name), (None, []))
         for op in forms:
-            if keep is None or (op.domain, op.name) != (keep.domain, keep.name):
+            kept = keep is not None and (op.domain, op.name) == (keep.domain, keep.name)
+            if not kept and find_op(op.name, op.domain) is op:  # another may have taken the name since
                 remove_op(op.name, op.domain)
+
+    def withdraw(self, name: str, domain: str) -> None:
+        """Forget an operator by name and domain; a built-in one that it replaced is back."""
+        with self._lock:
+            if (domain, name) in self._ops:
+                self._forget(name, domain)
+            else:
+                remove_op(name, domain)
 
     def used_by(self, graph: Graph) -> tuple[OpSchema, ...]:
         """What was stated about the custom operators of a graph: another process can register them from it."""
         pending, names = [graph], set()
         while pending:
             current = pending.pop()
-            names |= {(node.domain or "custom", node.op_type) for node in current.nodes}
+            names |= {(node.domain, node.op_type) for node in current.nodes}
             pending.extend(current.subgraphs())
-        return tuple(op.schema for key, (op, _) in sorted(self._ops.items()) if key in names)
+        entries = [self._ops[key] for key in sorted(self._ops)]
+        return tuple(op.schema for op, forms in entries if any((f.domain, f.name) in names for f in forms))
 
     def adopt(self, schemas: Iterable[OpSchema]) -> None:
         """Register operators of another process; those that are here already stay."""
         for schema in schemas:
             if (schema.domain, schema.name) not in self._ops:
                 self.register_op(schema, override=True)
+
+    def packed_for(self, graph: Graph) -> tuple[PackedOp, ...]:
+        """The custom operators of a graph, each pickled as far as it can be: for a session that is pickled itself."""
+        return tuple(map(_packed, self.used_by(graph)))
+
+    def unpack(self, packed: Iterable[PackedOp]) -> None:
+        """Register operators that came with a pickled session; those that are here already stay.
+
+        Raises:
+            UnsupportedOperatorError: one could not be pickled, and nobody registered it here.
+        """
+        missing = [op for op in packed if (op.domain, op.name) not in self._ops]
+        if missing:
+            load_plugins()
+        for op in missing:
+            if (op.domain, op.name) in self._ops:
+                continue
+            if not isinstance(op.content, bytes):
+                name = f"{op.domain}::{op.name}" if op.domain else op.name
+                raise UnsupportedOperatorError(
+                    f"the session uses operator {name}, whose functions could not be pickled with it ({op.content}). "
+                    f"Register it here before, or define them in a module"
+                )
+            self.adopt([pickle.loads(op.content)])  # noqa: S301 - a part of what is being unpickled
 
     def list(self) -> list[str]:
         """Full names of all custom operators."""

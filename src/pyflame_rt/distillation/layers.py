@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyflame_rt.distillation.depth import data_nodes
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.ops.onnx.activation import Softmax
 
 if TYPE_CHECKING:
     from pyflame_rt.graph import Graph
@@ -28,7 +29,7 @@ def feature_value(graph: Graph, layer: str) -> str:
 
 def attention_value(graph: Graph, layer: str) -> str:
     """The shares of an attention within a layer (what its Softmax makes), or its value where it has none."""
-    return _found(graph, layer, ("Softmax",))
+    return _found(graph, layer, (Softmax.name,))
 
 
 def _found(graph: Graph, layer: str, preferred: tuple[str, ...]) -> str:

@@ -10,7 +10,10 @@ from pyflame_rt.distillation.config import DistillationConfig, DistillationLoss
 from pyflame_rt.distillation.layers import attention_value, feature_value
 from pyflame_rt.graph import DType, Graph, Shape, TensorInfo, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
-from pyflame_rt.ops.core.registry import get_op
+from pyflame_rt.ops.onnx.activation import Softmax
+from pyflame_rt.ops.onnx.matmul import MatMul
+from pyflame_rt.ops.onnx.reduce import ReduceMean, ReduceSum
+from pyflame_rt.ops.onnx.shape import Transpose
 from pyflame_rt.opt.editor import Editor
 from pyflame_rt.session import InferenceSession
 from pyflame_rt.training.losses import cosine, cross_entropy, kl_divergence, logits_of, mean_squared_error, unit_rows
@@ -119,11 +122,11 @@ class DistillationObjective:
         added[name] = start.astype(np.float32)
         matrix = graph.declare(name, TensorType(DType.Float32, Shape([narrow, wide])))
         if student.rank <= 3:
-            return get_op("MatMul")(student, matrix)
+            return MatMul(student, matrix)
         last = [0, *range(2, student.rank), 1]
         back = [0, student.rank - 1, *range(1, student.rank - 1)]
-        product = get_op("MatMul")(get_op("Transpose")(student, perm=last), matrix)
-        return get_op("Transpose")(product, perm=back)
+        product = MatMul(Transpose(student, perm=last), matrix)
+        return Transpose(product, perm=back)
 
 
 def _attention(student: Value, teacher: Value, *, shares: bool, layer: str) -> Value:
@@ -138,17 +141,17 @@ def _attention(student: Value, teacher: Value, *, shares: bool, layer: str) -> V
 def _row_distance(a: Value, b: Value) -> Value:
     """The mean over rows of the squared distance."""
     away = a - b
-    return get_op("ReduceMean")(get_op("ReduceSum")(away * away, [-1], keepdims=0), keepdims=0)
+    return ReduceMean(ReduceSum(away * away, [-1], keepdims=0), keepdims=0)
 
 
 def _map(value: Value, *, squared: bool) -> Value:
     axis = 1 if value.rank >= 4 else -1
-    return get_op("ReduceMean")(value * value if squared else value, [axis], keepdims=0)
+    return ReduceMean(value * value if squared else value, [axis], keepdims=0)
 
 
 def _is_softmax(graph: Graph, name: str) -> bool:
     maker = graph.get_producer(name)
-    return maker is not None and maker.op_type == "Softmax"
+    return maker is not None and maker.op_type == Softmax.name
 
 
 def _sum(values: list[Value]) -> Value:

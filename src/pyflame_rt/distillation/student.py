@@ -10,6 +10,7 @@ from pyflame_rt.distillation.depth import blocks_of, drop_blocks
 from pyflame_rt.graph import Graph, Tensor
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.records import dataclass
+from pyflame_rt.ops.onnx.norm import BatchNormalization
 from pyflame_rt.pruning import PruningConfig, PruningWarning
 from pyflame_rt.pruning.coupling import Family, analyse
 from pyflame_rt.pruning.narrow import narrow
@@ -112,7 +113,7 @@ def _drawn(graph: Graph, seed: int) -> Graph:
     """New weights: normal ones scaled by what a layer reads, vectors as they are when a layer is made."""
     twin, rng = graph.copy(), np.random.default_rng(seed)
     norms = {name for node in graph.nodes if node.op_type.endswith("Normalization") for name in node.inputs[1:2]}
-    tracked = [node.inputs[3:5] for node in graph.nodes if node.full_name == "BatchNormalization"]
+    tracked = [node.inputs[3:5] for node in graph.nodes if node.full_name == BatchNormalization.name]
     for name in trainable(graph):
         shape = graph.initializers[name].raw().shape
         reads = max(1, int(np.prod(shape[1:])))

@@ -10,6 +10,7 @@ from pyflame_rt.exporters.onnx_opset import attribute_types, fitted_attributes
 from pyflame_rt.exporters.onnx_proto import attribute_to_proto, info_to_proto, tensor_to_proto
 from pyflame_rt.graph import AnyType, Graph, Node, TensorInfo, ValueType
 from pyflame_rt.graph.graph import node_subgraphs
+from pyflame_rt.ops.onnx.cast import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -69,7 +70,7 @@ class GraphWriter:
         if name not in bound:
             return rename
         fresh = self._fresh(name)
-        proto.node.add(op_type="Identity", name=fresh, input=[bound[name]], output=[fresh])
+        proto.node.add(op_type=Identity.name, name=fresh, input=[bound[name]], output=[fresh])
         return {name: fresh}
 
     def _node(self, node: Node, rename: Mapping[str, str], inside: frozenset[str]) -> onnx.NodeProto:

@@ -26,6 +26,10 @@ from pyflame_rt.graph import (
 from pyflame_rt.graph.errors import UnsupportedFormatError
 from pyflame_rt.graph.graph import node_subgraphs
 from pyflame_rt.ops.core.upgrade import last_change
+from pyflame_rt.ops.onnx.index import ScatterElements, ScatterND
+from pyflame_rt.ops.onnx.maxpool import MaxPool
+from pyflame_rt.ops.onnx.pool import AveragePool, LpPool
+from pyflame_rt.ops.onnx.slicing import Pad, Split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,12 +41,12 @@ _INTERNAL = {"captured"}
 _LOWEST = {"": 13, "ai.onnx.ml": 3}
 # Attribute values that older versions lack, or read otherwise (the last window of a ceiling).
 _VALUES_SINCE: dict[tuple[str, str], dict[Any, int]] = {
-    ("AveragePool", "ceil_mode"): {1: 22},
-    ("LpPool", "ceil_mode"): {1: 22},
-    ("MaxPool", "ceil_mode"): {1: 22},
-    ("Pad", "mode"): {"wrap": 19},
-    ("ScatterElements", "reduction"): {"max": 18, "min": 18},
-    ("ScatterND", "reduction"): {"max": 18, "min": 18},
+    (AveragePool.name, "ceil_mode"): {1: 22},
+    (LpPool.name, "ceil_mode"): {1: 22},
+    (MaxPool.name, "ceil_mode"): {1: 22},
+    (Pad.name, "mode"): {"wrap": 19},
+    (ScatterElements.name, "reduction"): {"max": 18, "min": 18},
+    (ScatterND.name, "reduction"): {"max": 18, "min": 18},
 }
 # Element types by the IR version that brought them.
 _TYPES_SINCE_IR = [
@@ -88,7 +92,7 @@ def ir_version_for(imports: Sequence[onnx.OperatorSetIdProto], graph: Graph) -> 
 def fitted_attributes(node: Node, opsets: Mapping[str, int]) -> dict[str, Any]:
     """Attributes as the chosen opset writes them."""
     kept = {name: value for name, value in node.attributes.items() if name not in _INTERNAL}
-    if node.op_type == "Split" and not node.domain and opsets[""] < 18:
+    if node.op_type == Split.name and not node.domain and opsets[""] < 18:
         kept.pop("num_outputs", None)
     return kept
 
@@ -146,7 +150,7 @@ def _lowest(node: Node, kinds: Mapping[str, str]) -> int:
         since = _VALUES_SINCE.get((node.op_type, name), {})
         least.append(since.get(value, 1) if isinstance(value, (int, str)) else 1)
     attributes = frozenset(node.attributes) - _INTERNAL
-    if node.op_type == "Split" and not node.domain and "num_outputs" in attributes:
+    if node.op_type == Split.name and not node.domain and "num_outputs" in attributes:
         attributes -= {"num_outputs"}
     inputs = tuple(kinds.get(name, "") for name in formal)
     outputs = tuple(kinds.get(name, "") for name in node.outputs)

@@ -13,7 +13,7 @@ from pyflame_rt.streaming.states import state_pairs
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyflame_rt.backends.base import FastPath
+    from pyflame_rt.executable import FastPath
     from pyflame_rt.generate.cache import KVCache
     from pyflame_rt.session import InferenceSession
 

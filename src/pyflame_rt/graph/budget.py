@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from pyflame_rt.graph.errors import MemoryLimitError
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Generator, Iterable, Iterator
 
 __all__ = ["EAGER", "Budget", "budgeted", "check_elements", "check_memory", "current_budget", "machine_memory"]
 
@@ -32,6 +32,8 @@ class Budget:
     Attributes:
         limit: a number of bytes that the user set; 0 for the default.
         model: whether the default is a multiple of what is given, as for a model from a file.
+        in_files: weights stay in mapped files, from which the system takes and to which it gives back their pages;
+            they do not count.
 
     Example:
         >>> Budget(limit=100).allowed(0)
@@ -42,6 +44,7 @@ class Budget:
 
     limit: int = 0
     model: bool = False
+    in_files: bool = False
 
     def allowed(self, given: int) -> int:
         """Bytes that may be taken where weights and inputs have ``given`` bytes."""
@@ -114,7 +117,24 @@ def machine_memory() -> int:
         True
     """
     sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if hasattr(os, "sysconf") else []
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        text = Path(path).read_text("ascii").strip() if Path(path).is_file() else ""
-        sizes += [int(text)] if text.isdigit() else []
+    for path in limits_of_groups():
+        with suppress(OSError, UnicodeDecodeError):  # a group of others may not be looked at
+            text = path.read_text("ascii").strip() if path.is_file() else ""
+            sizes += [int(text)] if text.isdigit() else []
     return min(sizes, default=8 * 2**30)
+
+
+def limits_of_groups(listed: Path = Path("/proc/self/cgroup"), top: Path = Path("/sys/fs/cgroup")) -> Iterator[Path]:
+    """Where the limits of a process's control group and of those above it stand, in both versions.
+
+    Args:
+        listed: the groups of the process, as the system lists them.
+        top: where groups are mounted.
+    """
+    for line in listed.read_text("utf-8", "replace").splitlines() if listed.is_file() else ["0::/"]:
+        _, kinds, name = line.split(":", 2)
+        if kinds and "memory" not in kinds.split(","):
+            continue
+        file = "memory.limit_in_bytes" if kinds else "memory.max"
+        inner = Path(name.lstrip("/"))
+        yield from ((top / "memory" if kinds else top) / folder / file for folder in (inner, *inner.parents))

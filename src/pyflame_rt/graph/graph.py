@@ -81,7 +81,7 @@ class Graph:
 
     def add_initializer(self, name: str, tensor: Tensor | np.ndarray[Any, Any]) -> Tensor:
         """Add a constant; an initializer with an input's name is that input's default."""
-        value = tensor if isinstance(tensor, Tensor) else Tensor(np.asarray(tensor))
+        value = tensor if isinstance(tensor, Tensor) else Tensor(np.asanyarray(tensor))
         if value.dtype is DType.String and not all(isinstance(item, (str, bytes)) for item in value.raw().flat):
             raise TypeError(f"initializer {name!r} is an array of numbers or strings, got {type(tensor).__name__}")
         self.initializers[name] = value

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 import weakref
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pyflame_rt.graph.errors import InvalidModelError
+from pyflame_rt.graph.errors import InvalidModelError, MemoryLimitError
 from pyflame_rt.graph.locks import new_lock
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LEAD",
     "FileIdentity",
+    "file_memory",
     "file_of",
     "forget_pages",
     "held",
@@ -127,15 +129,49 @@ def _read(file: Any, size: int) -> mmap.mmap | None:
     memory = mmap.mmap(-1, LEAD + size, **_PRIVATE)
     if size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
-    with memoryview(memory) as whole:
-        at = LEAD
-        while at < len(whole):
-            with whole[at:] as rest:
-                count = file.readinto(rest)
-            if not count:
-                return None
-            at += count
-    return memory
+    with memoryview(memory) as whole, whole[LEAD:] as contents:
+        return memory if _fill(contents, file.fileno()) else None
+
+
+def _fill(contents: memoryview, number: int) -> bool:
+    """Read a file into memory, the second half of a large one in a thread beside; False when it ends early."""
+    half = len(contents) // 2
+    if half < _HUGE or not hasattr(os, "preadv"):
+        return _fill_from(contents, number, 0)
+    done: list[bool | OSError] = []
+
+    def beside() -> None:
+        with contents[half:] as part:
+            try:
+                done.append(_fill_from(part, number, half))
+            except OSError as error:
+                done.append(error)
+
+    thread = threading.Thread(target=beside, name="pyflame-read")
+    thread.start()
+    try:
+        with contents[:half] as part:
+            first = _fill_from(part, number, 0)
+    finally:
+        thread.join()
+    if isinstance(done[0], OSError):
+        raise done[0]
+    return first and done[0]
+
+
+def _fill_from(contents: memoryview, number: int, offset: int) -> bool:
+    at = 0
+    while at < len(contents):
+        with contents[at:] as rest:
+            if hasattr(os, "preadv"):
+                count = os.preadv(number, [rest], offset + at)
+            else:
+                with open(number, "rb", buffering=0, closefd=False) as file:
+                    count = file.readinto(rest) or 0
+        if not count:
+            return False
+        at += count
+    return True
 
 
 _PRIVATE: dict[str, Any] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
@@ -236,6 +272,32 @@ def map_file(path: str | os.PathLike[str]) -> mmap.mmap:
                 mapped = _maps[identity] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
                 _sources[mapped] = _Source(os.path.abspath(path), identity, 0, clean=True)
             return mapped
+
+
+def file_memory(size: int, folder: str | os.PathLike[str] | None = None) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Memory in a file that has no name and goes with it: the system writes its pages there where memory is short.
+
+    Args:
+        size: bytes.
+        folder: on a disk; None for the system's temporary one.
+
+    Raises:
+        MemoryLimitError: The disk has no room, or no file can be made there.
+    """
+    import tempfile
+
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            if hasattr(os, "posix_fallocate"):  # a write to a page without a block would end the process
+                os.posix_fallocate(file.fileno(), 0, size)
+            file.truncate(size)
+            mapped = mmap.mmap(file.fileno(), size)
+    except OSError as error:
+        place = "the system's temporary folder" if folder is None else repr(os.fspath(folder))
+        raise MemoryLimitError(f"{size} bytes of weights do not fit on the disk of {place}: {error}") from error
+    if hasattr(mapped, "madvise"):
+        mapped.madvise(mmap.MADV_SEQUENTIAL)  # every run reads it from begin to end
+    return np.frombuffer(mapped, np.uint8)
 
 
 def mapping_of(identity: FileIdentity) -> mmap.mmap | None:

@@ -7,12 +7,31 @@ from typing import Any, cast
 
 import numpy as np
 
+from emberharmony.kinds import hides_elements
 from pyflame_rt.graph.dtype import DType
-from pyflame_rt.graph.errors import DTypeMismatchError, ShapeMismatchError
+from pyflame_rt.graph.errors import DTypeMismatchError, InputError, ShapeMismatchError
 from pyflame_rt.graph.pages import verified
 from pyflame_rt.graph.types import Shape
 
-__all__ = ["Tensor", "from_numpy", "to_numpy"]
+__all__ = ["Tensor", "from_numpy", "to_numpy", "whole"]
+
+
+def whole(array: Any, where: str) -> np.ndarray[Any, Any]:
+    """An array, or a list of arrays, without a mask; one array on the same memory.
+
+    Raises:
+        InputError: Something in it is masked.
+
+    Example:
+        >>> whole(np.ma.masked_array([1, 2]), "input 'x'")
+        array([1, 2])
+    """
+    if hides_elements(array):
+        raise InputError(
+            f"{where} is a masked array, and some of its elements are masked: give x.filled(value), or x.data to "
+            "ignore the mask"
+        )
+    return np.asarray(array)
 
 
 class Tensor:
@@ -29,7 +48,7 @@ class Tensor:
     def __init__(self, data: Any, dtype: DType | None = None) -> None:
         self._array: np.ndarray[Any, Any]
         if isinstance(data, np.ndarray):
-            self._array = data
+            self._array = whole(data, "the tensor")
             if dtype is not None and DType.of(self._array.dtype) is not dtype:
                 raise DTypeMismatchError(f"array holds {self._array.dtype}, not {dtype.label}; cast it first")
         elif isinstance(data, Iterable):

@@ -14,6 +14,8 @@ from pyflame_rt.importers.onnx_tensor import dense_from_sparse, tensor_from_prot
 from pyflame_rt.importers.onnx_types import info_from_proto, text_of, type_from_proto
 from pyflame_rt.ops.core.registry import find_op
 from pyflame_rt.ops.core.upgrade import Upgrade, last_change, upgrade_node
+from pyflame_rt.ops.onnx.creation import Constant
+from pyflame_rt.ops.onnx.slicing import Split
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -157,10 +159,10 @@ class GraphReader:
             ) from error
 
     def _place(self, graph: Graph, node: Node) -> None:
-        if node.op_type == "Constant" and not node.domain and node.outputs:
+        if node.op_type == Constant.name and not node.domain and node.outputs:
             graph.initializers[node.outputs[0]] = constant_tensor(node)
             return
-        if node.op_type == "Split" and not node.domain and len(node.inputs) < 2 and not node.has_attr("num_outputs"):
+        if node.op_type == Split.name and not node.domain and len(node.inputs) < 2 and not node.has_attr("num_outputs"):
             node = node.replace(attributes={**node.attributes, "num_outputs": len(node.outputs)})
         if is_gradient(node):
             expand_gradient(graph, node, self.fresh)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyflame_rt.cache.installed import is_declared
 from pyflame_rt.graph.errors import UnsupportedFormatError
 from pyflame_rt.importers.base import Importer, ImportOptions, ImportResult
 from pyflame_rt.importers.detection import detect
@@ -25,6 +25,7 @@ _BUILTIN = {
     "torch-export": ("pyflame_rt.importers.torch_export.importer", "TorchExportImporter"),
     "torchscript": ("pyflame_rt.importers.torchscript.importer", "TorchScriptImporter"),
 }
+_GROUP = "pyflame_rt.importers"
 _factories: dict[str, Callable[[], Importer]] = {}
 
 
@@ -65,8 +66,11 @@ def _known() -> dict[str, Callable[[], Importer]]:
     """All importers, those that other packages declare in the group ``pyflame_rt.importers`` included."""
     if not _declared:
         _declared.append(True)
-        for entry in importlib.metadata.entry_points(group="pyflame_rt.importers"):
-            _factories.setdefault(entry.name, lambda entry=entry: entry.load()())
+        if is_declared(_GROUP):
+            from importlib.metadata import entry_points
+
+            for entry in entry_points(group=_GROUP):
+                _factories.setdefault(entry.name, lambda entry=entry: entry.load()())
     return _factories
 
 
@@ -87,6 +91,8 @@ def find_importer(name_or_path: str | os.PathLike[str]) -> Importer | None:
     if kind := detect(name_or_path):
         return next((i for i in list_importers().values() if kind in i.kinds), None)
     suffix = Path(name_or_path).suffix.lower()
+    if suffix == ".onnx" and is_original():  # the others need not be loaded
+        return _factories["onnx"]()
     matching = [i for i in list_importers().values() if suffix in i.suffixes]
     # Several formats share a suffix (.pt): the first that recognises the file takes it.
     return next((i for i in matching if i.can_import(name_or_path)), None)

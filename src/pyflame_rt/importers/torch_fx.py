@@ -14,6 +14,7 @@ from pyflame_rt.importers.aten.symbols import SymbolicTracer
 from pyflame_rt.importers.aten.table import find_lowering, get_lowering
 from pyflame_rt.importers.aten.values import Num, number
 from pyflame_rt.ops.core.value import Value, constant, scope
+from pyflame_rt.ops.onnx.cast import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,7 +137,7 @@ class _Reader:
     def _output(self, value: Value) -> int:
         graph = self.tracer.graph
         name = f"out_{len(graph.outputs)}"
-        graph.add_node(name, "Identity", [value.ref], [name])
+        graph.add_node(name, Identity.name, [value.ref], [name])
         graph.add_output(TensorInfo(name, type=value.type or AnyType()))
         return len(graph.outputs) - 1
 

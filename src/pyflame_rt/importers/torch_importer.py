@@ -14,6 +14,7 @@ from pyflame_rt.importers.base import Importer, ImportOptions, ImportResult, Imp
 from pyflame_rt.importers.detection import detect
 from pyflame_rt.importers.tensor_file import read_safetensors
 from pyflame_rt.importers.torch_pickle import read_archive
+from pyflame_rt.ops.onnx.matmul import Gemm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -205,7 +206,7 @@ def _transpose_linear(graph: Graph, known: set[int], stats: ImportStats) -> None
         current = pending.pop()
         pending.extend(current.subgraphs())
         for node in current.nodes:
-            if node.op_type != "Gemm" or node.domain or node.has_attr("transB") or len(node.inputs) < 2:
+            if node.op_type != Gemm.name or node.domain or node.has_attr("transB") or len(node.inputs) < 2:
                 continue
             weight = current.initializers.get(node.inputs[1])
             if weight is not None and id(weight) in known:

@@ -106,7 +106,8 @@ class FusionConfig:
         fuse_normalization: LayerNormalization and RMSNormalization as exporters write them out.
         fuse_attention: attention and rotary embeddings as exporters write them out.
         check_backend_support: fuse only into operators that the target can run.
-        target_backend: "cpu", "reference", "wse", "wse2" or "wse3".
+        target_backend: "cpu", "reference", "wse", "wse2" or "wse3". All run every fused operator, since compositions
+            open everywhere: another than "cpu" is told by a warning of the result.
         strict_math: only rules that keep every bit of the reference's answer.
         portable: only into operators of ONNX.
         disabled: names of rules that are not applied.
@@ -138,7 +139,8 @@ class LayoutConfig:
         conv_layout: NCHW leaves convolutions as ONNX has them; Layout.UNKNOWN leaves the graph alone.
         insert_transposes: bring values into that order where they are not; False changes nothing.
         propagate_layout: keep the order through the elementwise operators between convolutions.
-        target_backend: "cpu", "reference", "wse", "wse2" or "wse3".
+        target_backend: "cpu", "reference", "wse", "wse2" or "wse3". Layouts are the same for all: another than "cpu"
+            is told by a warning of the result.
 
     Example:
         >>> LayoutConfig(conv_layout=Layout.NHWC).propagate_layout
@@ -178,8 +180,10 @@ class PassManagerConfig:
     timeout_ms: float = 0.0
 
 
-def checked_backend(name: str) -> str:
-    """A target's name; an unknown one is refused."""
+def check_backend(config: FusionConfig | LayoutConfig) -> list[str]:
+    """What is to be told of a target: an unknown one is refused, one that makes no difference gives a warning."""
+    name = config.target_backend
     if name not in BACKENDS:
         raise InputError(f"target_backend is {name!r}, not one of {', '.join(BACKENDS)}")
-    return name
+    told = f"{type(config).__name__}.target_backend={name!r} makes no difference: the graph is changed alike for all"
+    return [] if name == "cpu" else [told]

@@ -12,6 +12,8 @@ from pyflame_rt.graph.errors import PyFlameRTError
 from pyflame_rt.graph.graph import node_subgraphs
 from pyflame_rt.ops.core.evaluate import Context, bind_attributes, run_op
 from pyflame_rt.ops.core.registry import find_op
+from pyflame_rt.ops.onnx.quantize import DequantizeLinear
+from pyflame_rt.ops.pyflame.quantized import CastFromBF16, CastFromFP16, Dequantize
 from pyflame_rt.opt.base import EditingPass, PassResult, Rewrite
 from pyflame_rt.opt.config import ConstantFoldingConfig
 
@@ -22,14 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ConstantFoldingPass", "fold_constants"]
 
-# Results of these take long to compute, or are larger than what they are computed from.
-_EXPENSIVE = frozenset(
-    {
-        "Conv", "ConvInteger", "ConvTranspose", "DequantizeLinear", "Einsum", "GRU", "Gemm", "LSTM", "MatMul",
-        "MatMulInteger", "QLinearConv", "QLinearMatMul", "RNN", "pyflame::CastFromBF16", "pyflame::CastFromFP16",
-        "pyflame::Dequantize", "pyflame::FusedConvBN", "pyflame::FusedConvBNRelu", "pyflame::FusedConvRelu",
-    }
-)  # fmt: skip
+# Results of these are larger than what they are computed from; those of products take long to compute.
+_LARGER = frozenset({DequantizeLinear, CastFromBF16, CastFromFP16, Dequantize})
 # Failing to compute is no fault of the pass: the node fails when it runs, as it would have anyway.
 _FAULTS = (PyFlameRTError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, MemoryError)
 
@@ -83,7 +79,7 @@ class ConstantFoldingPass(EditingPass):
         inputs = [editor.constant(name) if name else None for name in node.inputs]
         if any(array is None and name for array, name in zip(inputs, node.inputs, strict=True)):
             return None
-        if node.full_name in _EXPENSIVE and not self.config.fold_expensive_ops:
+        if (op.kind == "product" or op in _LARGER) and not self.config.fold_expensive_ops:
             return None
         if self._too_large(editor, node):
             result.warnings.append(f"node {node.name!r} ({node.full_name}) is not folded: its result is too large")

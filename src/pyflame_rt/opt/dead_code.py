@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyflame_rt.ops.onnx.cast import Identity
+from pyflame_rt.ops.onnx.loss import Dropout
+from pyflame_rt.ops.onnx.maxpool import MaxPool
+from pyflame_rt.ops.onnx.norm import BatchNormalization, LayerNormalization
 from pyflame_rt.opt.base import EditingPass, PassResult, Rewrite
 from pyflame_rt.opt.config import DCEConfig
 
@@ -14,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["DeadCodeEliminationPass", "drop_unread", "eliminate_dead_code"]
 
 # Operators whose further outputs may be left out, and are then not computed.
-_OPTIONAL_OUTPUTS = frozenset({"BatchNormalization", "Dropout", "LayerNormalization", "MaxPool"})
+_OPTIONAL_OUTPUTS = frozenset({BatchNormalization.name, Dropout.name, LayerNormalization.name, MaxPool.name})
 
 
 class DeadCodeEliminationPass(EditingPass):
@@ -43,9 +47,9 @@ class DeadCodeEliminationPass(EditingPass):
     def _does_nothing(self, editor: Editor, node: Node) -> bool:
         if node.domain or not node.inputs or not node.inputs[0]:
             return False
-        if node.op_type == "Identity":
+        if node.op_type == Identity.name:
             return self.config.remove_identity
-        if node.op_type != "Dropout" or not self.config.remove_dropout:
+        if node.op_type != Dropout.name or not self.config.remove_dropout:
             return False
         training = node.inputs[2] if len(node.inputs) > 2 else ""
         unread = all(not n or not (editor.readers(n) or editor.is_output(n)) for n in node.outputs[1:])

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyflame_rt.ops.core.registry import find_op
+from pyflame_rt.ops.onnx.conv import Conv
+from pyflame_rt.ops.pyflame.fused import FusedConvBN
 from pyflame_rt.opt.base import EditingPass, PassResult
-from pyflame_rt.opt.config import FusionConfig, checked_backend
+from pyflame_rt.opt.config import FusionConfig, check_backend
 from pyflame_rt.opt.dead_code import drop_unread
 from pyflame_rt.opt.rule import Rule, all_rules, apply_rules
 from pyflame_rt.options import OptLevel
@@ -38,7 +40,6 @@ class OperatorFusionPass(EditingPass):
     def rules(self) -> list[Rule]:
         """The rules that the settings allow."""
         config = self.config
-        checked_backend(config.target_backend)
         off = {name for name, on in _switches(config).items() if not on}
         return [
             r
@@ -52,7 +53,7 @@ class OperatorFusionPass(EditingPass):
 
     def edit(self, editor: Editor) -> PassResult:
         """Apply the rules until none applies; nodes that nobody reads would stand in their way."""
-        result = PassResult()
+        result = PassResult(warnings=check_backend(self.config))
         drop_unread(editor, result)
         result.add(apply_rules(editor, self.rules(), _runs if self.config.check_backend_support else None))
         if self.config.portable:
@@ -63,8 +64,8 @@ class OperatorFusionPass(EditingPass):
 def _as_onnx(editor: Editor) -> None:
     """Convolutions with a normalisation in their weights under ONNX's own name."""
     for node in editor.walk():
-        if node.full_name == "pyflame::FusedConvBN":
-            editor.replace([node], [node.replace(op_type="Conv", domain="")])
+        if node.full_name == FusedConvBN.full_name:
+            editor.replace([node], [node.replace(op_type=Conv.name, domain="")])
 
 
 def _switches(config: FusionConfig) -> dict[str, bool]:

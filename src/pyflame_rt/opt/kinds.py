@@ -4,33 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyflame_rt.ops.core.registry import find_op
+
 if TYPE_CHECKING:
     from pyflame_rt.graph import Node
 
 __all__ = ["is_elementwise", "is_unary"]
 
-_UNARY = frozenset(
-    {
-        "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "Ceil", "Celu", "Cos", "Cosh",
-        "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "IsInf", "IsNaN", "LeakyRelu", "Log", "Mish",
-        "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus",
-        "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu",
-    }
-)  # fmt: skip
-_BROADCAST = frozenset(
-    {
-        "Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Clip", "Div", "Equal", "Greater",
-        "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub",
-        "Sum", "Where", "Xor", "pyflame::FMA", "pyflame::FusedAddRelu",
-    }
-)  # fmt: skip
-
 
 def is_unary(node: Node) -> bool:
     """Whether each element of a node's result follows from one element of its only input."""
-    return node.full_name in _UNARY
+    op = find_op(node.op_type, node.domain)
+    return op is not None and op.elementwise and op.signature.max_inputs == 1
 
 
 def is_elementwise(node: Node) -> bool:
     """Whether each element of a node's result follows from one element of each input, which are broadcast."""
-    return node.full_name in _UNARY or node.full_name in _BROADCAST
+    op = find_op(node.op_type, node.domain)
+    return op is not None and op.elementwise

@@ -5,8 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import Node
+from pyflame_rt.ops.onnx.activation import Relu
+from pyflame_rt.ops.onnx.arithmetic import Add, Mul
+from pyflame_rt.ops.onnx.conv import Conv
+from pyflame_rt.ops.onnx.shape import Transpose
+from pyflame_rt.ops.pyflame.fused import (
+    ConvNHWC,
+    FromNC4HW4,
+    FusedAddRelu,
+    FusedConvBN,
+    FusedConvBNRelu,
+    FusedConvRelu,
+    ToNC4HW4,
+)
 from pyflame_rt.opt.base import EditingPass, PassResult, Rewrite
-from pyflame_rt.opt.config import Layout, LayoutConfig, checked_backend
+from pyflame_rt.opt.config import Layout, LayoutConfig, check_backend
 from pyflame_rt.opt.kinds import is_unary
 from pyflame_rt.opt.regions import cancel_changes
 from pyflame_rt.opt.rule import all_rules, apply_rules
@@ -23,10 +36,10 @@ __all__ = ["LayoutOptimizationPass", "optimize_layout"]
 _OWN = "pyflame"
 # Convolutions of ours, and the activation each has at its end.
 _CONVOLUTIONS = {
-    "Conv": "",
-    "pyflame::FusedConvBN": "",
-    "pyflame::FusedConvBNRelu": "Relu",
-    "pyflame::FusedConvRelu": "Relu",
+    Conv.name: "",
+    FusedConvBN.full_name: "",
+    FusedConvBNRelu.full_name: Relu.name,
+    FusedConvRelu.full_name: Relu.name,
 }
 
 
@@ -50,9 +63,8 @@ class LayoutOptimizationPass(EditingPass):
 
     def edit(self, editor: Editor) -> PassResult:
         """Wrap convolutions, then let changes of layout cancel."""
-        checked_backend(self.config.target_backend)
         wanted = self.config.conv_layout
-        result = PassResult()
+        result = PassResult(warnings=check_backend(self.config))
         if wanted is Layout.UNKNOWN or not self.config.insert_transposes:
             return result
         for node in editor.walk():
@@ -98,10 +110,10 @@ def _wrapped(editor: Editor, node: Node, wanted: Layout) -> list[Node]:
         given["activation"] = activation
     inner, outer = (editor.fresh(f"{name}/{wanted.value}") for name in (node.inputs[0], node.outputs[0]))
     if wanted is Layout.NC4HW4:
-        there = Node(editor.fresh(f"{node.name}/to"), "ToNC4HW4", [node.inputs[0]], [inner], domain=_OWN)
+        there = Node(editor.fresh(f"{node.name}/to"), ToNC4HW4.name, [node.inputs[0]], [inner], domain=_OWN)
         back = Node(
             editor.fresh(f"{node.name}/from"),
-            "FromNC4HW4",
+            FromNC4HW4.name,
             [outer],
             [node.outputs[0]],
             {"channels": weights[0]},
@@ -116,16 +128,16 @@ def _wrapped(editor: Editor, node: Node, wanted: Layout) -> list[Node]:
 
 
 def _transpose(editor: Editor, node: Node, source: str, target: str, perm: list[int]) -> Node:
-    return Node(editor.fresh(f"{node.name}/Transpose"), "Transpose", [source], [target], {"perm": perm})
+    return Node(editor.fresh(f"{node.name}/Transpose"), Transpose.name, [source], [target], {"perm": perm})
 
 
 def _to_nchw(editor: Editor, node: Node) -> list[Node]:
     """A convolution that an earlier pass put into another layout, as ONNX has it; nothing for other nodes."""
-    if node.full_name != "pyflame::ConvNHWC" or editor.rank(node.inputs[0]) != 4:
+    if node.full_name != ConvNHWC.full_name or editor.rank(node.inputs[0]) != 4:
         return []
     given = {name: value for name, value in node.attributes.items() if name != "activation"}
     inner, outer = (editor.fresh(f"{name}/NCHW") for name in (node.inputs[0], node.outputs[0]))
-    kind, domain = ("FusedConvRelu", _OWN) if node.get_attr("activation") else ("Conv", "")
+    kind, domain = (FusedConvRelu.name, _OWN) if node.get_attr("activation") else (Conv.name, "")
     return [
         _transpose(editor, node, node.inputs[0], inner, [0, 3, 1, 2]),
         Node(node.name, kind, [inner, *node.inputs[1:]], [outer], given, domain),
@@ -139,14 +151,14 @@ class _Blocked:
     name = "blocks_cancel"
 
     def begins(self, editor: Editor, node: Node) -> Hashable | None:
-        return node.get_attr("channels") if node.full_name == "pyflame::FromNC4HW4" else None
+        return node.get_attr("channels") if node.full_name == FromNC4HW4.full_name else None
 
     def ends(self, editor: Editor, node: Node, key: Hashable) -> bool:
-        shape = editor.shape(node.inputs[0]) if node.full_name == "pyflame::ToNC4HW4" else None
+        shape = editor.shape(node.inputs[0]) if node.full_name == ToNC4HW4.full_name else None
         return shape is not None and len(shape) == 4 and shape[1] == key
 
     def passes(self, editor: Editor, node: Node, key: Hashable) -> Mapping[str, Any] | None:
-        plain = is_unary(node) or (node.full_name in ("Add", "Mul", "pyflame::FusedAddRelu"))
+        plain = is_unary(node) or (node.full_name in (Add.name, Mul.name, FusedAddRelu.full_name))
         shapes = [editor.shape(name) for name in node.inputs]
         return node.attributes if plain and all(shape == shapes[0] for shape in shapes) else None
 
@@ -155,7 +167,7 @@ class _Blocked:
 
     def outward(self, editor: Editor, source: str, target: str, key: Hashable) -> Node:
         name = editor.fresh(f"{target}/from")
-        return Node(name, "FromNC4HW4", [source], [target], {"channels": key}, _OWN)
+        return Node(name, FromNC4HW4.name, [source], [target], {"channels": key}, _OWN)
 
 
 def optimize_layout(graph: Graph, config: LayoutConfig | None = None) -> PassResult:

@@ -6,6 +6,7 @@ import time
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pyflame_rt.cache.installed import is_declared
 from pyflame_rt.graph import Graph, verify
 from pyflame_rt.graph.errors import InputError, ValidationError
 from pyflame_rt.graph.graph import node_subgraphs
@@ -57,6 +58,8 @@ def registered_in_code() -> bool:
 @cache
 def _installed() -> dict[str, Callable[[], Pass]]:
     """Passes that other packages offer."""
+    if not is_declared(ENTRY_POINTS):
+        return {}
     from importlib.metadata import entry_points
 
     return {point.name: point.load() for point in entry_points(group=ENTRY_POINTS)}
@@ -80,7 +83,7 @@ def default_passes() -> list[Pass]:
     ]
 
 
-class Watcher(Protocol):
+class PassObserver(Protocol):
     """Who looks at every pass: it is given the graph before and after it."""
 
     def compare(self, name: str, before: Graph, after: Graph, result: PassResult) -> None:
@@ -103,7 +106,7 @@ class PassManager:
     def __init__(self, config: PassManagerConfig | None = None) -> None:
         self.config = PassManagerConfig() if config is None else config
         self.log: SessionLog | None = None
-        self.watch: Watcher | None = None
+        self.watch: PassObserver | None = None
         self._passes: list[Pass] = []
 
     @staticmethod

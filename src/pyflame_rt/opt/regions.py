@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyflame_rt.graph.records import dataclass
+from pyflame_rt.ops.onnx.cast import Identity
 from pyflame_rt.opt.base import Rewrite
 from pyflame_rt.opt.kinds import is_elementwise
 
@@ -208,7 +209,7 @@ def _replace_end(editor: Editor, end: Node, inner: Mapping[str, str]) -> list[st
         editor.substitute(target, source)
         editor.remove(end)
         return []
-    same = end.replace(op_type="Identity", domain="", inputs=[source], attributes={})
+    same = end.replace(op_type=Identity.name, domain="", inputs=[source], attributes={})
     editor.replace([end], [same])
     return [same.name]
 

@@ -4,41 +4,45 @@
     def silu(m: Match, x: str) -> str | NoMatch:
         if m.dtype(x) is not DType.Float32:
             return NoMatch("the elements are not float32")
-        return m.emit("Swish", [x])
+        return m.emit(Swish, [x])
 
 The picture's parameters are values; equal ones must be equal in the graph. What the picture shows, but for its last
 node, must be read by nobody else. The function names the values it asks for (those its picture lacks are empty) and
 gives the name of the value that stands for the picture's result.
+
+Rules that need numbers for sizes run on the specialised graph instead (:func:`specialized_rule`).
 """
 
 from __future__ import annotations
 
 import importlib
-import inspect
-import itertools
 import pkgutil
 from collections import deque
 from dataclasses import field
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import ml_dtypes
 
 from pyflame_rt.graph import Node
 from pyflame_rt.graph.records import dataclass
+from pyflame_rt.ops.onnx.arithmetic import Add, Mul
+from pyflame_rt.ops.onnx.cast import Identity
+from pyflame_rt.ops.onnx.logic import And, Equal, Or
 from pyflame_rt.opt.base import PassResult, Rewrite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import numpy as np
 
     from pyflame_rt.graph import Attribute, DimLike, DType
+    from pyflame_rt.ops.core.registry import Op
     from pyflame_rt.opt.editor import Editor
 
-__all__ = ["Match", "NoMatch", "Rule", "all_rules", "apply_rules", "graph_rule", "rule"]
+__all__ = ["Match", "NoMatch", "Rule", "all_rules", "apply_rules", "graph_rule", "rule", "specialized_rule"]
 
-_COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Equal"})
+_COMMUTATIVE = frozenset({Add.name, Mul.name, And.name, Or.name, Equal.name})
 
 
 class NoMatch(str):
@@ -47,8 +51,7 @@ class NoMatch(str):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(NamedTuple):
     """A node of a picture: operators it may be, what it reads, attributes it must have, and its name there."""
 
     ops: tuple[str, ...]
@@ -67,17 +70,19 @@ class _Operators:
         self._labels: set[str] = set()
 
     def _free(self, hint: str) -> str:
-        names = itertools.chain([hint], (f"{hint}{i}" for i in itertools.count(2)))
-        name = next(n for n in names if n not in self._labels)
+        name, count = hint, 1
+        while name in self._labels:
+            count += 1
+            name = f"{hint}{count}"
         self._labels.add(name)
         return name
 
     def __getattr__(self, name: str) -> Callable[..., Term]:
         return self.any_of(name)
 
-    def output(self, term: Term, index: int) -> Output:
+    def output(self, term: Term, index: int) -> TermOutput:
         """Output number ``index`` of a node; a node itself stands for its first."""
-        return Output(term, index)
+        return TermOutput(term, index)
 
     def any_of(self, *names: str) -> Callable[..., Term]:
         """A node of one of several operators."""
@@ -88,16 +93,14 @@ class _Operators:
         return make
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class TermOutput(NamedTuple):
     """An output of a node of a picture, besides its first."""
 
     term: Term
-    index: int
+    number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(NamedTuple):
     """A parameter of a picture."""
 
     name: str
@@ -119,6 +122,8 @@ class Rule:
         whole: works on the whole graph instead of looking for pictures.
         parameters: values its function asks for.
         turn: rules of lower turns are applied to the end first, so that small pictures take no parts of large ones.
+        stage: "load" for rules over graphs with open sizes; else when the specialiser applies it.
+        ops: of the nodes that a rule of stage "node" takes.
     """
 
     name: str
@@ -132,6 +137,8 @@ class Rule:
     whole: bool = False
     parameters: tuple[str, ...] = field(default=())
     turn: int = 1
+    stage: str = "load"
+    ops: tuple[str, ...] = ()
 
     @property
     def exact(self) -> bool:
@@ -153,7 +160,7 @@ def rule(
     """Declare a rule; see the module's text for an example. The fields of :class:`Rule` say what is what."""
 
     def declare(build: Callable[..., Any]) -> Rule:
-        parameters = tuple(inspect.signature(build).parameters)[1:]
+        parameters = _parameters(build)[1:]
         terms = tuple(_drawn(picture) for picture in pictures)
         name, about = build.__name__, (build.__doc__ or "").partition("\n")[0]
         made = Rule(name, terms, build, family, switch, bound, own, about, parameters=parameters, turn=turn)
@@ -164,8 +171,12 @@ def rule(
 
 
 def _drawn(picture: Callable[..., Term]) -> Term:
-    names = tuple(inspect.signature(picture).parameters)[1:]
-    return picture(_Operators(), *map(Variable, names))
+    return picture(_Operators(), *map(Variable, _parameters(picture)[1:]))
+
+
+def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Names of a plain function's parameters; ``inspect.signature`` takes long for a hundred of them."""
+    return function.__code__.co_varnames[: function.__code__.co_argcount]
 
 
 def graph_rule(*, family: str = "simplify") -> Callable[[Callable[[Editor], list[Rewrite]]], Rule]:
@@ -174,6 +185,26 @@ def graph_rule(*, family: str = "simplify") -> Callable[[Callable[[Editor], list
     def declare(build: Callable[[Editor], list[Rewrite]]) -> Rule:
         about = (build.__doc__ or "").partition("\n")[0]
         made = Rule(build.__name__, (), build, family, about=about, whole=True)
+        _rules[made.name] = made
+        return made
+
+    return declare
+
+
+def specialized_rule(stage: str, *ops: str, bound: float = 0.0) -> Callable[[Callable[..., Any]], Rule]:
+    """Declare a rule for one set of sizes, which targets of :mod:`pyflame_rt.opt.specialize` may ask for.
+
+    Args:
+        stage: "first" for a function of the specialiser and all (node, origin) pairs as written, which gives such
+            pairs; "node" for one of the specialiser and a node of ``ops`` that the target does not take whole, which
+            gives nodes or :class:`NoMatch`; "last" for one that edits the specialised graph.
+        ops: operators, for stage "node".
+        bound: as in :class:`Rule`.
+    """
+
+    def declare(build: Callable[..., Any]) -> Rule:
+        about = (build.__doc__ or "").partition("\n")[0]
+        made = Rule(build.__name__, (), build, "specialize", bound=bound, about=about, stage=stage, ops=ops)
         _rules[made.name] = made
         return made
 
@@ -223,14 +254,23 @@ class Match:
 
     def emit(
         self,
-        op_type: str,
+        op: Op | str,
         inputs: Sequence[str],
         attributes: Mapping[str, Attribute] | None = None,
         *,
         domain: str = "",
         outputs: int = 1,
     ) -> str:
-        """Add a node and give the name of its first output."""
+        """Add a node and give the name of its first output.
+
+        Args:
+            op: its operator; one that is not ours by name, with ``domain``.
+            inputs: names of values; empty ones at the end fall away.
+            attributes: those that are not None.
+            domain: of an operator that is named.
+            outputs: how many it has.
+        """
+        op_type, domain = (op, domain) if isinstance(op, str) else (op.name, op.domain)
         last = self.matched[0]
         names = [self.editor.fresh(f"{last.outputs[0]}/{op_type}") for _ in range(outputs)]
         given = {name: value for name, value in (attributes or {}).items() if value is not None}
@@ -272,14 +312,12 @@ def apply_rules(editor: Editor, rules: Sequence[Rule], supported: Callable[[Node
 def _take_turn(
     editor: Editor, rules: Sequence[Rule], supported: Callable[[Node], bool] | None, result: PassResult
 ) -> None:
-    by_root: dict[str, list[tuple[Rule, Term]]] = {}
     for one in rules:
         if one.whole:
             _count(result, one.build(editor))
-        for picture in one.pictures:
-            for name in picture.ops:
-                by_root.setdefault(name, []).append((one, picture))
     pending = deque(editor.nodes())
+    present = {node.full_name for node in pending}
+    by_root = _by_root(rules, present)
     while pending:
         node = pending.popleft()
         if node not in editor:
@@ -290,7 +328,29 @@ def _take_turn(
                 result.stats.nodes_fused += one.family == "fuse"
                 _count(result, [rewrite])
                 pending.extend(touched)
+                if not present.issuperset(new := [made.full_name for made in touched]):
+                    present.update(new)
+                    by_root = _by_root(rules, present)
                 break
+
+
+def _by_root(rules: Sequence[Rule], present: Collection[str]) -> dict[str, list[tuple[Rule, Term]]]:
+    """Pictures by the operator of their last node; only those of which every operator is present."""
+    found: dict[str, list[tuple[Rule, Term]]] = {}
+    for one in rules:
+        for picture in one.pictures:
+            if all(any(name in present for name in ops) for ops in _operators(picture)):
+                for name in picture.ops:
+                    found.setdefault(name, []).append((one, picture))
+    return found
+
+
+def _operators(picture: Term) -> Iterator[tuple[str, ...]]:
+    """The operators that each node of a picture may be."""
+    yield picture.ops
+    for arg in picture.args:
+        if isinstance(arg, (Term, TermOutput)):
+            yield from _operators(arg if isinstance(arg, Term) else arg.term)
 
 
 def _count(result: PassResult, rewrites: Sequence[Rewrite]) -> None:
@@ -305,6 +365,8 @@ def _try(
     editor: Editor, one: Rule, picture: Term, root: Node, supported: Callable[[Node], bool] | None
 ) -> tuple[Rewrite | None, list[Node]]:
     """Apply a rule at a node if its picture is there and its condition holds."""
+    if not _may_lie(editor, picture, root):
+        return None, []
     for bindings, labels in find(editor, picture, root):
         match = Match(editor, one, labels)
         inner = {name for node in match.matched for name in node.outputs}
@@ -334,7 +396,7 @@ def _apply(editor: Editor, match: Match, root: Node, found: str) -> tuple[Rewrit
     if made and found in made[-1].outputs:
         made[-1] = made[-1].replace(outputs=[target if name == found else name for name in made[-1].outputs])
     elif editor.is_output(target):
-        made.append(Node(editor.fresh(f"{root.name}/Identity"), "Identity", [found], [target]))
+        made.append(Node(editor.fresh(f"{root.name}/Identity"), Identity.name, [found], [target]))
     before = [n for name in {found, *(i for node in match.matched for i in node.inputs)} for n in editor.readers(name)]
     editor.replace(match.matched, made)
     changed = [] if made and target in made[-1].outputs else editor.substitute(target, found)
@@ -351,6 +413,32 @@ def find(editor: Editor, picture: Term, root: Node) -> Iterator[tuple[Bindings, 
     yield from _at(editor, picture, root, {}, {picture.label: root})
 
 
+def _may_lie(editor: Editor, term: Term, node: Node) -> bool:
+    """Whether the operators of a picture are there; most pictures fail here, which takes no time."""
+    if node.full_name not in term.ops:
+        return False
+    if _may_read(editor, term.args, node.inputs):
+        return True
+    return _commutes(node) and _may_read(editor, term.args, node.inputs[::-1])
+
+
+def _may_read(editor: Editor, args: Sequence[Any], names: Sequence[str]) -> bool:
+    for i, arg in enumerate(args):
+        if isinstance(arg, Variable):
+            continue
+        maker = editor.maker(names[i]) if i < len(names) else None
+        if not isinstance(arg, (Term, TermOutput)):  # a number is a constant
+            if maker is not None:
+                return False
+        elif maker is None or not _may_lie(editor, arg if isinstance(arg, Term) else arg.term, maker):
+            return False
+    return True
+
+
+def _commutes(node: Node) -> bool:
+    return node.op_type in _COMMUTATIVE and not node.domain and len(node.inputs) == 2
+
+
 def _at(
     editor: Editor, term: Term, node: Node, bound: Bindings, labels: dict[str, Node]
 ) -> Iterator[tuple[Bindings, dict[str, Node]]]:
@@ -360,7 +448,7 @@ def _at(
         return
     given = [*node.inputs, *[""] * (len(term.args) - len(node.inputs))]
     orders = [given]
-    if node.op_type in _COMMUTATIVE and not node.domain and len(given) == 2 and given[0] != given[1]:
+    if _commutes(node) and len(given) == 2 and given[0] != given[1]:
         orders.append(given[::-1])
     for names in orders:
         yield from _inputs(editor, list(zip(term.args, names, strict=True)), bound, labels)
@@ -385,8 +473,8 @@ def _value(
         if bound.get(term.name, name) == name:
             yield {**bound, term.name: name}, labels
         return
-    if isinstance(term, (Term, Output)):
-        inner, index = (term, 0) if isinstance(term, Term) else (term.term, term.index)
+    if isinstance(term, (Term, TermOutput)):
+        inner, index = (term, 0) if isinstance(term, Term) else (term.term, term.number)
         node = editor.maker(name)
         taken = labels.get(inner.label)
         if node is not None and node.outputs[index : index + 1] == (name,) and taken in (None, node):

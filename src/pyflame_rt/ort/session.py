@@ -221,8 +221,10 @@ class InferenceSession(_InferenceSession):
         return "" if profiler is None else profiler.write(self._options.profile_file_prefix, plain_list=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        from pyflame_rt.custom.carried import pickled
+
         source = self._path if self._path is not None and self._path.is_file() else self._graph
-        return (type(self), (source, self._sess_options, list(self._provider_options.items())))
+        return pickled(type(self), source, self._sess_options, self._provider_options, self._graph)
 
 
 def _present(providers: Any, provider_options: Any) -> list[Any]:

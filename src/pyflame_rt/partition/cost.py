@@ -226,7 +226,7 @@ def _flops(node: Node, inputs: list[ValueType | None], outputs: list[ValueType |
     if op is None or not outputs:
         return 0.0
     try:
-        return count_flops(op.name, [_dims_of(k) for k in inputs], _dims_of(outputs[0]), bind_attributes(node, op))
+        return count_flops(op, [_dims_of(k) for k in inputs], _dims_of(outputs[0]), bind_attributes(node, op))
     except (PyFlameRTError, IndexError):  # sizes that are not known, inputs that are not given
         return float(math.prod(_dims_of(outputs[0])))
 

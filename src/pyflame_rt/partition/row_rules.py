@@ -5,14 +5,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyflame_rt.graph import Dim
+from pyflame_rt.ops.microsoft.fused import Inverse
+from pyflame_rt.ops.onnx.conv import Conv, ConvTranspose
+from pyflame_rt.ops.onnx.creation import ConstantOfShape, Trilu
+from pyflame_rt.ops.onnx.index import Gather, GatherElements, ScatterElements, TopK
+from pyflame_rt.ops.onnx.matmul import Det, Einsum, MatMul
+from pyflame_rt.ops.onnx.maxpool import MaxPoolValues
+from pyflame_rt.ops.onnx.pool import ReduceWindow
+from pyflame_rt.ops.onnx.reduce import (
+    ArgMax,
+    ArgMin,
+    CumProd,
+    CumSum,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceProd,
+    ReduceSum,
+)
+from pyflame_rt.ops.onnx.rnn import GRU, LSTM, RNN
+from pyflame_rt.ops.onnx.shape import Expand, Reshape, Squeeze, Transpose, Unsqueeze
+from pyflame_rt.ops.onnx.slicing import Concat, Pad, Slice, Split, Tile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyflame_rt.graph import Shape
+    from pyflame_rt.ops.core.registry import Op
     from pyflame_rt.ops.core.value import Value
 
-__all__ = ["ROWS", "RULES", "Call", "Mixed", "holds_rows", "mentions_rows"]
+__all__ = ["ROWS", "Call", "Mixed", "holds_rows", "mentions_rows", "rule_of"]
 
 ROWS = "pyflame_rows"  # the symbol that stands for the number of rows
 _EVERYTHING = 2**31 - 1
@@ -328,36 +350,33 @@ def _recurrent(call: Call) -> list[int | None]:
     return made[: len(call.outputs)]
 
 
-RULES: dict[str, Callable[[Call], list[int | None]]] = {
-    **dict.fromkeys(
-        (
-            *("Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd"),
-            *("BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "Cos", "Cosh", "Div", "Equal", "Erf", "Exp"),
-            *("Floor", "Greater", "GreaterOrEqual", "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual", "Log", "Max"),
-            *("Min", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Round", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus"),
-            *("Sqrt", "Sub", "Tan", "Tanh", "Where", "Xor", "pyflame::Probit"),
-        ),
-        elementwise,
-    ),
-    **dict.fromkeys(("Conv", "ConvTranspose", "pyflame::MaxPoolValues"), _first),
-    **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"), _reduce),
-    **dict.fromkeys(("ArgMax", "ArgMin"), _along),
-    **dict.fromkeys(("CumProd", "CumSum"), _cumulative),
-    **dict.fromkeys(("GatherElements", "ScatterElements"), _everywhere),
-    **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze"), _reshape),
-    **dict.fromkeys(("Det", "Trilu", "com.microsoft::Inverse"), _matrices),
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
-    "Concat": _concat,
-    "ConstantOfShape": filled,
-    "Einsum": _einsum,
-    "Expand": _expand,
-    "Gather": _gather,
-    "MatMul": _matmul,
-    "Pad": _pad,
-    "Slice": _slice,
-    "Split": _split,
-    "Tile": _tile,
-    "TopK": _split,
-    "Transpose": _transpose,
-    "pyflame::ReduceWindow": _windows,
+_RULES: dict[Op, Callable[[Call], list[int | None]]] = {
+    **dict.fromkeys((Conv, ConvTranspose, MaxPoolValues), _first),
+    **dict.fromkeys((ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum), _reduce),
+    **dict.fromkeys((ArgMax, ArgMin), _along),
+    **dict.fromkeys((CumProd, CumSum), _cumulative),
+    **dict.fromkeys((GatherElements, ScatterElements), _everywhere),
+    **dict.fromkeys((Reshape, Squeeze, Unsqueeze), _reshape),
+    **dict.fromkeys((Det, Trilu, Inverse), _matrices),
+    **dict.fromkeys((LSTM, GRU, RNN), _recurrent),
+    Concat: _concat,
+    ConstantOfShape: filled,
+    Einsum: _einsum,
+    Expand: _expand,
+    Gather: _gather,
+    MatMul: _matmul,
+    Pad: _pad,
+    Slice: _slice,
+    Split: _split,
+    Tile: _tile,
+    TopK: _split,
+    Transpose: _transpose,
+    ReduceWindow: _windows,
 }
+
+
+def rule_of(op: Op) -> Callable[[Call], list[int | None]] | None:
+    """Where the rows are in the results of an operator; None where nothing is known of it."""
+    if op.elementwise and not op.composite:
+        return elementwise
+    return _RULES.get(op)

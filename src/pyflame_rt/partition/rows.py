@@ -13,7 +13,11 @@ from pyflame_rt.ops.core.inline import instantiate
 from pyflame_rt.ops.core.registry import get_op
 from pyflame_rt.ops.core.trace import MAX_KNOWN, infer_outputs
 from pyflame_rt.ops.core.value import Value
-from pyflame_rt.partition.row_rules import ROWS, RULES, Call, Mixed, filled, holds_rows, mentions_rows
+from pyflame_rt.ops.onnx.creation import ConstantOfShape
+from pyflame_rt.ops.onnx.shape import Expand, Reshape, Size
+from pyflame_rt.ops.onnx.shape import Shape as ShapeOp
+from pyflame_rt.ops.onnx.slicing import Pad, Slice, Split, Tile
+from pyflame_rt.partition.row_rules import ROWS, Call, Mixed, filled, holds_rows, mentions_rows, rule_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -148,7 +152,7 @@ class _Follower:
         if not touched:
             self._keep(node, infer_outputs(op, inputs, attributes), None)
             return []
-        if op.composite and op.full_name not in RULES:
+        if op.composite and rule_of(op) is None:
             body = instantiate(node, op, inputs, lambda hint: f"{hint}.{next(self.numbers)}")
             for name, tensor in body.constants.items():
                 self.values[name] = Value(name, TensorType(tensor.dtype, tensor.shape), tensor.raw())
@@ -160,23 +164,24 @@ class _Follower:
         self, node: Node, op: Op, inputs: list[Value | None], axes: list[int | None], attributes: dict[str, object]
     ) -> None:
         outputs = infer_outputs(op, inputs, attributes)
-        if op.full_name in ("Shape", "Size") or all(a is None for a in axes):
+        if op.full_name in (ShapeOp.name, Size.name) or all(a is None for a in axes):
             self._sizes(node, op, outputs, Call(op.full_name, inputs, axes, outputs, attributes))
             return
-        if op.full_name not in ("Reshape", "Expand", "Slice", "Pad", "Tile", "Split"):
+        if op.full_name not in (Reshape.name, Expand.name, Slice.name, Pad.name, Tile.name, Split.name):
             late = [n for n in node.inputs if n in self.depends]
             if late:
                 raise Mixed(f"{late[0]!r} depends on the number of rows, and {op.full_name} computes with it")
-        if op.full_name not in RULES:
+        rule = rule_of(op)
+        if rule is None:
             raise Mixed(f"nothing is known of the rows of {op.full_name}")
-        found = RULES[op.full_name](Call(op.full_name, inputs, axes, outputs, attributes))
+        found = rule(Call(op.full_name, inputs, axes, outputs, attributes))
         for value, axis in zip(outputs, found, strict=False):
             _check_sizes(op, value, axis)
         self._keep(node, outputs, found)
 
     def _sizes(self, node: Node, op: Op, outputs: list[Value], call: Call) -> None:
         """Sizes as values: known as formulas of the number of rows, or not understood."""
-        if op.full_name in ("ConstantOfShape", "Expand"):
+        if op.full_name in (ConstantOfShape.name, Expand.name):
             self._keep(node, outputs, filled(call))
             return
         for name, value in zip(node.outputs, outputs, strict=False):

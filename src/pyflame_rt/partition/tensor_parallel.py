@@ -8,12 +8,21 @@ import numpy as np
 
 from pyflame_rt.graph import Graph, Tensor, TensorType
 from pyflame_rt.ops.core.registry import find_op
+from pyflame_rt.ops.onnx.arithmetic import Sum
+from pyflame_rt.ops.onnx.cast import Identity
+from pyflame_rt.ops.onnx.conv import Conv
+from pyflame_rt.ops.onnx.matmul import Gemm, MatMul
+from pyflame_rt.ops.onnx.maxpool import MaxPool
+from pyflame_rt.ops.onnx.norm import BatchNormalization
+from pyflame_rt.ops.onnx.pool import AveragePool, GlobalAveragePool, GlobalMaxPool
+from pyflame_rt.ops.onnx.slicing import Concat
 from pyflame_rt.partition.schedule import row_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyflame_rt.graph import Node, ValueType
+    from pyflame_rt.ops.core.registry import Op
 
 __all__ = ["Sharded", "shard_graph"]
 
@@ -47,16 +56,6 @@ class Sharded(NamedTuple):
     cut: list[str]
 
 
-_UNARY = frozenset(
-    (
-        *("Abs", "Cast", "Celu", "Clip", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "Identity"),
-        *("LeakyRelu", "Mish", "Neg", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Swish", "Tanh"),
-    )
-)
-_BINARY = frozenset({"Add", "Div", "Max", "Min", "Mul", "Sub"})
-_CHANNELWISE = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
-
-
 def shard_graph(graph: Graph, count: int, types: Mapping[str, ValueType]) -> Sharded:
     """Cut the constant weights of Gemm, MatMul and Conv over devices; what needs a whole value gathers it first.
 
@@ -84,13 +83,18 @@ class _Sharder:
         self.device: dict[str, int] = {}
         self.source: dict[str, str] = {}
         self.cut: list[str] = []
-        self.rules: dict[str, Callable[[Node], bool]] = {"Gemm": self._gemm, "MatMul": self._matmul, "Conv": self._conv}
-        self.rules |= dict.fromkeys(_UNARY, self._unary) | dict.fromkeys(_BINARY, self._binary)
-        self.rules |= dict.fromkeys(_CHANNELWISE, self._channelwise) | {"BatchNormalization": self._batch_norm}
+        self.rules: dict[Op, Callable[[Node], bool]] = {
+            Gemm: self._gemm,
+            MatMul: self._matmul,
+            Conv: self._conv,
+            BatchNormalization: self._batch_norm,
+            **dict.fromkeys((AveragePool, GlobalAveragePool, GlobalMaxPool, MaxPool), self._channelwise),
+        }
 
     def run(self) -> Sharded:
         for node in self.graph.topological_sort():
-            rule = None if node.domain else self.rules.get(node.op_type)
+            op = find_op(node.op_type, node.domain)
+            rule = None if op is None else self._elementwise if op.elementwise else self.rules.get(op)
             if rule is None or not rule(node):
                 self._replicate(node)
         finals = []
@@ -98,7 +102,7 @@ class _Sharder:
             name = info.name
             if name in self.inner:  # the first device gives the outputs
                 whole = self._whole(name, 0)
-                self._emit(0, name, "Identity", [whole], [name])
+                self._emit(0, name, Identity.name, [whole], [name])
             finals.append(info.copy())
         self.made.outputs = finals
         kept = self.made.needed_for([info.name for info in finals])
@@ -144,9 +148,9 @@ class _Sharder:
             self.gathered.add(full)
             pieces = [self._at(name, d) for d in range(self.count)]
             if state.kind == "partial":
-                self._emit(device, name, "Sum", pieces, [full])
+                self._emit(device, name, Sum.name, pieces, [full])
             else:
-                self._emit(device, name, "Concat", pieces, [full], {"axis": state.axis})
+                self._emit(device, name, Concat.name, pieces, [full], {"axis": state.axis})
         return full
 
     def _replicate(self, node: Node) -> None:
@@ -159,7 +163,7 @@ class _Sharder:
             self._emit(d, node.name, node.op_type, inputs, outputs, node.attributes, node.domain)
         for d in range(1, self.count) if once else ():
             for name in filter(None, node.outputs):
-                self._emit(d, node.name, "Identity", [self._at(name, 0)], [self._at(name, d)])
+                self._emit(d, node.name, Identity.name, [self._at(name, 0)], [self._at(name, d)])
 
     # ------------------------------------------------------------------ rules: True where the node was cut
 
@@ -206,7 +210,7 @@ class _Sharder:
             biases = [self._slice(bias, 0, piece, d)] if bias else []
             inputs = [self._at(x, d), self._slice(weight, 0, piece, d), *biases]
             attributes = {**node.attributes, "group": piece[1] - piece[0]}
-            self._emit(d, node.name, "Conv", inputs, [self._at(node.outputs[0], d)], attributes)
+            self._emit(d, node.name, Conv.name, inputs, [self._at(node.outputs[0], d)], attributes)
         return self._is(node, state)
 
     def _product(self, node: Node, rank: int, inner: int, outer: int, shape: Sequence[int], bias: str) -> bool:
@@ -230,17 +234,21 @@ class _Sharder:
 
     def _is(self, node: Node, state: _State) -> bool:
         self.states[node.outputs[0]] = state
-        if node.op_type in ("Conv", "Gemm", "MatMul"):
+        if node.op_type in (Conv.name, Gemm.name, MatMul.name):
             self.cut.append(node.name or node.outputs[0])
         return True
 
-    def _unary(self, node: Node) -> bool:
+    def _elementwise(self, node: Node) -> bool:
+        return self._with_numbers(node) or self._binary(node)
+
+    def _with_numbers(self, node: Node) -> bool:
+        """One operand that is cut, besides it at most single numbers."""
         state = self._state(node.inputs[0])
         if state.kind != "split" or any(self._rank(n) != 0 for n in node.inputs[1:] if n):
             return False
         for d in range(self.count):
             inputs = [self._at(node.inputs[0], d), *(self._whole(n, d) if n else "" for n in node.inputs[1:])]
-            self._emit(d, node.name, node.op_type, inputs, [self._at(node.outputs[0], d)], node.attributes)
+            self._emit(d, node.name, node.op_type, inputs, [self._at(node.outputs[0], d)], node.attributes, node.domain)
         return self._is(node, state)
 
     def _binary(self, node: Node) -> bool:
@@ -255,7 +263,7 @@ class _Sharder:
             return False
         for d, piece in enumerate(state.bounds):
             inputs = [way(d, piece) for way in ways if way is not None]
-            self._emit(d, node.name, node.op_type, inputs, [self._at(node.outputs[0], d)], node.attributes)
+            self._emit(d, node.name, node.op_type, inputs, [self._at(node.outputs[0], d)], node.attributes, node.domain)
         return self._is(node, state)
 
     def _operand(self, name: str, state: _State, rank: int) -> Callable[[int, tuple[int, int]], str] | None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pyflame_rt.backends.wse.generator import CSLCodeGenerator
-from pyflame_rt.backends.wse.options import CodeGenOptions
 from pyflame_rt.graph import Graph, Node
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.ops.core.inference import infer_types
+from pyflame_rt.ops.pyflame.markers import ChipTransfer
 from pyflame_rt.opt import OptLevel, PassManager
 from pyflame_rt.partition.config import (
     DeviceSpec,
@@ -21,6 +20,7 @@ from pyflame_rt.partition.config import (
 )
 from pyflame_rt.partition.cost import CostModel, bytes_of, concrete_graph
 from pyflame_rt.partition.partitioner import GraphPartitioner
+from pyflame_rt.wafer import CodeGenOptions, CSLCodeGenerator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -189,7 +189,7 @@ def insert_wse_communication(graph: Graph, plan: PartitionPlan) -> Graph:
                 sent[name, own] = f"{name}>chip{own}"
                 numbers = {"source": _chip(plan, link.source), "target": _chip(plan, link.target), "hops": link.hops}
                 made = sent[name, own]
-                nodes.append(Node(f"send_{made}", "ChipTransfer", [name], [made], numbers, "pyflame"))
+                nodes.append(Node(f"send_{made}", ChipTransfer.name, [name], [made], numbers, "pyflame"))
             inputs.append(sent[name, own])
         nodes.append(node.replace(inputs=inputs))
     twin.nodes = nodes

@@ -7,6 +7,8 @@ import math
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.records import dataclass
 
@@ -132,7 +134,7 @@ class PruningConfig:
         """Refuse settings that mean nothing."""
         _kinds(self)
         for name, share in self._shares().items():
-            if not isinstance(share, (int, float)) or not 0 <= share < 1:
+            if not isinstance(share, (int, float, np.floating)) or not 0 <= share < 1:
                 raise InputError(f"{name} must be at least 0 and below 1, got {share!r}")
         if self.end_step < self.start_step:
             raise InputError(f"end_step {self.end_step} is before start_step {self.start_step}")
@@ -145,8 +147,19 @@ class PruningConfig:
             raise InputError(f"block_size is two positive sizes, rows and columns; got {self.block_size}")
         if self.scope not in ("layer", "global"):
             raise InputError(f"scope is 'layer' or 'global', got {self.scope!r}")
+        self._check_pattern()
         if not math.isfinite(self.power) or self.power <= 0:
             raise InputError(f"power must be positive, got {self.power}")
+
+    def _check_pattern(self) -> None:
+        """Settings that a pattern has no use for are no settings of it."""
+        if self.granularity is PruningGranularity.NM:
+            if self.per_layer_sparsity:
+                raise InputError("n:m sparsity keeps n of m everywhere: per_layer_sparsity means nothing to it")
+            if self.schedule is not PruningSchedule.ONE_SHOT:
+                raise InputError(f"n:m sparsity has no steps between: schedule {self.schedule} means nothing to it")
+        if self.granularity in (PruningGranularity.NM, PruningGranularity.BLOCK) and self.scope == "global":
+            raise InputError(f"{self.granularity} masks each layer by itself: scope 'global' means nothing to it")
 
     def _shares(self) -> Mapping[str, Any]:
         own = {"target_sparsity": self.target_sparsity, "initial_sparsity": self.initial_sparsity}

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from pyflame_rt.graph import DType
 from pyflame_rt.graph.records import dataclass
+from pyflame_rt.ops.onnx.cast import Cast, Identity
+from pyflame_rt.ops.onnx.shape import Reshape, Transpose
+from pyflame_rt.ops.onnx.slicing import Slice, Split
 from pyflame_rt.opt.editor import Editor
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Axes", "Coupling", "Family", "Labels", "NotFollowed", "Slot", "analyse"]
 
 Labels: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+# Operators that a weight may pass between its constant and its layer.
+_LAYOUT = frozenset(op.name for op in (Transpose, Slice, Reshape, Identity, Cast, Split))
 # One entry for each axis of a value; None for an axis that keeps its size.
 Axes: TypeAlias = "list[Labels | None]"
 
@@ -100,8 +104,7 @@ class Coupling:
             if rank is None:
                 raise NotFollowed(f"the rank of {name!r} is not known")
             return [None] * rank
-        small = tensor.dtype in (DType.Int8, DType.UInt8)
-        if not (tensor.dtype.is_float or small):
+        if not tensor.dtype.is_float:
             return [None] * tensor.ndim
         axes: Axes = []
         for axis, size in enumerate(tensor.unread().shape):
@@ -175,7 +178,7 @@ class Coupling:
         """The initializer that a weight comes from, through changes of its layout."""
         while name not in self.graph.initializers:
             maker = self.editor.maker(name)
-            if maker is None or maker.op_type not in ("Transpose", "Slice", "Reshape", "Identity", "Cast", "Split"):
+            if maker is None or maker.op_type not in _LAYOUT:
                 return name
             name = maker.inputs[0]
         return name

@@ -7,93 +7,56 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.graph.graph import node_subgraphs
+from pyflame_rt.ops.core.registry import find_op
+from pyflame_rt.ops.microsoft.fused import FastGelu
+from pyflame_rt.ops.onnx.activation import Clip, Hardmax, LogSoftmax, Softmax
+from pyflame_rt.ops.onnx.attention import Attention
+from pyflame_rt.ops.onnx.conv import Conv, ConvTranspose
+from pyflame_rt.ops.onnx.index import Gather
+from pyflame_rt.ops.onnx.loss import Dropout
+from pyflame_rt.ops.onnx.matmul import Gemm, MatMul
+from pyflame_rt.ops.onnx.maxpool import MaxPool
+from pyflame_rt.ops.onnx.norm import (
+    LRN,
+    BatchNormalization,
+    GroupNormalization,
+    InstanceNormalization,
+    LayerNormalization,
+    RMSNormalization,
+)
+from pyflame_rt.ops.onnx.pool import AveragePool, GlobalAveragePool, GlobalLpPool, GlobalMaxPool, LpPool
+from pyflame_rt.ops.onnx.quantize import DequantizeLinear, QuantizeLinear
+from pyflame_rt.ops.onnx.reduce import (
+    ReduceL1,
+    ReduceL2,
+    ReduceLogSumExp,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceProd,
+    ReduceSum,
+    ReduceSumSquare,
+)
+from pyflame_rt.ops.onnx.shape import Shape, Size
+from pyflame_rt.ops.pyflame.attention_training import HeadsAttention
 from pyflame_rt.pruning.coupling import Axes, Coupling, Labels, NotFollowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyflame_rt.graph import Node
+    from pyflame_rt.ops.core.registry import Op
 
-__all__ = ["ELEMENTWISE", "follow", "rule"]
+__all__ = ["follow", "rule"]
 
 _RULES: dict[str, Callable[[Coupling, Node], None]] = {}
 
-ELEMENTWISE = frozenset(
-    [
-        "Abs",
-        "Acos",
-        "Acosh",
-        "Add",
-        "And",
-        "Asin",
-        "Asinh",
-        "Atan",
-        "Atanh",
-        "Cast",
-        "Ceil",
-        "Celu",
-        "Cos",
-        "Cosh",
-        "Div",
-        "Elu",
-        "Equal",
-        "Erf",
-        "Exp",
-        "Floor",
-        "Gelu",
-        "Greater",
-        "GreaterOrEqual",
-        "HardSigmoid",
-        "HardSwish",
-        "Identity",
-        "IsInf",
-        "IsNaN",
-        "LeakyRelu",
-        "Less",
-        "LessOrEqual",
-        "Log",
-        "Max",
-        "Mean",
-        "Min",
-        "Mish",
-        "Mod",
-        "Mul",
-        "Neg",
-        "Not",
-        "Or",
-        "PRelu",
-        "Pow",
-        "Reciprocal",
-        "Relu",
-        "Round",
-        "Selu",
-        "Sigmoid",
-        "Sign",
-        "Sin",
-        "Sinh",
-        "Softplus",
-        "Softsign",
-        "Sqrt",
-        "Sub",
-        "Sum",
-        "Swish",
-        "Tan",
-        "Tanh",
-        "ThresholdedRelu",
-        "Where",
-        "Xor",
-        "com.microsoft::Gelu",
-        "com.microsoft::FastGelu",
-        "com.microsoft::QuickGelu",
-    ]
-)
 
-
-def rule(*names: str) -> Any:
-    """Register how channels pass through operators of these names."""
+def rule(*ops: Op) -> Any:
+    """Register how channels pass through operators."""
 
     def register(function: Callable[[Coupling, Node], None]) -> Callable[[Coupling, Node], None]:
-        _RULES.update(dict.fromkeys(names, function))
+        _RULES.update(dict.fromkeys((op.full_name for op in ops), function))
         return function
 
     return register
@@ -102,6 +65,9 @@ def rule(*names: str) -> Any:
 def follow(c: Coupling, node: Node) -> None:
     """Carry the labels of a node's inputs to its outputs."""
     found = _RULES.get(node.full_name)
+    op = find_op(node.op_type, node.domain)
+    if found is None and op is not None and op.elementwise:
+        found = _elementwise
     try:
         if found is None or any(True for _ in node_subgraphs(node)):
             raise NotFollowed(f"{node.full_name} {node.name!r} reads them")
@@ -142,19 +108,19 @@ def broadcast(c: Coupling, node: Node, names: Sequence[str]) -> Axes:
     return result
 
 
-@rule(*ELEMENTWISE)
+@rule(FastGelu)
 def _elementwise(c: Coupling, node: Node) -> None:
     c.give(node.outputs[0], broadcast(c, node, node.inputs))
 
 
-@rule("Clip", "Dropout")
+@rule(Clip, Dropout)
 def _first_input(c: Coupling, node: Node) -> None:
     axes = c.of(node.inputs[0])
     for name in node.outputs:
         c.give(name, list(axes))
 
 
-@rule("Softmax", "LogSoftmax", "Hardmax")
+@rule(Softmax, LogSoftmax, Hardmax)
 def _along_axis(c: Coupling, node: Node) -> None:
     axes = list(c.of(node.inputs[0]))
     axis = node.get_attr("axis", -1)
@@ -166,7 +132,7 @@ def _along_axis(c: Coupling, node: Node) -> None:
 # ---------------------------------------------------------------------- products
 
 
-@rule("Conv")
+@rule(Conv)
 def _conv(c: Coupling, node: Node) -> None:
     x, w = c.of(node.inputs[0]), c.of(node.inputs[1])
     groups, (outs, ins, *_) = node.get_attr("group", 1), c.sizes(node.inputs[1])
@@ -203,7 +169,7 @@ def _grouped(c: Coupling, node: Node, x: Labels | None, w: Axes, groups: int) ->
             c.unify(parts[0], part, _told(node))
 
 
-@rule("ConvTranspose")
+@rule(ConvTranspose)
 def _conv_transpose(c: Coupling, node: Node) -> None:
     if node.get_attr("group", 1) != 1:
         raise NotFollowed(f"{node.name!r} is a ConvTranspose in groups")
@@ -216,7 +182,7 @@ def _conv_transpose(c: Coupling, node: Node) -> None:
     c.give(node.outputs[0], [None, w[1], *[None] * (len(x) - 2)])
 
 
-@rule("Gemm")
+@rule(Gemm)
 def _gemm(c: Coupling, node: Node) -> None:
     a, b = c.of(node.inputs[0]), c.of(node.inputs[1])
     rows, inner = (a[1], a[0]) if node.get_attr("transA", 0) else (a[0], a[1])
@@ -232,7 +198,7 @@ def _gemm(c: Coupling, node: Node) -> None:
     c.give(node.outputs[0], result)
 
 
-@rule("MatMul")
+@rule(MatMul)
 def _matmul(c: Coupling, node: Node) -> None:
     first, second = node.inputs
     a, b = c.of(first), c.of(second)
@@ -240,6 +206,8 @@ def _matmul(c: Coupling, node: Node) -> None:
         raise NotFollowed(f"{node.name!r} multiplies a vector")
     c.unify(a[-1], b[-2], _told(node))
     c.own(b[-1], second, node)
+    if c.root(first) in c.graph.initializers:  # the weight stands on the left, and its rows are the outputs
+        c.own(a[-2], first, node)
     batch: Axes = []
     for axis in range(-max(len(a), len(b)), -2):
         sides = [(n, axes[axis]) for n, axes in ((first, a), (second, b)) if len(axes) >= -axis]
@@ -248,7 +216,7 @@ def _matmul(c: Coupling, node: Node) -> None:
     c.give(node.outputs[0], [*batch, a[-2], b[-1]])
 
 
-@rule("Attention", "pyflame::HeadsAttention")
+@rule(Attention, HeadsAttention)
 def _attention(c: Coupling, node: Node) -> None:
     names = list(filter(None, node.inputs))
     q, k, v = (c.of(name) for name in names[:3])
@@ -261,7 +229,7 @@ def _attention(c: Coupling, node: Node) -> None:
     c.give(node.outputs[0], [None, heads, None, v[3]])
 
 
-@rule("Gather")
+@rule(Gather)
 def _gather(c: Coupling, node: Node) -> None:
     data, index = c.of(node.inputs[0]), c.of(node.inputs[1])
     axis = node.get_attr("axis", 0) % len(data)
@@ -274,7 +242,7 @@ def _gather(c: Coupling, node: Node) -> None:
 # ---------------------------------------------------------------------- normalisation, pooling, reduction
 
 
-@rule("BatchNormalization", "InstanceNormalization")
+@rule(BatchNormalization, InstanceNormalization)
 def _per_channel(c: Coupling, node: Node) -> None:
     axes = list(c.of(node.inputs[0]))
     if node.outputs[1:]:
@@ -284,14 +252,14 @@ def _per_channel(c: Coupling, node: Node) -> None:
     c.give(node.outputs[0], axes)
 
 
-@rule("LayerNormalization", "RMSNormalization")
+@rule(LayerNormalization, RMSNormalization)
 def _layer_norm(c: Coupling, node: Node) -> None:
     if node.outputs[1:]:
         raise NotFollowed(f"{node.name!r} gives out its statistics")
     c.give(node.outputs[0], broadcast(c, node, node.inputs))
 
 
-@rule("GroupNormalization")
+@rule(GroupNormalization)
 def _group_norm(c: Coupling, node: Node) -> None:
     axes = list(c.of(node.inputs[0]))
     for name in node.inputs[1:]:
@@ -303,16 +271,16 @@ def _group_norm(c: Coupling, node: Node) -> None:
     c.give(node.outputs[0], axes)
 
 
-@rule("MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", "LRN")
+@rule(MaxPool, AveragePool, LpPool, GlobalAveragePool, GlobalMaxPool, GlobalLpPool, LRN)
 def _pool(c: Coupling, node: Node) -> None:
-    if node.outputs[1:] or node.op_type == "LRN":
+    if node.outputs[1:] or node.op_type == LRN.name:
         raise NotFollowed(f"{node.full_name} {node.name!r} mixes channels or gives out places")
     axes = c.of(node.inputs[0])
     c.fix(axes[2:], _told(node))
     c.give(node.outputs[0], [*axes[:2], *[None] * (len(axes) - 2)])
 
 
-@rule(*(f"Reduce{kind}" for kind in ("Max", "Min", "Mean", "Sum", "Prod", "L1", "L2", "SumSquare", "LogSumExp")))
+@rule(ReduceMax, ReduceMin, ReduceMean, ReduceSum, ReduceProd, ReduceL1, ReduceL2, ReduceSumSquare, ReduceLogSumExp)
 def _reduce(c: Coupling, node: Node) -> None:
     axes = c.of(node.inputs[0])
     named = next((c.ints(name) for name in node.inputs[1:] if name), node.get_attr("axes"))
@@ -325,12 +293,12 @@ def _reduce(c: Coupling, node: Node) -> None:
     c.give(node.outputs[0], [None if i in over else a for i, a in enumerate(axes) if keep or i not in over])
 
 
-@rule("Shape", "Size")
+@rule(Shape, Size)
 def _shape(c: Coupling, node: Node) -> None:
     c.give_fixed(node.outputs[0])  # it is read when running, and so tells the new sizes
 
 
-@rule("QuantizeLinear", "DequantizeLinear", "QuantizeDequantizeLinear")
+@rule(QuantizeLinear, DequantizeLinear)
 def _quantize(c: Coupling, node: Node) -> None:
     if len(c.of(node.inputs[1])):
         raise NotFollowed(f"{node.full_name} {node.name!r} has a scale for each channel")

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.ops.onnx.resize import Resize, Upsample
+from pyflame_rt.ops.onnx.shape import Flatten, Reshape, Squeeze, Transpose, Unsqueeze
+from pyflame_rt.ops.onnx.slicing import Concat, Pad, Slice, Split
 from pyflame_rt.pruning.coupling import Axes, Coupling, Labels, NotFollowed
 from pyflame_rt.pruning.coupling_rules import rule
 
@@ -22,14 +25,14 @@ def _told(node: Node) -> str:
     return f"{node.full_name} {node.name!r} needs their number"
 
 
-@rule("Transpose")
+@rule(Transpose)
 def _transpose(c: Coupling, node: Node) -> None:
     axes = c.of(node.inputs[0])
     perm = node.get_attr("perm") or list(range(len(axes)))[::-1]
     c.give(node.outputs[0], [axes[p] for p in perm])
 
 
-@rule("Squeeze")
+@rule(Squeeze)
 def _squeeze(c: Coupling, node: Node) -> None:
     axes = c.of(node.inputs[0])
     if any(node.inputs[1:]):
@@ -39,7 +42,7 @@ def _squeeze(c: Coupling, node: Node) -> None:
     c.give(node.outputs[0], [a for i, a in enumerate(axes) if i not in gone])
 
 
-@rule("Unsqueeze")
+@rule(Unsqueeze)
 def _unsqueeze(c: Coupling, node: Node) -> None:
     axes, named = c.of(node.inputs[0]), c.ints(node.inputs[1])
     rank = len(axes) + len(named)
@@ -48,7 +51,7 @@ def _unsqueeze(c: Coupling, node: Node) -> None:
     c.give(node.outputs[0], [None if i in new else next(rest) for i in range(rank)])
 
 
-@rule("Concat")
+@rule(Concat)
 def _concat(c: Coupling, node: Node) -> None:
     given = [c.of(name) for name in node.inputs]
     axis = node.get_attr("axis") % len(given[0])
@@ -70,7 +73,7 @@ def _joined(c: Coupling, node: Node, parts: list[Labels | None]) -> Labels | Non
     return np.concatenate(known)
 
 
-@rule("Split")
+@rule(Split)
 def _split(c: Coupling, node: Node) -> None:
     axes = c.of(node.inputs[0])
     axis = node.get_attr("axis", 0) % len(axes)
@@ -88,7 +91,7 @@ def _split(c: Coupling, node: Node) -> None:
         c.give(name, [part if i == axis else a for i, a in enumerate(axes)])
 
 
-@rule("Slice")
+@rule(Slice)
 def _slice(c: Coupling, node: Node) -> None:
     axes = list(c.of(node.inputs[0]))
     starts, ends = c.ints(node.inputs[1]), c.ints(node.inputs[2])
@@ -121,7 +124,7 @@ def _moved(
     edit.constant(node, 2, ends)
 
 
-@rule("Pad")
+@rule(Pad)
 def _pad(c: Coupling, node: Node) -> None:
     axes = list(c.of(node.inputs[0]))
     pads = c.ints(node.inputs[1])
@@ -133,7 +136,7 @@ def _pad(c: Coupling, node: Node) -> None:
     c.give(node.outputs[0], axes)
 
 
-@rule("Resize", "Upsample")
+@rule(Resize, Upsample)
 def _resize(c: Coupling, node: Node) -> None:
     axes = list(c.of(node.inputs[0]))
     if any(node.inputs[3:4]):
@@ -145,7 +148,7 @@ def _resize(c: Coupling, node: Node) -> None:
     c.give(node.outputs[0], axes)
 
 
-@rule("Flatten")
+@rule(Flatten)
 def _flatten(c: Coupling, node: Node) -> None:
     rank = len(c.of(node.inputs[0]))
     axis = node.get_attr("axis", 1)
@@ -154,7 +157,7 @@ def _flatten(c: Coupling, node: Node) -> None:
     c.give(node.outputs[0], _regrouped(c, node, groups, 2))
 
 
-@rule("Reshape")
+@rule(Reshape)
 def _reshape(c: Coupling, node: Node) -> None:
     before, after = c.editor.shape(node.inputs[0]), c.editor.shape(node.outputs[0])
     if before is None or after is None:
@@ -164,32 +167,40 @@ def _reshape(c: Coupling, node: Node) -> None:
         return
     made = _regrouped(c, node, regroup(before, after), len(after))
     changing = [i for i, labels in enumerate(made) if labels is not None]
-    places = _places(c, node.inputs[1], len(after), changing)
+    parts = _parts(c, node.inputs[1], after, changing)
     c.give(node.outputs[0], made)
 
     def adjust(edit: Any) -> None:
-        edit.target(node, places, {i: edit.count(made[i]) for i in changing})
+        edit.target(node, parts, {i: edit.count(made[i]) for i in changing})
 
     c.adjust.append(adjust)
 
 
-def _places(c: Coupling, name: str, rank: int, changing: Sequence[int]) -> dict[int, tuple[str, int]]:
-    """Where each size of a target that changes is written: a constant, and a place in it."""
-    if c.editor.ints(name) is not None:
-        return {i: (name, i) for i in changing}
+def _parts(c: Coupling, name: str, after: Sequence[Any], changing: Sequence[int]) -> dict[str, list[int]]:
+    """The sizes that a target asks for, by the constant they are written in or the value that works them out.
+
+    A run works some sizes out from shapes, such as width / heads. It would find others once channels are gone, and so
+    those that are numbers here are written down.
+    """
+    written = c.editor.ints(name)
+    if written is not None:
+        return {name: written}
     maker = c.editor.maker(name)
-    if maker is None or maker.op_type != "Concat":
+    if maker is None or maker.op_type != Concat.name:
         raise NotFollowed(f"the shape {name!r} is only known when running")
-    found: dict[int, tuple[str, int]] = {}
+    found: dict[str, list[int]] = {}
     at = 0
     for part in maker.inputs:
         (length,) = c.sizes(part)
-        if c.editor.ints(part) is not None:
-            found.update({at + k: (part, k) for k in range(length)})
+        sizes = c.editor.ints(part) or list(after[at : at + length])
+        if all(isinstance(size, int) for size in sizes):
+            if found.get(part, sizes) != sizes:
+                raise NotFollowed(f"the shape {name!r} has {part!r} twice, for different sizes")
+            found[part] = sizes
+        elif any(at <= i < at + length for i in changing):
+            raise NotFollowed(f"the shape {name!r} is only known when running")
         at += length
-    if at != rank or any(i not in found for i in changing):
-        raise NotFollowed(f"the shape {name!r} is only known when running")
-    return {i: found[i] for i in changing}
+    return found
 
 
 def regroup(before: Sequence[Any], after: Sequence[Any]) -> list[tuple[list[int], list[int]]]:

@@ -71,27 +71,30 @@ class _Narrowing:
         inputs = [now.inputs[0], self._new(f"{now.outputs[0]}_sizes", np.array(sizes, np.int64))]
         self._now[id(node)] = now.replace(inputs=inputs, attributes=rest)
 
-    def target(self, node: Node, places: Mapping[int, tuple[str, int]], counts: Mapping[int, int]) -> None:
-        """Change the sizes that a reshape asks for; what it copies or works out stays."""
-        changed: dict[str, np.ndarray[Any, Any]] = {}
-        for axis, (name, k) in places.items():
-            array = changed.get(name, self._coupling.editor.constant(name))
-            if array is not None and array[k] > 0 and array[k] != counts[axis]:
-                changed[name] = array.copy()
-                changed[name][k] = counts[axis]
+    def target(self, node: Node, parts: Mapping[str, list[int]], counts: Mapping[int, int]) -> None:
+        """Write down the sizes that a reshape asks for; what it copies or works out of the rest stays."""
         now = self._now[id(node)]
-        if now.inputs[1] in changed:
-            self.constant(node, 1, changed[now.inputs[1]].tolist())
-        elif changed:
-            self._own_concat(node, changed)
-
-    def _own_concat(self, node: Node, changed: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        now = self._now[id(node)]
-        maker = self._coupling.editor.maker(now.inputs[1])
-        assert maker is not None  # the rule found it
-        shape = self._coupling.editor.fresh(f"{now.inputs[1]}_narrowed")
-        parts = [self._new(name, changed[name]) if name in changed else name for name in maker.inputs]
-        self._before.setdefault(id(node), []).append(maker.replace(name=shape, inputs=parts, outputs=[shape]))
+        target = now.inputs[1]
+        maker = self._coupling.editor.maker(target)
+        names = [target] if target in parts or maker is None else list(maker.inputs)
+        at, inputs = 0, []
+        for name in names:
+            if name not in parts:
+                at += self._coupling.sizes(name)[0]
+                inputs.append(name)
+                continue
+            sizes = [counts.get(at + k, size) if size > 0 else size for k, size in enumerate(parts[name])]
+            at += len(sizes)
+            same = self._coupling.editor.ints(name) == sizes
+            inputs.append(name if same else self._new(name, np.array(sizes, np.int64)))
+        if inputs == names:
+            return
+        if target in parts:
+            shape = inputs[0]
+        else:
+            assert maker is not None
+            shape = self._coupling.editor.fresh(f"{target}_narrowed")
+            self._before.setdefault(id(node), []).append(maker.replace(name=shape, inputs=inputs, outputs=[shape]))
         self._now[id(node)] = now.replace(inputs=[now.inputs[0], shape, *now.inputs[2:]])
 
     def finish(self) -> Graph:

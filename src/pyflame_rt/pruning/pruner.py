@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pyflame_rt.graph import Graph
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.pruning.config import PruningConfig, PruningGranularity
@@ -11,7 +13,7 @@ from pyflame_rt.pruning.coupling import analyse
 from pyflame_rt.pruning.masks import PruningMask, apply_masks
 from pyflame_rt.pruning.narrow import narrow
 from pyflame_rt.pruning.patterns import pattern_masks
-from pyflame_rt.pruning.scores import named, prunable_weights, score
+from pyflame_rt.pruning.scores import named, prunable_weights, quantized_weights, score
 from pyflame_rt.pruning.stats import PruningStats, stats_of
 from pyflame_rt.pruning.structured import Choice, choose, masks_of
 
@@ -77,7 +79,7 @@ class WeightPruner:
             InputError: the criterion needs gradients and there is neither data nor gradients; a layer that is named
                 in the config is not in the graph.
         """
-        self._check(graph)
+        self._check(graph, sparsity)
         slopes = self._gradients(graph, data, loss_fn, gradients)
         if self.config.granularity is PruningGranularity.STRUCTURED:
             coupling, choice = self._choice(graph, sparsity, slopes)
@@ -102,7 +104,7 @@ class WeightPruner:
         sparsity: float | None = None,
     ) -> dict[str, PruningMask]:
         """What would stay of each weight; STRUCTURED masks whole channels. Arguments are those of ``prune``."""
-        self._check(graph)
+        self._check(graph, sparsity)
         slopes = self._gradients(graph, data, loss_fn, gradients)
         if self.config.granularity is PruningGranularity.STRUCTURED:
             return masks_of(*self._choice(graph, sparsity, slopes))
@@ -134,10 +136,18 @@ class WeightPruner:
         scores = {name: score(name, graph.initializers[name].raw(), config, slopes) for name in shares}
         return pattern_masks(scores, shares, own, config)
 
-    def _check(self, graph: Graph) -> None:
+    def _check(self, graph: Graph, sparsity: float | None) -> None:
         if not isinstance(graph, Graph):
             raise InputError(f"a pruner takes a Graph (session.graph()), got {type(graph).__name__}")
         self.config.check()
+        if sparsity is not None and (not isinstance(sparsity, (int, float, np.floating)) or not 0 <= sparsity < 1):
+            raise InputError(f"sparsity must be at least 0 and below 1, got {sparsity!r}")
+        quantized = quantized_weights(graph)
+        if quantized:
+            raise InputError(
+                f"graph {graph.name!r} has quantized weights ({', '.join(quantized[:3])}): "
+                f"prune the graph first, then quantize what is left"
+            )
         weights = prunable_weights(graph)
         nodes = [node.name for node in graph.nodes]
         for wanted in (*self.config.per_layer_sparsity, *self.config.exclude_layers):

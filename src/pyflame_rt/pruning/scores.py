@@ -7,6 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
+from pyflame_rt.ops.microsoft.attention import Attention
+from pyflame_rt.ops.microsoft.fused import FusedConv, FusedGemm, FusedMatMul
+from pyflame_rt.ops.onnx.cast import Cast, Identity
+from pyflame_rt.ops.onnx.conv import Conv, ConvTranspose
+from pyflame_rt.ops.onnx.matmul import Einsum, Gemm, MatMul
+from pyflame_rt.ops.onnx.rnn import GRU, LSTM, RNN
+from pyflame_rt.ops.onnx.shape import Reshape, Squeeze, Transpose, Unsqueeze
+from pyflame_rt.ops.onnx.slicing import Slice, Split
+from pyflame_rt.ops.pyflame.quantized import CastFromBF16, CastFromFP16
 from pyflame_rt.pruning.config import PruningConfig, PruningCriterion
 
 if TYPE_CHECKING:
@@ -14,30 +23,21 @@ if TYPE_CHECKING:
 
     from pyflame_rt.graph import Graph
 
-__all__ = ["keep_largest", "named", "prunable_weights", "score"]
+__all__ = ["keep_largest", "named", "prunable_weights", "quantized_weights", "score"]
 
 Array = np.ndarray[Any, Any]
 
 # Where a constant of two or more axes is a weight; as a bias, a table or a scale it is none.
 _LAYERS = frozenset(
-    [
-        "Conv",
-        "ConvTranspose",
-        "Gemm",
-        "MatMul",
-        "LSTM",
-        "GRU",
-        "RNN",
-        "Einsum",
-        "com.microsoft::FusedConv",
-        "com.microsoft::FusedGemm",
-        "com.microsoft::FusedMatMul",
-        "com.microsoft::Attention",
-        "pyflame::FusedConv",
-        "pyflame::FusedGemm",
-    ]
+    op.full_name
+    for op in (
+        *(Conv, ConvTranspose, Gemm, MatMul, LSTM, GRU, RNN, Einsum),
+        *(FusedConv, FusedGemm, FusedMatMul, Attention),
+    )
 )
-_LAYOUT = ("Transpose", "Slice", "Reshape", "Identity", "Cast", "Split", "Squeeze", "Unsqueeze")
+# Parts of the names of operators that read weights of few bits, of all domains.
+_QUANTIZED = ("Dequantize", "Quantized", "QLinear", "Integer", "NBits", CastFromBF16.name, CastFromFP16.name)
+_LAYOUT = frozenset(op.name for op in (Transpose, Slice, Reshape, Identity, Cast, Split, Squeeze, Unsqueeze))
 
 
 def prunable_weights(graph: Graph) -> dict[str, list[str]]:
@@ -61,6 +61,13 @@ def prunable_weights(graph: Graph) -> dict[str, list[str]]:
         elif node.op_type in _LAYOUT and node.inputs[0] in roots:
             roots.update(dict.fromkeys(node.outputs, roots[node.inputs[0]]))
     return found
+
+
+def quantized_weights(graph: Graph) -> list[str]:
+    """Weights of layers that are stored in few bits: of two or more axes, and read by a quantized operator."""
+    small = {n for n, t in graph.initializers.items() if t.ndim >= 2 and t.dtype.bits <= 16}
+    readers = [node for node in graph.nodes if any(word in node.op_type for word in _QUANTIZED)]
+    return [name for name in graph.initializers if name in small and any(name in node.inputs for node in readers)]
 
 
 def named(wanted: str, weight: str, nodes: list[str]) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.records import dataclass
+from pyflame_rt.ops.onnx.norm import BatchNormalization
 from pyflame_rt.pruning.config import PruningConfig, PruningCriterion
 from pyflame_rt.pruning.masks import PruningMask
 from pyflame_rt.pruning.scores import named, score
@@ -192,7 +193,7 @@ def masks_of(coupling: Coupling, choice: Choice) -> dict[str, PruningMask]:
 
 
 def _statistics(node: Any) -> tuple[str, ...]:
-    return node.inputs[3:5] if node.full_name == "BatchNormalization" else ()
+    return node.inputs[3:5] if node.full_name == BatchNormalization.name else ()
 
 
 def _is_vector(coupling: Coupling, name: str) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph.records import dataclass
-from pyflame_rt.pruning.config import PruningGranularity
+from pyflame_rt.pruning.config import PruningCriterion, PruningGranularity
 from pyflame_rt.pruning.masks import PruningMask
 from pyflame_rt.pruning.scores import prunable_weights
 from pyflame_rt.training import GraphTrainer, SupervisedLoss, TrainingConfig, TrainingHistory
@@ -77,8 +78,22 @@ def fine_tune(
         grow.finish()
     result = trainer.graph()
     if pruner is not None and pruner.config.granularity is PruningGranularity.STRUCTURED:
-        return FineTuned(pruner.prune(result, data=data, loss_fn=loss_fn), history, {})
+        return FineTuned(_without_zeros(pruner, result), history, {})
     return FineTuned(result, history, {n: PruningMask(mask.numpy()) for n, mask in trainer.masks.items()})
+
+
+def _without_zeros(pruner: WeightPruner, graph: Graph) -> Graph:
+    """Take out the channels that the masks hold at zero: the weakest by magnitude, whatever they were chosen by.
+
+    By movement a channel of zeros is worth nothing, and others may be worth less.
+    """
+    own = pruner.config
+    scope = "global" if own.criterion is PruningCriterion.LAMP else own.scope
+    pruner.config = dataclasses.replace(own, criterion=PruningCriterion.MAGNITUDE, scope=scope)
+    try:
+        return pruner.prune(graph)
+    finally:
+        pruner.config = own
 
 
 class _Growing:

@@ -8,6 +8,7 @@ import numpy as np
 
 from pyflame_rt.graph import Graph, TensorInfo
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.ops.onnx.conv import Conv
 from pyflame_rt.quantization.channels import ChannelObserver
 from pyflame_rt.quantization.config import CalibrationMethod, QuantConfig
 from pyflame_rt.quantization.feeds import feeds_of
@@ -129,7 +130,7 @@ class Calibrator:
 
 def channel_axis(candidate: Candidate) -> int:
     """The axis of a node's data that its weight sums over."""
-    return 1 if candidate.node.op_type == "Conv" else -1
+    return 1 if candidate.node.op_type == Conv.name else -1
 
 
 class Probe:

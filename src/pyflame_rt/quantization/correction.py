@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.graph import Node, Tensor
+from pyflame_rt.ops.onnx.conv import Conv
+from pyflame_rt.ops.onnx.matmul import MatMul
 from pyflame_rt.quantization.prepare import Candidate, Selection
 from pyflame_rt.quantization.weights import weight_params
 
@@ -31,7 +33,7 @@ def corrected(selection: Selection, info: GraphQuantInfo, config: QuantConfig) -
         node = twins[candidate.node]
         moved = candidate._replace(node=node)
         mean = info.means.get(candidate.data[0]) if candidate.weight else None
-        if mean is None or node.op_type == "MatMul" or (len(node.inputs) > 2 and not candidate.bias):
+        if mean is None or node.op_type == MatMul.name or (len(node.inputs) > 2 and not candidate.bias):
             chosen.append(moved)
             continue
         shift = _mean_error(graph.initializers[candidate.weight].raw(), mean, candidate, config)
@@ -50,7 +52,7 @@ def _mean_error(
     """What rounding the weight adds to each output channel, on average."""
     params = weight_params(weight, candidate.axis, config)
     error = params.dequantize(params.quantize(weight)).astype(np.float64) - weight
-    if candidate.node.op_type != "Conv":
+    if candidate.node.op_type != Conv.name:
         turned = error if candidate.axis == 1 else error.T
         return mean @ turned
     group = int(candidate.node.get_attr("group", 1) or 1)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pyflame_rt.graph import Graph, Tensor
+from pyflame_rt.ops.onnx.activation import Relu
+from pyflame_rt.ops.onnx.conv import Conv
 from pyflame_rt.quantization.config import QuantConfig
 from pyflame_rt.quantization.prepare import Candidate, select
 
@@ -72,7 +74,7 @@ def _pairs(graph: Graph, chosen: list[Candidate]) -> Iterator[_Pair]:
                 if _fits(first, graph, uses) and _fits(second, graph, uses) and second.data[0] == name:
                     yield _Pair(first, second)
                 break
-            if reader.full_name != "Relu":
+            if reader.full_name != Relu.name:
                 break
             name = reader.outputs[0]
 
@@ -83,7 +85,7 @@ def _fits(candidate: Candidate, graph: Graph, uses: dict[str, int]) -> bool:
     if any(uses[name] != 1 for name in given) or (len(given) > 1 and not candidate.bias):
         return False
     weight = graph.initializers[candidate.weight]
-    if candidate.node.op_type != "Conv":
+    if candidate.node.op_type != Conv.name:
         return weight.ndim == 2
     return _groups(candidate) in (1, weight.shape[0])
 
@@ -95,7 +97,7 @@ def _groups(candidate: Candidate) -> int:
 
 def _inner(candidate: Candidate, weight: np.ndarray[Any, Any]) -> int:
     """The axis of a weight that counts the channels which come in."""
-    if candidate.node.op_type == "Conv":
+    if candidate.node.op_type == Conv.name:
         return 0 if _groups(candidate) > 1 else 1
     return 1 - candidate.axis if weight.ndim == 2 else 0
 

@@ -8,6 +8,17 @@ import ml_dtypes
 import numpy as np
 
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.onnx.norm import (
+    BatchNormalization,
+    GroupNormalization,
+    InstanceNormalization,
+    LayerNormalization,
+    RMSNormalization,
+)
+from pyflame_rt.ops.onnx.quantize import DequantizeLinear, QuantizeLinear
+from pyflame_rt.ops.onnx.resize import Resize
+from pyflame_rt.ops.pyflame.fused import FusedBNRelu
+from pyflame_rt.ops.pyflame.quantized import CastFromBF16, CastFromFP16
 from pyflame_rt.quantization.prepare import check_names, checked_graph, prepared
 from pyflame_rt.quantization.rewriting import Rewriter
 from pyflame_rt.quantization.static import Written
@@ -23,8 +34,8 @@ __all__ = ["SENSITIVE_OPS", "write_half"]
 # Small weights whose errors reach every value: they stay as they are.
 SENSITIVE_OPS = frozenset(
     {
-        "BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization",
-        "RMSNormalization", "pyflame::FusedBNRelu", "QuantizeLinear", "DequantizeLinear", "Resize",
+        BatchNormalization.name, GroupNormalization.name, InstanceNormalization.name, LayerNormalization.name,
+        RMSNormalization.name, FusedBNRelu.full_name, QuantizeLinear.name, DequantizeLinear.name, Resize.name,
     }
 )  # fmt: skip
 
@@ -38,7 +49,7 @@ def write_half(graph: Graph, config: QuantConfig, dtype: DType) -> Written:
     outputs = {info.name for info in graph.outputs}
     kept = {name for node in graph.nodes if _stays(node, config, origins, skipped) for name in node.inputs}
     names: dict[str, str] = {}
-    op = "CastFromFP16" if dtype is DType.Float16 else "CastFromBF16"
+    op = CastFromFP16.name if dtype is DType.Float16 else CastFromBF16.name
     for name, tensor in graph.initializers.items():
         if tensor.dtype is not DType.Float32 or name in inputs | outputs | kept or tensor.num_elements < 2:
             continue

@@ -6,6 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.ops.onnx.activation import Relu
+from pyflame_rt.ops.onnx.arithmetic import Add
+from pyflame_rt.ops.onnx.conv import Conv
+from pyflame_rt.ops.onnx.matmul import Gemm, MatMul
+from pyflame_rt.ops.onnx.quantize import DequantizeLinear, QuantizeLinear
+from pyflame_rt.ops.pyflame.quantized import Dequantize, Quantize, QuantizedAdd, QuantizedConv, QuantizedMatMul
 from pyflame_rt.quantization.rewriting import Rewriter
 
 if TYPE_CHECKING:
@@ -13,8 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["to_operators"]
 
-_FORMS = {"Add": "QuantizedAdd", "Conv": "QuantizedConv", "Gemm": "QuantizedMatMul", "MatMul": "QuantizedMatMul"}
-_RENAMED = {"DequantizeLinear": "Dequantize", "QuantizeLinear": "Quantize"}
+_FORMS = {
+    Add.name: QuantizedAdd.name,
+    Conv.name: QuantizedConv.name,
+    Gemm.name: QuantizedMatMul.name,
+    MatMul.name: QuantizedMatMul.name,
+}
+_RENAMED = {DequantizeLinear.name: Dequantize.name, QuantizeLinear.name: Quantize.name}
 _OWN = "pyflame"
 
 
@@ -60,10 +71,10 @@ class _Finder:
             return None
         found, last = [node], node
         reader = self._only_reader(last)
-        if reader is not None and reader.full_name == "Relu":
+        if reader is not None and reader.full_name == Relu.name:
             found, last = [*found, reader], reader
             reader = self._only_reader(last)
-        if reader is None or reader.full_name != "QuantizeLinear" or not _plain(reader):
+        if reader is None or reader.full_name != QuantizeLinear.name or not _plain(reader):
             return None
         if len(found) == 2 and not self._starts_at_zero(reader):
             return None
@@ -81,7 +92,7 @@ class _Finder:
 
     def _dequantized(self, node: Node) -> bool:
         made = [self.makers.get(name) for name in node.inputs]
-        if not all(maker is not None and maker.full_name == "DequantizeLinear" for maker in made):
+        if not all(maker is not None and maker.full_name == DequantizeLinear.name for maker in made):
             return False
         return all(maker is not None and len(maker.inputs) == 3 for maker in made[:2])
 
@@ -90,10 +101,10 @@ class _Finder:
         node, last = group[0], group[-1]
         factors = [self.makers[name] for name in node.inputs]
         inputs = [name for maker in factors[:2] for name in maker.inputs]
-        if node.op_type == "Gemm" and node.get_attr("transB", 0):
+        if node.op_type == Gemm.name and node.get_attr("transB", 0):
             weight: Any = self.graph.initializers[factors[1].inputs[0]].raw()
             inputs[3] = out.constant(f"{inputs[3]}/transposed", weight.T)
         inputs += last.inputs[1:]
         inputs += [maker.inputs[0] for maker in factors[2:]]
-        attributes = dict(node.attributes) if node.op_type == "Conv" else {}
+        attributes = dict(node.attributes) if node.op_type == Conv.name else {}
         out.emit(_FORMS[node.op_type], inputs, outputs=last.outputs, name=node.name, domain=_OWN, attributes=attributes)

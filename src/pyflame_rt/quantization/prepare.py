@@ -12,6 +12,16 @@ from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.names import closest
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.core.inference import infer_types
+from pyflame_rt.ops.onnx.activation import Clip, Relu
+from pyflame_rt.ops.onnx.arithmetic import Add
+from pyflame_rt.ops.onnx.cast import Identity
+from pyflame_rt.ops.onnx.conv import Conv
+from pyflame_rt.ops.onnx.matmul import Gemm, MatMul
+from pyflame_rt.ops.onnx.maxpool import MaxPool
+from pyflame_rt.ops.onnx.pool import GlobalMaxPool
+from pyflame_rt.ops.onnx.shape import DepthToSpace, Flatten, Reshape, SpaceToDepth, Squeeze, Transpose, Unsqueeze
+from pyflame_rt.ops.onnx.slicing import Slice
+from pyflame_rt.ops.pyflame.fused import FusedAddRelu, FusedConvBN, FusedConvBNRelu, FusedConvRelu
 from pyflame_rt.opt.config import ConstantFoldingConfig, FusionConfig
 from pyflame_rt.opt.constant_folding import ConstantFoldingPass
 from pyflame_rt.opt.dead_code import DeadCodeEliminationPass
@@ -27,18 +37,19 @@ __all__ = ["KEEPS_VALUES", "Candidate", "Selection", "check_names", "checked_gra
 
 # Results hold nothing but values of the first input, so that both share a scale.
 KEEPS_VALUES = frozenset(
-    {
-        "DepthToSpace", "Flatten", "GlobalMaxPool", "Identity", "MaxPool", "Reshape", "Slice", "SpaceToDepth",
-        "Squeeze", "Transpose", "Unsqueeze",
-    }
-)  # fmt: skip
+    op.name
+    for op in (
+        *(DepthToSpace, Flatten, GlobalMaxPool, Identity, MaxPool, Reshape, Slice, SpaceToDepth, Squeeze, Transpose),
+        Unsqueeze,
+    )
+)
 # What a kernel does at the store of the product or sum before it.
-ACTIVATIONS = frozenset({"Clip", "Relu"})
+ACTIVATIONS = frozenset({Clip.name, Relu.name})
 _OPENED = {
-    "pyflame::FusedAddRelu": ("Add", True),
-    "pyflame::FusedConvBN": ("Conv", False),
-    "pyflame::FusedConvBNRelu": ("Conv", True),
-    "pyflame::FusedConvRelu": ("Conv", True),
+    FusedAddRelu.full_name: (Add.name, True),
+    FusedConvBN.full_name: (Conv.name, False),
+    FusedConvBNRelu.full_name: (Conv.name, True),
+    FusedConvRelu.full_name: (Conv.name, True),
 }
 _FOLD_BYTES = 2**40  # transposed weights, whatever their size
 
@@ -90,7 +101,7 @@ def unfused(graph: Graph) -> Graph:
         inner = f"{node.outputs[0]}/before_relu" if relu else node.outputs[0]
         nodes.append(Node(node.name, base, node.inputs, [inner], dict(node.attributes)))
         if relu:
-            nodes.append(Node(f"{node.name}/relu", "Relu", [inner], node.outputs))
+            nodes.append(Node(f"{node.name}/relu", Relu.name, [inner], node.outputs))
     made.nodes = nodes
     return made
 
@@ -178,7 +189,7 @@ class _Finder:
 
     def look(self, node: Node) -> Candidate | str:
         """The node as a candidate; why it is none; or nothing, of a node that never is."""
-        if node.domain or node.op_type not in ("Conv", "Gemm", "MatMul"):
+        if node.domain or node.op_type not in (Conv.name, Gemm.name, MatMul.name):
             return ""
         if reason := self._excluded(node):
             return reason
@@ -227,7 +238,7 @@ class _Finder:
         return vector and bool(np.isfinite(given.raw()).all())
 
     def _product_of_data(self, node: Node, left: str, right: str) -> Candidate | str:
-        if not self.static or node.op_type != "MatMul":
+        if not self.static or node.op_type != MatMul.name:
             return "its weight is not a constant"
         reason = self._float32(right) or (f"{right!r} is an input of the model" if right in self.outside else "")
         return reason or Candidate(node, (left, right))
@@ -240,7 +251,7 @@ class _Finder:
                 continue
             if node.op_type in ACTIVATIONS | KEEPS_VALUES and wanted.intersection(node.outputs[:1]):
                 wanted.update(node.inputs[:1])
-            if node.op_type != "Add" or node.outputs[0] not in wanted:
+            if node.op_type != Add.name or node.outputs[0] not in wanted:
                 continue
             constant = any(n in self.constants for n in node.inputs)
             if constant or any(self._float32(n) or n in self.outside for n in node.inputs):
@@ -254,9 +265,9 @@ class _Finder:
 
 def _channel_axis(node: Node, shape: Any) -> int:
     match node.op_type:
-        case "Conv":
+        case Conv.name:
             return 0
-        case "Gemm":
+        case Gemm.name:
             return 0 if node.get_attr("transB", 0) else 1
         case _:
             return len(shape) - 1

@@ -13,6 +13,8 @@ from pyflame_rt.opt.dead_code import DeadCodeEliminationPass
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pyflame_rt.ops.core.registry import Op
+
 __all__ = ["Rewriter"]
 
 
@@ -50,7 +52,7 @@ class Rewriter:
 
     def emit(
         self,
-        op_type: str,
+        op: Op | str,
         inputs: Sequence[str],
         *,
         outputs: Sequence[str] = (),
@@ -59,6 +61,7 @@ class Rewriter:
         attributes: Mapping[str, Any] | None = None,
     ) -> str:
         """Add a node; the name of its first output."""
+        op_type, domain = (op, domain) if isinstance(op, str) else (op.name, op.domain)
         made = list(outputs) or [self.fresh(f"{name or inputs[0]}/{op_type.lower()}")]
         label = name if name and outputs else made[0]
         self.graph.nodes.append(Node(label, op_type, inputs, made, dict(attributes or {}), domain))

@@ -13,6 +13,8 @@ import numpy as np
 
 from pyflame_rt.graph import Graph, Node, Tensor
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.ops.onnx.conv import Conv
+from pyflame_rt.ops.onnx.norm import LayerNormalization, RMSNormalization
 from pyflame_rt.quantization.calibrator import Probe
 from pyflame_rt.quantization.channels import ChannelObserver
 from pyflame_rt.quantization.config import QuantConfig
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["smooth"]
 
-_NORMALISATIONS = ("LayerNormalization", "RMSNormalization")
+_NORMALISATIONS = (LayerNormalization.name, RMSNormalization.name)
 
 
 def smooth(graph: Graph, data: FeedSource, strength: float = 0.5, batches: int = 100) -> Graph:
@@ -64,7 +66,7 @@ def _groups(graph: Graph, chosen: list[Candidate]) -> dict[str, tuple[Node, list
     """Results of normalisations that products with constant matrices alone read, with both."""
     makers, readers = graph.producers(), graph.consumers()
     outputs, inputs = {info.name for info in graph.outputs}, {info.name for info in graph.inputs}
-    by_node = {c.node: c for c in chosen if graph.initializers[c.weight].ndim == 2 and c.node.op_type != "Conv"}
+    by_node = {c.node: c for c in chosen if graph.initializers[c.weight].ndim == 2 and c.node.op_type != Conv.name}
     found: dict[str, tuple[Node, list[Candidate]]] = {}
     for name in dict.fromkeys(c.data[0] for c in by_node.values()):
         norm = makers.get(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyflame_rt.ops.onnx.quantize import DequantizeLinear, QuantizeLinear
 from pyflame_rt.quantization.prepare import ACTIVATIONS, KEEPS_VALUES, Candidate, Selection
 from pyflame_rt.quantization.rewriting import Rewriter
 from pyflame_rt.quantization.weights import bias_steps, weight_params
@@ -143,16 +144,16 @@ class _Writer:
         if name in self.outputs:
             self._round_output(name, scale, zero)
             return
-        steps = self.out.emit("QuantizeLinear", [name, scale, zero], name=name)
-        self.rounded[name] = self.out.emit("DequantizeLinear", [steps, scale, zero], name=name)
+        steps = self.out.emit(QuantizeLinear, [name, scale, zero], name=name)
+        self.rounded[name] = self.out.emit(DequantizeLinear, [steps, scale, zero], name=name)
 
     def _round_output(self, name: str, scale: str, zero: str) -> None:
         """The same for an output of the model, which keeps its name."""
         node = self.out.graph.nodes.pop()
         real = self.out.fresh(f"{name}/real")
         self.out.keep(node.replace(outputs=[real if n == name else n for n in node.outputs]))
-        steps = self.out.emit("QuantizeLinear", [real, scale, zero], name=name)
-        self.rounded[name] = self.out.emit("DequantizeLinear", [steps, scale, zero], name=f"{name}/out", outputs=[name])
+        steps = self.out.emit(QuantizeLinear, [real, scale, zero], name=name)
+        self.rounded[name] = self.out.emit(DequantizeLinear, [steps, scale, zero], name=f"{name}/out", outputs=[name])
 
     def _parameters(self, name: str) -> tuple[str, str]:
         """Constants of a tensor's scale and zero point; equal ones are shared."""
@@ -186,7 +187,7 @@ class _Writer:
                 self.out.constant(f"{candidate.weight}/zero_point", zeros),
             ]
             attributes = {"axis": candidate.axis} if params.is_per_channel else {}
-            real = self.out.emit("DequantizeLinear", names, name=candidate.weight, attributes=attributes)
+            real = self.out.emit(DequantizeLinear, names, name=candidate.weight, attributes=attributes)
             self.weights[key] = real, params
         return self.weights[key]
 
@@ -203,5 +204,5 @@ class _Writer:
             self.out.constant(f"{base}/scale", steps if weight.is_per_channel else steps[0]),
         ]
         return self.out.emit(
-            "DequantizeLinear", names, name=base, attributes={"axis": 0} if weight.is_per_channel else {}
+            DequantizeLinear, names, name=base, attributes={"axis": 0} if weight.is_per_channel else {}
         )

@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.ops.microsoft.block_weights import MatMulNBits
+from pyflame_rt.ops.onnx.arithmetic import Add
+from pyflame_rt.ops.onnx.conv import Conv
+from pyflame_rt.ops.onnx.matmul import Gemm
 from pyflame_rt.quantization.calibrator import Probe
 from pyflame_rt.quantization.config import BLOCK_SIZES, QuantConfig, QuantMode
 from pyflame_rt.quantization.feeds import feeds_of
@@ -91,14 +95,14 @@ def quantize_weights(
         if key not in packed:
             found = _pack(weight, bits, block_size, moments.get(candidate.data[0]), symmetric=symmetric)
             packed[key] = _constants(out, candidate.weight, bits, found)
-        bias = (*node.inputs, "")[2] if node.op_type == "Gemm" else ""
+        bias = (*node.inputs, "")[2] if node.op_type == Gemm.name else ""
         attributes = {"K": weight.shape[1], "N": weight.shape[0], "bits": bits, "block_size": block_size}
         inputs, target = [candidate.data[0], *packed[key]], [] if bias else node.outputs
         product = out.emit(
-            "MatMulNBits", inputs, outputs=target, name=node.name, domain="com.microsoft", attributes=attributes
+            MatMulNBits, inputs, outputs=target, name=node.name, domain="com.microsoft", attributes=attributes
         )
         if bias:
-            out.emit("Add", [product, bias], outputs=node.outputs, name=f"{node.name}/bias")
+            out.emit(Add, [product, bias], outputs=node.outputs, name=f"{node.name}/bias")
     return _result(graph, out.finish(), [n.name for n in chosen], len(packed), skipped)
 
 
@@ -113,7 +117,7 @@ def _result(graph: Graph, made: Graph, names: list[str], weights: int, skipped: 
 
 
 def _is_matrix(graph: Graph, candidate: Candidate) -> bool:
-    return candidate.node.op_type != "Conv" and graph.initializers[candidate.weight].ndim == 2
+    return candidate.node.op_type != Conv.name and graph.initializers[candidate.weight].ndim == 2
 
 
 def _rows(graph: Graph, candidate: Candidate) -> np.ndarray[Any, Any]:

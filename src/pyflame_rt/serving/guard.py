@@ -13,6 +13,7 @@ import orjson
 
 from pyflame_rt.serving.bodies import HEADERS
 from pyflame_rt.serving.errors import RequestError, as_request_error
+from pyflame_rt.serving.tracing import Spans, note_failure, note_status
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -111,6 +112,7 @@ class Guard:
         self.pending = 0  # bytes of the bodies under way
         self._origins = None if origins is None else frozenset(origins)
         self._draining = draining
+        self._spans = Spans()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -128,16 +130,19 @@ class Guard:
             extra.append((b"connection", b"close"))
         reply = _Reply(send, extra)
         begun = time.perf_counter()
-        try:
-            await self._admit(scope, headers, receive, reply)
-        except RequestError as error:
-            await reply.refuse(error, number)
-        except Exception as error:
-            log.exception("request %s failed", number)
-            await reply.refuse(as_request_error(error), number)
-        finally:
-            if access.isEnabledFor(logging.INFO):
-                _note(scope, number, reply.status, time.perf_counter() - begun)
+        with self._spans.request(scope, headers) as span:
+            try:
+                await self._admit(scope, headers, receive, reply)
+            except RequestError as error:
+                await reply.refuse(error, number)
+            except Exception as error:
+                log.exception("request %s failed", number)
+                note_failure(span, error)
+                await reply.refuse(as_request_error(error), number)
+            finally:
+                note_status(span, reply.status)
+                if access.isEnabledFor(logging.INFO):
+                    _note(scope, number, reply.status, time.perf_counter() - begun)
 
     async def _admit(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, reply: _Reply) -> None:
         if scope["method"] == "OPTIONS" and self._origins is not None and b"origin" in headers:

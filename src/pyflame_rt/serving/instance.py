@@ -16,6 +16,8 @@ from pyflame_rt.feeds import random_feed
 from pyflame_rt.generate import load_tokenizer
 from pyflame_rt.graph import TensorType
 from pyflame_rt.graph.errors import InputError, PyFlameRTError, SessionClosedError
+from pyflame_rt.ops.onnx.control import If, Loop, Scan
+from pyflame_rt.ops.onnx.sequence import SequenceMap
 from pyflame_rt.serving.metrics import MetricsRegistry
 from pyflame_rt.serving.quick import QuickRuns
 from pyflame_rt.serving.tensors import v2_name
@@ -299,7 +301,7 @@ def _tokenizer(given: str, model_path: str) -> Tokenizer | None:
 
 
 def _has_branches(graph: Graph) -> bool:
-    return any(node.op_type in ("If", "Loop", "Scan", "SequenceMap") for node in graph.nodes)
+    return any(node.op_type in (If.name, Loop.name, Scan.name, SequenceMap.name) for node in graph.nodes)
 
 
 def kinds_of(infos: Any) -> dict[str, DType]:

@@ -13,11 +13,11 @@ from pyflame_rt.graph.errors import InputError, MemoryLimitError, PyFlameRTError
 from pyflame_rt.serving.config import ModelConfig
 from pyflame_rt.serving.errors import RequestError
 from pyflame_rt.serving.folders import find_models
+from pyflame_rt.serving.hot_reload import Watcher
 from pyflame_rt.serving.instance import ModelInstance
 from pyflame_rt.serving.metrics import MetricsRegistry
 from pyflame_rt.serving.sources import open_session
 from pyflame_rt.serving.versions import natural_key
-from pyflame_rt.serving.watching import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,6 +12,7 @@ from pyflame_rt.graph.errors import PyFlameRTError
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.serving.errors import RequestError, as_request_error
 from pyflame_rt.serving.metrics import MetricsRegistry
+from pyflame_rt.serving.tracing import Spans, note_run
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
@@ -62,6 +63,7 @@ class InferenceService:
         self.started = False
         self.active = 0
         self._lock = threading.Lock()
+        self._spans = Spans()
 
     def ready(self) -> bool:
         """Whether every model that was configured answers, and the server goes on."""
@@ -113,6 +115,20 @@ class InferenceService:
         gone: Callable[[], Awaitable[None]] | None = None,
     ) -> Answer:
         """Run a model; ``gone`` ends when the client has gone, and the run with it."""
+        with self._spans.run(instance.name, instance.version) as span:
+            answer = await self._run(instance, inputs, outputs, timeout_ms, caller, gone)
+            note_run(span, answer.batch_size, answer.queue_time_us)
+            return answer
+
+    async def _run(
+        self,
+        instance: ModelInstance,
+        inputs: Mapping[str, Any],
+        outputs: Sequence[str] | None,
+        timeout_ms: float | None,
+        caller: Hashable,
+        gone: Callable[[], Awaitable[None]] | None,
+    ) -> Answer:
         quick = instance.run_quickly(inputs, outputs)
         if quick is not None:
             found, rows, seconds = quick

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import mmap
 import os
+import stat
 import threading
+import weakref
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,38 @@ __all__ = ["SharedMemory"]
 
 FOLDER = Path("/dev/shm")
 MAX_REGIONS = 1024
+
+
+@dataclass(frozen=True)
+class _Region:
+    """A part of a file that a client may write to and cut at any time: read and written, never mapped.
+
+    To touch a mapped page behind the end of its file ends the process.
+    """
+
+    key: str
+    offset: int
+    size: int
+    handle: int  # closed with the region
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, os.close, self.handle)
+
+    def there(self) -> int:
+        return os.fstat(self.handle).st_size
+
+
+def _opened(key: str) -> int:
+    """The file of a name: a plain one, of the folder itself."""
+    try:
+        handle = os.open(FOLDER / key.lstrip("/"), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise refuse(f"shared memory {shown(key)} cannot be used: {why}") from None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise refuse(f"{shown(key)} is no name of shared memory")
+    return handle
 
 
 class SharedMemory:
@@ -31,7 +65,7 @@ class SharedMemory:
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled
         self._lock = threading.Lock()
-        self._regions: dict[str, tuple[str, int, int, mmap.mmap]] = {}
+        self._regions: dict[str, _Region] = {}
 
     def register(self, name: str, key: Any, offset: Any, size: Any) -> None:
         """Map a region under a name."""
@@ -40,28 +74,21 @@ class SharedMemory:
         whole = isinstance(offset, int) and isinstance(size, int) and offset >= 0 and size > 0
         if not isinstance(key, str) or not whole:
             raise refuse("shared memory needs a key, an offset from 0 on and a positive byte_size")
-        path = FOLDER / key.lstrip("/")
-        if "/" in key.lstrip("/") or not key.strip("/.") or path.is_symlink():
+        if "/" in key.lstrip("/") or not key.strip("/.") or "\0" in key:
             raise refuse(f"{shown(key)} is no name of shared memory")
-        try:
-            with open(path, "r+b") as file:
-                there = os.fstat(file.fileno()).st_size
-                if offset + size > there:
-                    raise refuse(f"shared memory {shown(key)} has {there} bytes, {offset} + {size} are asked for")
-                mapped = mmap.mmap(file.fileno(), offset + size)
-        except OSError as error:
-            raise refuse(f"shared memory {shown(key)} cannot be used: {error.strerror}") from None
+        region = _Region(key, offset, size, _opened(key))
+        if offset + size > region.there():
+            raise refuse(f"shared memory {shown(key)} has {region.there()} bytes, {offset} + {size} are asked for")
         with self._lock:
             if name in self._regions or len(self._regions) >= MAX_REGIONS:
-                mapped.close()
                 raise refuse(f"shared memory region {name!r} is registered already, or there are too many")
-            self._regions[name] = (key, offset, size, mapped)
+            self._regions[name] = region
 
     def unregister(self, name: str | None = None) -> None:
         """Forget a region, or all of them."""
         with self._lock:
             for found in [name] if name is not None else list(self._regions):
-                self._regions.pop(found, None)  # unmapped when nobody reads it any more
+                self._regions.pop(found, None)  # closed when nobody reads it any more
 
     def status(self, name: str | None = None) -> list[dict[str, Any]]:
         """What is registered."""
@@ -70,28 +97,40 @@ class SharedMemory:
         if name is not None and name not in regions:
             raise RequestError(404, "RegionNotFound", f"there is no shared memory region {name!r}")
         return [
-            {"name": n, "key": key, "offset": offset, "byte_size": size}
-            for n, (key, offset, size, _) in regions.items()
+            {"name": n, "key": region.key, "offset": region.offset, "byte_size": region.size}
+            for n, region in regions.items()
             if name in (None, n)
         ]
 
-    def _view(self, name: str, offset: int, size: int) -> memoryview:
+    def _region(self, name: str, offset: int, size: int) -> _Region:
         with self._lock:
             found = self._regions.get(name)
         if found is None:
             raise refuse(f"there is no shared memory region {name!r}")
-        _, start, room, mapped = found
-        if offset + size > room:
-            raise refuse(f"shared memory region {name!r} has {room} bytes, {offset} + {size} are asked for")
-        return memoryview(mapped)[start + offset : start + offset + size]
+        if offset + size > found.size:
+            raise refuse(f"shared memory region {name!r} has {found.size} bytes, {offset} + {size} are asked for")
+        return found
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         """Bytes of a region, as they are now: the client may change them while a model runs."""
-        return bytes(self._view(name, offset, size))
+        region = self._region(name, offset, size)
+        data = bytearray()
+        while len(data) < size:
+            part = os.pread(region.handle, size - len(data), region.offset + offset + len(data))
+            if not part:
+                raise refuse(f"shared memory region {name!r} was cut: {size} bytes at {offset} are not there any more")
+            data += part
+        return bytes(data)
 
     def write(self, name: str, offset: int, size: int, data: bytes | memoryview) -> int:
         """Write an output; how many bytes it has."""
         if len(data) > size:
             raise refuse(f"an output has {len(data)} bytes, shared memory region {name!r} was given {size} for it")
-        self._view(name, offset, len(data))[:] = data
+        region, left = self._region(name, offset, len(data)), memoryview(data)
+        if region.offset + offset + len(data) > region.there():
+            raise refuse(f"shared memory region {name!r} was cut: there is no room for {len(data)} bytes at {offset}")
+        place = region.offset + offset
+        while left:
+            done = os.pwrite(region.handle, left, place)
+            left, place = left[done:], place + done
         return len(data)

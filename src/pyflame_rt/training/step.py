@@ -13,6 +13,15 @@ from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.core.registry import get_op
 from pyflame_rt.ops.core.value import Value, constant, scope
+from pyflame_rt.ops.onnx.activation import Clip
+from pyflame_rt.ops.onnx.arithmetic import Min, Pow, Sum
+from pyflame_rt.ops.onnx.cast import Identity
+from pyflame_rt.ops.onnx.math import Sqrt
+from pyflame_rt.ops.onnx.norm import BatchNormalization, BatchNormalized, BatchStatistics
+from pyflame_rt.ops.onnx.quantize import DequantizeLinear, QuantizeLinear
+from pyflame_rt.ops.onnx.reduce import ReduceSumSquare
+from pyflame_rt.ops.onnx.resize import Resize, Upsample
+from pyflame_rt.ops.onnx.slicing import Pad
 from pyflame_rt.ops.onnx.training import DOMAIN
 from pyflame_rt.training.extending import Extension
 
@@ -26,14 +35,14 @@ __all__ = ["StepGraphs", "concrete", "step_graphs", "trainable"]
 Array = np.ndarray[Any, Any]
 # Inputs that hold numbers a training must not move: statistics, sizes, limits, scales of quantization.
 _CONSTANT_INPUTS = {
-    "BatchNormalization": (3, 4),
-    "Resize": (1, 2),
-    "Upsample": (1,),
-    "Clip": (1, 2),
-    "Pad": (2,),
-    "QuantizeLinear": (1,),
-    "DequantizeLinear": (1,),
-    "Pow": (1,),
+    BatchNormalization.name: (3, 4),
+    Resize.name: (1, 2),
+    Upsample.name: (1,),
+    Clip.name: (1, 2),
+    Pad.name: (2,),
+    QuantizeLinear.name: (1,),
+    DequantizeLinear.name: (1,),
+    Pow.name: (1,),
 }
 _LARGE = 1e4  # a mask of an attention, not a weight
 
@@ -129,7 +138,7 @@ def step_graphs(
         terms = build(forward, added)
     names = list(terms)
     for name, value in terms.items():
-        body.add_node(f"loss::{name}", "Identity", [value.ref], [f"loss::{name}"])
+        body.add_node(f"loss::{name}", Identity.name, [value.ref], [f"loss::{name}"])
         body.add_output(TensorInfo(f"loss::{name}", [], DType.Float32))
         if value.rank:
             raise InputError(f"a loss is one number, {name!r} has the shape {list(value.shape)}")
@@ -163,15 +172,15 @@ def _use_batch_statistics(body: Graph) -> list[tuple[str, str, float]]:
     """Normalise by the batch; statistics (name of the constant, name of the batch's own, momentum) to be tracked."""
     nodes, tracked = [], []
     for node in body.nodes:
-        if node.full_name != "BatchNormalization" or node.get_attr("training_mode", 0) or node.outputs[1:]:
+        if node.full_name != BatchNormalization.name or node.get_attr("training_mode", 0) or node.outputs[1:]:
             nodes.append(node)
             continue
         x, scale, bias, mean, var = node.inputs
         own = [f"{node.outputs[0]}::mean", f"{node.outputs[0]}::var"]
         epsilon = {"epsilon": node.get_attr("epsilon", 1e-5)}
-        nodes.append(Node(f"{node.name}::statistics", "BatchStatistics", [x], own, domain="pyflame"))
+        nodes.append(Node(f"{node.name}::statistics", BatchStatistics.name, [x], own, domain="pyflame"))
         inputs = [x, scale, bias, *own]
-        nodes.append(Node(node.name, "BatchNormalized", inputs, node.outputs, epsilon, domain="pyflame"))
+        nodes.append(Node(node.name, BatchNormalized.name, inputs, node.outputs, epsilon, domain="pyflame"))
         tracked += [(mean, own[0], node.get_attr("momentum", 0.9)), (var, own[1], node.get_attr("momentum", 0.9))]
     body.nodes = nodes
     return [t for t in tracked if t[0] in body.initializers]
@@ -216,9 +225,9 @@ def _shape(value: Value) -> Shape:
 def _clipped(slopes: list[Value], limit: float) -> list[Value]:
     if not limit:
         return slopes
-    squares = [get_op("ReduceSumSquare")(slope, keepdims=0) for slope in slopes]
-    norm = get_op("Sqrt")(get_op("Sum")(*squares))
-    factor = get_op("Min")(constant(1.0, norm), limit / (norm + 1e-6))
+    squares = [ReduceSumSquare(slope, keepdims=0) for slope in slopes]
+    norm = Sqrt(Sum(*squares))
+    factor = Min(constant(1.0, norm), limit / (norm + 1e-6))
     return [slope * factor for slope in slopes]
 
 

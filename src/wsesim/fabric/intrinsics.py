@@ -53,7 +53,7 @@ def _round_to(fn: Callable[[float], int]) -> Callable[[float], float]:
 
 
 def _sign(x: Any) -> Any:
-    return type(x)((x > 0) - (x < 0))
+    return type(x)(int(x > 0) - int(x < 0))  # NumPy's truth values cannot be subtracted
 
 
 def _sigmoid(x: float) -> float:

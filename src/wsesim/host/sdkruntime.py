@@ -200,6 +200,8 @@ class SdkRuntime:
         if not isinstance(data, np.ndarray) or data.dtype.itemsize != 4:
             kind = getattr(data, "dtype", type(data).__name__)
             raise HostError(f"{what}: the host array must be a NumPy array of 32-bit elements, not {kind}")
+        if type(data) is not np.ndarray and np.ma.is_masked(data):
+            raise HostError(f"{what}: the host array has masked elements: give x.filled(value)")
         if data.size != w * h * n:
             raise HostError(f"{what}: {w} x {h} PEs with {n} elements each need {w * h * n} elements, not {data.size}")
         flat = data.reshape(-1).view(np.uint32)

@@ -71,3 +71,34 @@ def test_the_picture_has_a_bar_for_each():
     widths = [float(e.get("width")) for e in tree.iter() if e.tag.endswith("rect") and "%" not in e.get("width")]
     assert np.all(np.diff(widths) > 0)
     assert len(widths) == 3
+
+
+def test_latency_against_load(tmp_path, capsys):
+    picture = tmp_path / "load.svg"
+    load = ("--clients", "3", "--rounds", "1", "--seconds", "0.1", "--threads", "1")
+    assert call("bench", DIGITS, *load, "--svg", picture, "--json") == 0
+    points = json.loads(capsys.readouterr().out)
+    assert [point["clients"] for point in points] == [1, 2, 3]
+    for point in points:
+        assert point["requests"] >= point["clients"]
+        assert 0 < point["p50_ms"] <= point["p99_ms"]
+        # Nobody is answered twice: so many clients, each waiting p50 or longer half of the time.
+        assert point["requests_per_second"] <= 2.5e3 * point["clients"] / point["p50_ms"]
+        assert 1 <= point["rows_per_run"] <= point["clients"]
+    lines = [e.get("points").split() for e in ET.parse(picture).iter() if e.tag.endswith("polyline")]
+    assert [len(line) for line in lines] == [3, 3]
+
+
+def test_load_of_a_model_that_cannot_be_batched(tmp_path, capsys):
+    graph = pyflame_rt.Graph("fixed")
+    graph.add_input("x", [1, 2])
+    graph.add_node("n", "Neg", ["x"], ["y"])
+    graph.add_output("y", [1, 2])
+    save_model(graph, tmp_path / "fixed.pfm")
+    assert call("bench", tmp_path / "fixed.pfm", "--clients", "2", "--rounds", "1", "--seconds", "0.05") == 0
+    assert "requests ran one after the other" in capsys.readouterr().out
+
+
+def test_load_has_no_peers(capsys):
+    assert call("bench", DIGITS, "--clients", "2", "--against", "onnxruntime") == 2
+    assert "the load is this runtime's alone" in capsys.readouterr().err

@@ -186,6 +186,39 @@ def test_a_built_in_is_replaced_only_when_asked(registry):
     assert ops.get("Relu") is built_in
 
 
+@pytest.mark.parametrize("way", ["function", "kernel"])
+@pytest.mark.parametrize("name", ["Flatten", "Softmax", "Transpose", "Identity", "Dropout", "Relu", "Exp"])
+def test_one_that_was_replaced_is_not_what_kernels_and_rewrites_know(registry, name, way):
+    given = (
+        {"function": lambda x: x * 3.0}
+        if way == "function"
+        else {"kernel_fn": lambda inputs, ctx: inputs[0].numpy() * 3}
+    )
+    graph = one_node("Neg", {"x": X})
+    graph.add_node("first", name, [graph.inputs[0].name], ["k1"])
+    graph.add_node("second", name, ["k1"], ["k2"])
+    graph.add_output("k2", None)
+    custom.register_custom_op(name, domain="", override=True, **given)
+    np.testing.assert_allclose(InferenceSession(graph).run(["k2"], {"x": X})[0], X * 9, rtol=1e-6)
+
+
+def test_a_replaced_product_is_not_fused(registry):
+    graph = Graph("g")
+    graph.add_input("x", ["N", 3])
+    graph.add_initializer("w", np.eye(3, dtype=np.float32))
+    graph.add_initializer("b", np.ones(3, np.float32))
+    graph.add_node("p", "MatMul", ["x", "w"], ["h"])
+    graph.add_node("a", "Add", ["h", "b"], ["y"])
+    graph.add_output("y", None)
+    ops = OperatorRegistry.instance()
+    ops.register_op("MatMul", lambda inputs, ctx: inputs[0].numpy() * 2, override=True)
+    try:
+        x = np.float32([[1, 2, 3], [4, 5, 6]])
+        np.testing.assert_array_equal(InferenceSession(graph).run(None, {"x": x})[0], x * 2 + 1)
+    finally:
+        ops.unregister_op("MatMul")
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -1,17 +1,17 @@
 """Importers that other packages declare are found, and scripts that were not opened are not written."""
 
-import importlib.metadata
-
 import pytest
 
 import pyflame_rt
 from pyflame_rt.graph.errors import UnsupportedFormatError
 from pyflame_rt.importers import registry
+
+LINES = """
+import pyflame_rt
 from pyflame_rt.importers.base import Importer
 
-
 class Lines(Importer):
-    """A graph with a Relu for each line."""
+    "A graph with a Relu for each line."
 
     name, suffixes = "lines", (".lines",)
 
@@ -23,18 +23,21 @@ class Lines(Importer):
                 graph.add_node(f"n{i}", "Relu", [before], [before := f"v{i}"])
         graph.add_output(before, [2])
         return graph
+"""
 
 
 @pytest.fixture
-def declared(monkeypatch):
-    entry = importlib.metadata.EntryPoint("lines", f"{__name__}:Lines", "pyflame_rt.importers")
-    monkeypatch.setattr(entry.__class__, "load", lambda self: Lines)
+def declared(monkeypatch, tmp_path):
+    package = tmp_path / "packages"
+    (package / "lines-1.0.dist-info").mkdir(parents=True)
+    (package / "lines-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: lines\nVersion: 1.0\n")
+    (package / "lines-1.0.dist-info" / "entry_points.txt").write_text(
+        "[pyflame_rt.importers]\nlines = lines_importer:Lines\n"
+    )
+    (package / "lines_importer.py").write_text(LINES)
+    monkeypatch.syspath_prepend(package)
     monkeypatch.setattr(registry, "_factories", dict(registry._factories))
     monkeypatch.setattr(registry, "_declared", [])
-    real = importlib.metadata.entry_points
-    monkeypatch.setattr(
-        importlib.metadata, "entry_points", lambda **k: [entry] if k.get("group") == entry.group else real(**k)
-    )
 
 
 def test_an_importer_of_another_package(declared, tmp_path):
@@ -43,6 +46,7 @@ def test_an_importer_of_another_package(declared, tmp_path):
     session = pyflame_rt.InferenceSession(tmp_path / "two.lines")
     assert session.run(None, {"x": [-1, 2]})[0].tolist() == [0, 2]
     assert registry.import_model(tmp_path / "two.lines").graph.nodes[1].op_type == "Relu"
+    assert not registry.is_original()  # so models of files are not kept from another time
 
 
 def test_scripts_that_were_not_opened_are_not_written(tmp_path):

@@ -5,7 +5,8 @@ import numpy as np
 import onnx.helper as oh
 import pytest
 
-from pyflame_rt.graph import DType, Node, Shape, TensorType, symbol
+from pyflame_rt import InferenceSession
+from pyflame_rt.graph import DType, Graph, Node, Shape, TensorType, symbol
 from pyflame_rt.graph.errors import PyFlameRTError, ShapeMismatchError
 from pyflame_rt.importers.onnx_importer import graph_from_bytes
 from pyflame_rt.ops import Context, Program, Value, evaluate, get_op
@@ -199,3 +200,23 @@ def test_average_pool_traces_with_sizes_known_when_running():
 def test_windows_larger_than_the_data_count_as_in_onnxruntime(agrees_with_onnxruntime, op, kernel, stride):
     attributes = {"kernel_shape": [kernel], "strides": [stride]}
     agrees_with_onnxruntime(op, [f32(2, 3, 4)], attributes, domain="", opset=22)
+
+
+@pytest.mark.parametrize("counted", [0, 1])
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "pads"), [(4, 5, 3, [0, 0]), (2, 5, 2, [1, 1]), (2, 7, 9, [0, 2])]
+)
+def test_means_of_a_window_larger_than_the_data(agrees_with_onnxruntime, size, kernel, stride, pads, counted):
+    """What lies beyond the padding does not count (with dilations, onnxruntime takes its kernel of opset 19)."""
+    attributes = {"kernel_shape": [kernel], "strides": [stride], "pads": pads, "count_include_pad": counted}
+    agrees_with_onnxruntime("AveragePool", [f32(1, 2, size)], {**attributes, "dilations": [1]}, domain="")
+    graph = Graph("g")
+    graph.add_input("x", [None, None, None])
+    graph.add_node("n", "AveragePool", ["x"], ["y"], attributes)
+    graph.add_output("y", [None, None, None])
+    x = f32(1, 2, size)
+    found, expected = (
+        InferenceSession(graph, providers=[f"{name}ExecutionProvider"]).run(None, {"x": x})[0]
+        for name in ("CPU", "Reference")
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-6)

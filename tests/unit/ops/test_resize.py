@@ -156,3 +156,24 @@ def test_gradient_sums_the_weights(mode):
         step[0, i] = 1e-3
         up, down = (Program(g).run([x + d], Context.of())[0].sum() for d in (step, -step))
         np.testing.assert_allclose(slope[0, i], (up - down) / 2e-3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("number", [0, -1])
+@pytest.mark.parametrize("policy", ["stretch", "not_larger", "not_smaller"])
+def test_sizes_are_above_0(number, policy):
+    node = Node("n", "Resize", ["x", "", "", "s"], ["y"], {"keep_aspect_ratio_policy": policy})
+    with pytest.raises(InputError, match=rf"sizes is {number} at \[3\].*above 0"):
+        evaluate(node, [X, None, None, np.array([1, 2, 5, number])], Context.of("numpy"))
+    with pytest.raises(InputError, match="above 0"):
+        infer(sizes=np.array([1, 3, 5, number]))
+
+
+@pytest.mark.parametrize("number", [0.0, -1.0, np.nan, np.inf])
+def test_scales_are_above_0(number):
+    with pytest.raises(InputError, match=r"scales is .* at \[2\].*above 0"):
+        evaluate(Node("n", "Resize", ["x", "", "s"], ["y"]), [X, None, floats(1, 1, number, 1)], Context.of("numpy"))
+
+
+def test_no_images_stay_none():
+    node = Node("n", "Resize", ["x", "", "", "s"], ["y"])
+    assert evaluate(node, [X[:0], None, None, np.array([0, 2, 10, 7])], Context.of("numpy"))[0].shape == (0, 2, 10, 7)

@@ -191,6 +191,15 @@ def test_a_target_nobody_knows_is_refused():
         opt.optimize_layout(graph_of([("Neg", ["x"], ["y"])]), opt.LayoutConfig(target_backend="gpu"))
 
 
+@pytest.mark.parametrize("target", ["reference", "wse", "wse3"])
+def test_a_target_that_makes_no_difference_is_told(target):
+    graph = graph_of([("Neg", ["x"], ["y"])])
+    for run, kind in ((opt.fuse_operators, opt.FusionConfig), (opt.optimize_layout, opt.LayoutConfig)):
+        (text,) = run(graph, kind(target_backend=target)).warnings
+        assert text.startswith(f"{kind.__name__}.target_backend='{target}'")
+        assert run(graph, kind()).warnings == []
+
+
 def image_graph():
     rng = np.random.default_rng(0)
     constants = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in WEIGHTS.items()}
@@ -405,3 +414,19 @@ def test_patterns_say_what_is_wrong_with_them():
     (match,) = matcher.find_all(graph, pattern)
     assert match.get_node("last").op_type == "Add"
     assert match.is_single_consumer("mul")
+
+
+def test_a_bias_of_the_last_axis_keeps_transposes_around_it():
+    """FastGelu's bias has one number for each place of the last axis, whichever that is."""
+    turn = {"perm": [0, 2, 1]}
+    nodes = [
+        ("Transpose", ["x"], ["a"], turn),
+        ("com.microsoft::FastGelu", ["a", "b"], ["c"]),
+        ("Transpose", ["c"], ["y"], turn),
+    ]
+    bias = np.arange(7, dtype=np.float32)
+    graph = graph_of(nodes, inputs=[("x", [3, 7, 5])], constants={"b": bias})
+    x = np.random.default_rng(0).standard_normal((3, 7, 5)).astype(np.float32)
+    (want,) = run(graph, x=x)
+    opt.optimize(graph)
+    np.testing.assert_allclose(run(graph, x=x)[0], want, rtol=1e-6)

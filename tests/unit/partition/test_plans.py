@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pyflame_rt import Graph, InferenceSession, InputError, ValidationError, partition
+from pyflame_rt.ops import all_ops
 from pyflame_rt.partition import (
     CostModel,
     DeviceSpec,
@@ -186,6 +187,30 @@ def test_weights_are_really_cut():
     (want,) = InferenceSession(graph).run(None, feed)
     with PartitionedExecutor(plan) as executor:
         np.testing.assert_allclose(executor.execute(feed)["y0"], want, rtol=0, atol=1e-6 * np.abs(want).max())
+
+
+_OTHERS = (
+    "BitwiseNot",
+    "Cast",
+    "Identity",
+    "IsInf",
+    "IsNaN",
+    "Not",
+)  # make or take other types; outputs are made by one
+_ONE_INPUT = [op for op in all_ops() if op.elementwise and op.signature.max_inputs == 1 and op.name not in _OTHERS]
+
+
+@pytest.mark.parametrize("op", _ONE_INPUT, ids=lambda op: op.full_name)
+def test_elementwise_operators_stay_cut(op):
+    n = Net("cut", [3, 8])
+    graph, feed = n.done(n.dense(n.node(op.name, n.dense("x", 8, 8), domain=op.domain), 8, 8))
+    plan = GraphPartitioner().partition_tensor_parallel(graph, 2)
+    nodes = [node for part in plan.partitions for node in part.graph.nodes]
+    assert sum(node.full_name == op.full_name for node in nodes) == 2
+    assert all(node.op_type != "Concat" for node in nodes)
+    (want,) = InferenceSession(graph).run(None, feed)
+    with PartitionedExecutor(plan) as executor:
+        np.testing.assert_allclose(executor.execute(feed)["y0"], want, rtol=1e-5, atol=1e-5)
 
 
 def test_names_that_look_like_ours():

@@ -1,5 +1,7 @@
 """Patterns, criteria, schedules and settings of the pruner."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -7,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pyflame_rt
-from pyflame_rt import pruning
+from pyflame_rt import DType, pruning
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
 from pyflame_rt.pruning import PruningConfig, PruningCriterion, PruningGranularity, PruningSchedule, WeightPruner
 from pyflame_rt.pruning.patterns import block_keep, nm_keep
 from pyflame_rt.pruning.scores import keep_largest, prunable_weights, score
+from pyflame_rt.quantization import QuantConfig, Quantizer
+from pyflame_rt.quantization.operator_form import to_operators
 from tests.unit.pruning.nets import Build, mlp, run
 
 
@@ -237,3 +241,70 @@ def test_sensitivity_of_layers(tmp_path):
     assert (tmp_path / "scan.svg").read_text("utf-8") == picture
     channels = pruning.sensitivity_scan(graph, accuracy, PruningConfig.structured_pruning(), [0.5])
     assert set(channels.scores) == {"fc1.weight", "fc2.weight"}  # the last layer is the output
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"granularity": PruningGranularity.NM, "per_layer_sparsity": {"fc1": 0.2}},
+            "per_layer_sparsity means nothing",
+        ),
+        ({"granularity": PruningGranularity.NM, "schedule": PruningSchedule.CUBIC}, "no steps between"),
+        ({"granularity": PruningGranularity.NM, "scope": "global"}, "each layer by itself"),
+        ({"granularity": PruningGranularity.BLOCK, "scope": "global"}, "each layer by itself"),
+    ],
+)
+def test_settings_that_a_pattern_would_ignore(changes, message):
+    with pytest.raises(InputError, match=message):
+        WeightPruner(dataclasses.replace(PruningConfig(), **changes))
+
+
+def test_shares_may_be_numbers_of_numpy():
+    share = np.float32(0.5)
+    pruned = WeightPruner(PruningConfig.magnitude_pruning(share)).prune(mlp(), sparsity=share)
+    assert all((w == 0).mean() == 0.5 for w in weights(pruned).values())
+
+
+@pytest.mark.parametrize("sparsity", [-0.1, 1.0, 3, "half"])
+def test_a_share_that_is_none(sparsity):
+    with pytest.raises(InputError, match="at least 0 and below 1"):
+        WeightPruner().prune(mlp(), sparsity=sparsity)
+
+
+@pytest.mark.parametrize("granularity", [PruningGranularity.UNSTRUCTURED, PruningGranularity.STRUCTURED])
+def test_quantized_weights_are_refused_by_name(granularity):
+    graph = quantized(mlp())
+    with pytest.raises(InputError, match=r"quantized weights \(.*prune the graph first"):
+        WeightPruner(PruningConfig(granularity=granularity)).prune(graph)
+
+
+@pytest.mark.parametrize("form", ["fp16", "bfloat16", "operators"])
+def test_other_forms_of_few_bits_are_refused_by_name(form):
+    """They were left as they are, as if there were nothing to prune."""
+    if form == "operators":
+        graph = to_operators(quantized(mlp()))
+    else:
+        graph = Quantizer(getattr(QuantConfig, form)()).apply(mlp()).quantized_graph
+    with pytest.raises(InputError, match=r"quantized weights \(.*prune the graph first"):
+        WeightPruner(PruningConfig.magnitude_pruning(0.5)).prune(graph)
+
+
+@pytest.mark.parametrize("config", [PruningConfig.structured_pruning(0.5), PruningConfig.block_pruning(0.75)])
+def test_pruned_and_quantized_together(config):
+    graph = mlp()
+    pruned = WeightPruner(config).prune(graph)
+    both = quantized(pruned)
+    feed = {"input": np.random.default_rng(3).normal(size=(64, 16)).astype(np.float32)}
+    got, wanted = run(both, feed), run(pruned, feed)
+    assert np.linalg.norm(got - wanted) < 0.05 * np.linalg.norm(wanted)
+    if config.granularity is PruningGranularity.BLOCK:  # a zero stays one
+        before = pruned.get_initializer("fc2.weight").numpy()
+        stored = [t.numpy() for t in both.initializers.values() if t.ndim == 2 and t.dtype is DType.Int8]
+        assert any(s.shape == before.shape and not s[before == 0].any() for s in stored)
+
+
+def quantized(graph):
+    rng = np.random.default_rng(0)
+    feeds = [{"input": rng.normal(size=(32, 16)).astype(np.float32)} for _ in range(4)]
+    return Quantizer(QuantConfig()).quantize_with_calibration(graph, feeds).quantized_graph

@@ -5,7 +5,7 @@ import pytest
 
 import pyflame as pf
 from pyflame_rt import pruning
-from pyflame_rt.pruning import PruningConfig, PruningMask, PruningSchedule, WeightPruner
+from pyflame_rt.pruning import PruningConfig, PruningCriterion, PruningMask, PruningSchedule, WeightPruner
 from pyflame_rt.training import TrainingConfig
 from tests.unit.pruning.nets import mlp, run
 
@@ -43,6 +43,20 @@ def test_channels_that_go_step_by_step_are_removed_at_the_end():
     tuned = pruning.fine_tune(mlp(), (X, Y), TrainingConfig(**CONFIG), pruner=WeightPruner(config))
     assert list(tuned.graph.get_initializer("fc2.weight").shape) == [16, 16]
     assert run(tuned.graph).shape == (2, 10)
+
+
+def test_channels_chosen_by_movement_are_those_that_go():
+    """A channel of zeros is worth nothing by movement, and others less: it has to go nevertheless."""
+    config = PruningConfig.structured_pruning(0.5)
+    config.criterion, config.end_step, config.pruning_frequency = PruningCriterion.MOVEMENT, 12, 3
+    config.schedule = PruningSchedule.CUBIC
+    pruner = WeightPruner(config)
+    tuned = pruning.fine_tune(mlp(), (X, Y), TrainingConfig(**CONFIG), pruner=pruner)
+    assert pruner.config.criterion is PruningCriterion.MOVEMENT
+    weight = tuned.graph.get_initializer("fc2.weight").numpy()
+    assert weight.shape == (16, 16)
+    assert np.abs(weight).sum(axis=0).all(), "a channel that was trained went in place of one of zeros"
+    assert np.abs(weight).sum(axis=1).all()
 
 
 def net():

@@ -2,7 +2,9 @@
 
 import http.client
 import json
+import os
 from multiprocessing import shared_memory
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -166,3 +168,42 @@ def test_bytes_that_belong_to_nothing(server):
     )
     assert (status, "4 bytes after" in found["error"]) == (400, True)
     assert ask(server, "POST", "/v2/models/m/infer", text, {"Content-Encoding": "gzip"})[0] == 415
+
+
+def test_shared_memory_that_its_client_cuts(server):
+    """To touch a mapped page behind the end of its file would end the server."""
+    path = "/v2/systemsharedmemory/region/cut"
+    region = shared_memory.SharedMemory(create=True, size=1 << 16)
+    try:
+        register = {"key": "/" + region.name, "offset": 0, "byte_size": 1 << 16}
+        assert ask(server, "POST", path + "/register", register)[0] == 200
+        os.truncate(Path("/dev/shm", region.name), 0)
+        place = {"shared_memory_region": "cut", "shared_memory_byte_size": 24, "shared_memory_offset": 8192}
+        given = {"name": "x", "shape": [2, 3], "datatype": "FP32"}
+        status, _, said = ask(server, "POST", "/v2/models/m/infer", {"inputs": [{**given, "parameters": place}]})
+        assert status == 400
+        assert "cut" in str(said)
+        plain = {"inputs": [{**given, "data": X.ravel().tolist()}], "outputs": [{"name": "y", "parameters": place}]}
+        assert ask(server, "POST", "/v2/models/m/infer", plain)[0] == 400
+        plain.pop("outputs")
+        assert ask(server, "POST", "/v2/models/m/infer", plain)[0] == 200
+    finally:
+        ask(server, "POST", path + "/unregister", b"")
+        region.close()
+        region.unlink()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_shared_memory_is_a_plain_file(server, kind):
+    place = Path("/dev/shm", f"pyflame-{os.getpid()}-{kind}")
+    makers = {
+        "link": lambda: place.symlink_to("/etc/hostname"),
+        "pipe": lambda: os.mkfifo(place),
+        "folder": place.mkdir,
+    }
+    makers[kind]()
+    try:
+        asked = {"key": place.name, "offset": 0, "byte_size": 1}
+        assert ask(server, "POST", "/v2/systemsharedmemory/region/odd/register", asked)[0] == 400
+    finally:
+        place.rmdir() if kind == "folder" else place.unlink()

@@ -192,3 +192,23 @@ def test_a_file_that_is_being_written_to_says_so(tmp_path, monkeypatch):
     with pytest.raises(InvalidModelError, match="was written to while it was read"):
         hold_file(path)
     assert len(turns) > 1
+
+
+def test_large_files_are_read_in_two_parts(tmp_path, monkeypatch):
+    data = np.random.default_rng(0).integers(0, 256, 9_000_001, np.uint8).tobytes()
+    path = tmp_path / "large"
+    path.write_bytes(data)
+    assert bytes(hold_file(path)) == data
+    with open(path, "rb", buffering=0) as file:
+        assert pages._read(file, len(data) + 1) is None  # it ends early
+        assert pages._read(file, 2 * len(data)) is None  # before the second part
+    real = os.preadv
+
+    def failing(number, buffers, offset):
+        if offset:
+            raise OSError("unreadable")
+        return real(number, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", failing)
+    with open(path, "rb", buffering=0) as file, pytest.raises(OSError, match="unreadable"):
+        pages._read(file, len(data))

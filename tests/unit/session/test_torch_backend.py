@@ -129,3 +129,79 @@ def test_the_name_is_registered():
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))["project"]
     module, _, name = project["entry-points"]["torch_dynamo_backends"]["pyflame"].partition(":")
     assert getattr(importlib.import_module(module), name) is backend.pyflame_backend
+
+
+IMAGES = {
+    "padded": nn.Conv2d(3, 6, 3, stride=2, padding=1),
+    "grouped": nn.Conv2d(4, 8, 3, groups=2, dilation=2, bias=False),
+    "depthwise": nn.Conv2d(4, 4, 5, stride=3, padding=2, groups=4),
+    "transposed": nn.ConvTranspose2d(3, 4, 3, stride=2, padding=1, output_padding=1),
+    "one axis": nn.Conv1d(3, 5, 4, stride=3, padding=2),
+    "three axes": nn.Conv3d(2, 3, 2),
+    "max": nn.MaxPool2d(3, 2, 1),
+    "max, ceil": nn.MaxPool2d(2, 3, ceil_mode=True),
+    "average": nn.AvgPool2d(3, 2, 1),
+    "average, inside": nn.AvgPool2d(3, 2, 1, count_include_pad=False),
+    "average, ceil": nn.AvgPool2d(2, 3, ceil_mode=True),
+    "adaptive": nn.AdaptiveAvgPool2d(3),
+    "adaptive, one": nn.AdaptiveAvgPool2d(1),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_gradients_of_images_are_ours(name):
+    layer = IMAGES[name]
+    channels, axes = getattr(layer, "in_channels", 4), {"one axis": 1, "three axes": 3}.get(name, 2)
+    size = 6 if name == "adaptive" else 9
+    x = torch.randn(2, channels, *[size] * axes)
+    mine, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    mirror = copy.deepcopy(layer)
+    before = backend.fallbacks()
+    got, want = torch.compile(mirror, backend=backend.pyflame_backend)(mine), layer(theirs)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    for out in (got, want):
+        (out * torch.arange(out.numel()).reshape(out.shape).cos()).sum().backward()
+    torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+    for a, b in zip(mirror.parameters(), layer.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
+    assert backend.fallbacks() == before
+
+
+@pytest.mark.parametrize("layer", [nn.AdaptiveAvgPool2d(3), nn.AdaptiveAvgPool3d(3), nn.AdaptiveAvgPool3d((3, 2, 6))])
+def test_gradients_of_one_image_are_ours(layer):
+    """Without a batch axis, a volume has as many axes as a batch of images."""
+    x = torch.randn(4, *[6] * (3 if isinstance(layer, nn.AdaptiveAvgPool3d) else 2))
+    mine, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    before = backend.fallbacks()
+    for out in (torch.compile(layer, backend=backend.pyflame_backend)(mine), layer(theirs)):
+        (out * torch.arange(out.numel()).reshape(out.shape).cos()).sum().backward()
+    torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+    assert backend.fallbacks() == before
+
+
+@pytest.mark.parametrize("how", ["plain", "causal", "scaled", "added", "hidden", "all hidden", "nothing added"])
+def test_gradients_of_attention_are_ours(how):
+    made = [torch.randn(2, 3, 5 if i == 0 or how == "causal" else 7, 8) for i in range(3)]
+    more = {"causal": {"is_causal": True}, "scaled": {"scale": 0.3}}.get(how, {})
+    if how == "added":
+        more["attn_mask"] = torch.randn(2, 1, 5, 7)
+    if how == "hidden":
+        more["attn_mask"] = torch.rand(2, 1, 5, 7) > 0.3
+        more["attn_mask"][..., 0] = True
+    if how == "all hidden":  # a row that sees nothing
+        more["attn_mask"] = torch.arange(5)[:, None] > torch.arange(7)
+    if how == "nothing added":
+        more["attn_mask"] = torch.where(torch.arange(5)[:, None] > torch.arange(7), 0.5, -torch.inf)
+
+    def attend(q, k, v):
+        return nn.functional.scaled_dot_product_attention(q, k, v, **more)
+
+    before = backend.fallbacks()
+    grads = []
+    for function in (torch.compile(attend, backend=backend.pyflame_backend), attend):
+        leaves = [t.clone().requires_grad_() for t in made]
+        out = function(*leaves)
+        (out * torch.arange(out.numel()).reshape(out.shape).cos()).sum().backward()
+        grads.append([out.detach(), *[leaf.grad for leaf in leaves]])
+    torch.testing.assert_close(grads[0], grads[1], rtol=1e-4, atol=1e-5)
+    assert backend.fallbacks() == before

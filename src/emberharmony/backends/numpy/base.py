@@ -18,6 +18,7 @@ from emberharmony.dtypes import (
     result_dtype,
 )
 from emberharmony.errors import UnsupportedOpError
+from emberharmony.kinds import refuse_masked
 from emberharmony.typing import ArrayLike, DTypeLike
 
 NAME = "numpy"
@@ -103,6 +104,8 @@ def boxed(value: Any, dtype: np.dtype[Any] | None = None) -> np.ndarray:
 def as_array(x: ArrayLike) -> np.ndarray:
     """`x` as an array: float32 for Python floats."""
     if isinstance(x, np.ndarray):
+        if type(x) is not np.ndarray:
+            refuse_masked(x)
         return x
     if isinstance(x, np.generic):
         return np.asarray(x)

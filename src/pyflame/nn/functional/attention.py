@@ -16,6 +16,7 @@ from pyflame.ops.linalg import matmul
 from pyflame.ops.precision import low_precision
 from pyflame.ops.shaping import tril
 from pyflame.outline import outlined
+from pyflame_rt.ops.pyflame.attention_training import HeadsAttention
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -99,7 +100,7 @@ def scaled_dot_product_attention(
         key, value = key.repeat_interleave(times, dim=-3), value.repeat_interleave(times, dim=-3)
     if attn_mask is None and not dropout_p and _is_trained(query, key, value):
         factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-        return call("pyflame::HeadsAttention", query, key, value, scale=float(factor), causal=int(is_causal))
+        return call(HeadsAttention, query, key, value, scale=float(factor), causal=int(is_causal))
     if attn_mask is None or is_causal:
         return attend(query, key, value, attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale).output
     dead, mask = _dead_rows(attn_mask)

@@ -14,6 +14,7 @@ from pyflame.ops.ranges import whole_numbers
 from pyflame.ops.reduction import cumsum
 from pyflame.ops.shaping import cat
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.onnx.index import GatherElements, ScatterElements
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -137,12 +138,12 @@ def _largest(rows: Tensor, bags: Tensor, count: int, inside: Tensor | None) -> T
     if inside is not None:
         plain = where(inside.unsqueeze(-1), plain, full([], float("-inf"), dtype=rows.dtype))
     lowest = full([count, width], float("-inf"), dtype=rows.dtype)
-    tops = call("ScatterElements", lowest, places, plain, axis=0, reduction="max")
-    hits = logical_or(plain == call("GatherElements", tops, places, axis=0), isnan(plain))
+    tops = call(ScatterElements, lowest, places, plain, axis=0, reduction="max")
+    hits = logical_or(plain == call(GatherElements, tops, places, axis=0), isnan(plain))
     if inside is not None:
         hits = logical_and(hits, inside.unsqueeze(-1))
     order = arange(length, dtype=DType.int64).unsqueeze(-1).expand([length, width])
     never = full([count, width], length, dtype=DType.int64)
-    first = call("ScatterElements", never, places, where(hits, order, length), axis=0, reduction="min")
+    first = call(ScatterElements, never, places, where(hits, order, length), axis=0, reduction="min")
     nothing = zeros([1, width], dtype=rows.dtype)
-    return call("GatherElements", cat([rows, nothing], dim=0), first, axis=0)
+    return call(GatherElements, cat([rows, nothing], dim=0), first, axis=0)

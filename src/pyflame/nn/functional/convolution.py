@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pyflame.nn.functional.windows import batched, sizes, symmetric_pads, unbatched
+from pyflame.nn.functional.windows import batched, has_shape, sizes, symmetric_pads, unbatched
 from pyflame.ops.core import call, cast, common_dtype, rounded_once
 from pyflame.ops.linalg import matmul, same_dtype
 from pyflame.ops.precision import low_precision
 from pyflame.outline import outlined
+from pyflame_rt.ops.onnx.conv import Conv, ConvTranspose
+from pyflame_rt.ops.onnx.matmul import Gemm
 
 if TYPE_CHECKING:
     from pyflame.dtypes import DType
@@ -42,7 +44,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
     """
     same_dtype("linear", input, weight, bias)
     if bias is not None and len(input.shape) == 2 and len(weight.shape) == 2 and len(bias.shape) == 1:
-        return call("Gemm", input, weight, bias, transB=1)
+        return call(Gemm, input, weight, bias, transB=1)
     product = matmul(input, weight.t() if len(weight.shape) > 1 else weight)
     return product if bias is None else product + bias
 
@@ -55,6 +57,7 @@ def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Tensor:
         >>> pf.nn.functional.bilinear(pf.ones([1, 2]), pf.ones([1, 3]), pf.ones([4, 2, 3])).numpy().tolist()
         [[6.0, 6.0, 6.0, 6.0]]
     """
+    has_shape("bilinear: bias", bias, weight.shape[:1])
     return _bilinear(input1, input2, weight, bias, common_dtype([input1, input2, weight]))
 
 
@@ -78,7 +81,7 @@ def _conv(
     x, had_batch = batched(input, rank + 2, f"conv{rank}d")
     strides, dilations = sizes(stride, rank, "stride"), sizes(dilation, rank, "dilation")
     pads = _pads(padding, rank, tuple(weight.shape[2:]), strides, dilations)
-    y = call("Conv", x, weight, bias, strides=strides, pads=pads, dilations=dilations, group=groups)
+    y = call(Conv, x, weight, bias, strides=strides, pads=pads, dilations=dilations, group=groups)
     return unbatched(y, had_batch)
 
 
@@ -169,7 +172,7 @@ def _conv_transpose(
 ) -> Tensor:
     x, had_batch = batched(input, rank + 2, f"conv_transpose{rank}d")
     y = call(
-        "ConvTranspose",
+        ConvTranspose,
         x,
         weight,
         bias,

@@ -12,6 +12,7 @@ from pyflame.ops.arithmetic import clamp_min
 from pyflame.ops.core import Handle, as_tensor, call, cast, rounded_once
 from pyflame.ops.precision import full_precision
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.pyflame.ctc import CTCLoss
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -61,7 +62,7 @@ def ctc_loss(
         _lengths(given, scores.shape[1], name)
         for given, name in ((input_lengths, "input_lengths"), (target_lengths, "target_lengths"))
     ]
-    losses = call("pyflame::CTCLoss", scores, labels, *lengths, blank=int(blank), zero_infinity=int(zero_infinity))
+    losses = call(CTCLoss, scores, labels, *lengths, blank=int(blank), zero_infinity=int(zero_infinity))
     match Reduction(reduction):
         case Reduction.MEAN:
             return (losses / cast(clamp_min(lengths[1], 1), losses.dtype)).mean()

@@ -14,6 +14,7 @@ from pyflame.ops.core import call, cast
 from pyflame.ops.creation import zeros_like
 from pyflame.ops.shaping import cat
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.onnx.index import Gather
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -167,5 +168,5 @@ def _counted(target: Any, weight: Any, ignored: int, soft: bool, shape: list[int
     known = target != ignored
     shares = cast(known, dtype)
     if weight is not None:
-        shares = shares * call("Gather", weight, where(known, target, zeros_like(target)), axis=0)
+        shares = shares * call(Gather, weight, where(known, target, zeros_like(target)), axis=0)
     return shares.sum()

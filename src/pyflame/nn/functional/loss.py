@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame.dtypes import DType
 from pyflame.lazy import modes
+from pyflame.nn.functional.windows import has_shape, same_rank, spread_to
 from pyflame.ops import linalg
 from pyflame.ops.activation import log_softmax, logsigmoid, softplus
 from pyflame.ops.arithmetic import abs as absolute
 from pyflame.ops.arithmetic import clamp_min, minimum, where
-from pyflame.ops.core import Handle, call, call_many, cast, operands, rounded_once
+from pyflame.ops.core import Handle, as_tensor, call, call_many, cast, operands, rounded_once
 from pyflame.ops.creation import zeros_like
 from pyflame.ops.pointwise import exp, log, sqrt, xlogy
 from pyflame.ops.precision import full_precision
@@ -21,6 +22,9 @@ from pyflame.ops.ranges import OutOfRangeError, numbers_within, probabilities, w
 from pyflame.ops.reduction import norm
 from pyflame.outline import outlined
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.onnx.index import Gather, GatherElements
+from pyflame_rt.ops.onnx.loss import ClassScore
+from pyflame_rt.ops.pyflame.slopes import BinaryCrossEntropy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,7 +171,7 @@ def huber_loss(input: Any, target: Any, reduction: Reduction | str = "mean", del
 
 def _picked(scores: Any, target: Any) -> Tensor:
     """The score of each sample's own class: `scores[n, target[n, ...], ...]`."""
-    return call("GatherElements", scores, target.unsqueeze(1), axis=1).squeeze(1)
+    return call(GatherElements, scores, target.unsqueeze(1), axis=1).squeeze(1)
 
 
 def classes_of(target: Any, count: int, ignore_index: int) -> tuple[Tensor, Tensor]:
@@ -197,7 +201,7 @@ def _refuse_known(target: Any, count: int, ignore_index: int) -> bool:
 
 def _log_shares(scores: Any, target: Tensor) -> Tensor:
     """The logarithm of softmax at each sample's own class, of scores [N, C]."""
-    return call_many("pyflame::ClassScore", scores, target.unsqueeze(1))[0].squeeze(1)
+    return call_many(ClassScore, scores, target.unsqueeze(1))[0].squeeze(1)
 
 
 def nll_loss(
@@ -245,13 +249,12 @@ def _of_classes(
 ) -> Tensor:
     """Minus the score of each sample's own class; those without one count nothing."""
     classes = int(input.shape[1])
-    if weight is not None and list(weight.shape) != [classes]:
-        raise ShapeMismatchError(f"weight must have one number for each of {classes} classes. Received: {weight.shape}")
+    has_shape("weight (one number for each class)", weight, [classes])
     known, safe = classes_of(target, classes, ignore_index)
     losses = -score(input, safe)
     shares = cast(known, input.dtype)
     if weight is not None:
-        shares = shares * call("Gather", weight, safe, axis=0)
+        shares = shares * call(Gather, weight, safe, axis=0)
     losses = where(known, losses * shares, zeros_like(losses))
     return losses.sum() / shares.sum() if Reduction(reduction) is Reduction.MEAN else reduced(losses, reduction)
 
@@ -284,6 +287,7 @@ def _cross_entropy(
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing must be from 0 to 1. Received: {label_smoothing}")
     axis = 0 if len(input.shape) == 1 else 1
+    has_shape("weight (one number for each class)", weight, input.shape[axis : axis + 1])
     if not label_smoothing and _are_classes(input, target):
         return _of_classes(input, target, weight, ignore_index, reduction, _log_shares)
     scores = log_softmax(input, dim=axis)
@@ -332,7 +336,7 @@ def _smoothed(
         return reduced(losses, reduction)
     shares = cast(known, scores.dtype)
     if weight is not None:
-        shares = shares * call("Gather", weight, safe, axis=0)
+        shares = shares * call(Gather, weight, safe, axis=0)
     return losses.sum() / shares.sum()
 
 
@@ -349,7 +353,7 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction:
         0.6931
     """
     _same(input, target)
-    losses = call("pyflame::BinaryCrossEntropy", *operands(probabilities(input, "input"), target))
+    losses = call(BinaryCrossEntropy, *operands(probabilities(input, "input"), target))
     return reduced(losses if weight is None else losses * weight, reduction)
 
 
@@ -433,7 +437,7 @@ def gaussian_nll_loss(
         >>> pf.nn.functional.gaussian_nll_loss(pf.zeros([1]), pf.ones([1]), pf.ones([1])).numpy().item()
         0.5
     """
-    var = probabilities(var, "var", math.inf)
+    var = spread_to(input, probabilities(as_tensor(var), "var", math.inf))
     spread = clamp_min(var.detach(), eps) + (var - var.detach())
     difference = input - target
     losses = 0.5 * (log(spread) + difference * difference / spread)
@@ -476,6 +480,9 @@ def cosine_embedding_loss(
         0.0
     """
     dim = len(input1.shape) - 1
+    if dim > 1 or len(target.shape) != dim:
+        shapes = f"{list(target.shape)}, {list(input1.shape)}"
+        raise ShapeMismatchError(f"target must be [N] for [N, D], or a scalar for [D]. Received: {shapes}")
     product, left, right = ((a * b).sum(dim=dim) for a, b in ((input1, input2), (input1, input1), (input2, input2)))
     cosine = product / sqrt((left + 1e-12) * (right + 1e-12))
     zero = zeros_like(cosine)
@@ -494,6 +501,7 @@ def margin_ranking_loss(
         >>> pf.nn.functional.margin_ranking_loss(pf.ones([1]), pf.zeros([1]), -pf.ones([1])).numpy().item()
         1.0
     """
+    same_rank(input1=input1, input2=input2, target=target)
     return reduced(clamp_min(-target * (input1 - input2) + margin, 0.0), reduction)
 
 
@@ -550,8 +558,9 @@ def multi_margin_loss(
     true = cast(one_hot(numbers_within(target, 0, classes, "target"), classes), input.dtype)
     own = (input * true).sum(dim=-1, keepdim=True)
     excess = clamp_min(margin - own + input, 0.0) ** p
+    has_shape("weight (one number for each class)", weight, [classes])
     if weight is not None:
-        excess = excess * call("Gather", weight, cast(target, DType.int64), axis=0).unsqueeze(-1)
+        excess = excess * call(Gather, weight, cast(target, DType.int64), axis=0).unsqueeze(-1)
     return reduced((excess * (1 - true)).sum(dim=-1) / classes, reduction)
 
 
@@ -574,6 +583,7 @@ def triplet_margin_loss(
         >>> pf.nn.functional.triplet_margin_loss(a, a, n).numpy().item()
         0.0
     """
+    same_rank(anchor=anchor, positive=positive, negative=negative)
     near, far = pairwise_distance(anchor, positive, p, eps), pairwise_distance(anchor, negative, p, eps)
     if swap:
         far = minimum(far, pairwise_distance(positive, negative, p, eps))

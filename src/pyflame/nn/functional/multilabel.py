@@ -13,6 +13,7 @@ from pyflame.ops.creation import zeros_like
 from pyflame.ops.precision import full_precision
 from pyflame.ops.reduction import cumsum
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.onnx.index import GatherElements, ScatterElements
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -72,8 +73,8 @@ def multilabel_margin_loss(input: Any, target: Any, reduction: Reduction | str =
     target = cast(target, DType.int64)
     listed = cumsum(cast(target < 0, DType.int64), dim=-1) == 0
     safe = where(listed, target, zeros_like(target))
-    marks = call("ScatterElements", zeros_like(target), safe, cast(listed, DType.int64), axis=-1, reduction="add")
-    own = call("GatherElements", input, safe, axis=-1).unsqueeze(-1)
+    marks = call(ScatterElements, zeros_like(target), safe, cast(listed, DType.int64), axis=-1, reduction="add")
+    own = call(GatherElements, input, safe, axis=-1).unsqueeze(-1)
     counts = logical_and(listed.unsqueeze(-1), (marks == 0).unsqueeze(-2))
     excess = clamp_min(1 - own + input.unsqueeze(-2), 0.0)
     losses = where(counts, excess, zeros_like(excess)).sum(dim=[-2, -1]) / classes

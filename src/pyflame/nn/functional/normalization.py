@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame.autograd import no_grad
 from pyflame.dtypes import DType
+from pyflame.nn.functional.windows import has_shape
 from pyflame.ops.arithmetic import add, mul
 from pyflame.ops.core import call, call_many, cast, rounded_once
 from pyflame.ops.creation import ones, zeros
 from pyflame.ops.shaping import broadcast_to
 from pyflame.outline import outlined
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.onnx.norm import (
+    BatchNormalization,
+    BatchNormalized,
+    BatchStatistics,
+    GroupNormalization,
+    LayerNormalization,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,6 +69,8 @@ def batch_norm(
         >>> y.numpy().tolist()
         [[-1.0], [1.0]]
     """
+    for role, value in (("running_mean", running_mean), ("running_var", running_var)):
+        has_shape(f"batch_norm: {role}", value, input.shape[1:2])
     if input.dtype in _HALVES:
         wide = cast(input, DType.float32)
         if not training:
@@ -80,14 +90,14 @@ def batch_norm(
         return input  # no images, nothing to normalise, and no statistics
     if count == 1:
         raise ValueError(f"Expected more than 1 value per channel when training. Received: {list(input.shape)}")
-    mean, variance = call_many("pyflame::BatchStatistics", input)
+    mean, variance = call_many(BatchStatistics, input)
     if running_mean is not None and running_var is not None:
         _track(running_mean, mean, momentum)
         _track(running_var, variance * (count / (count - 1)), momentum)
     kind, channels = input.dtype, [input.shape[1]]
     scale = ones(channels, dtype=kind) if weight is None or weight.dtype is not kind else weight
     shift = zeros(channels, dtype=kind) if bias is None or bias.dtype is not kind else bias
-    y = call("pyflame::BatchNormalized", input, scale, shift, mean, variance, epsilon=float(eps))
+    y = call(BatchNormalized, input, scale, shift, mean, variance, epsilon=float(eps))
     # Parameters of another element type take part as they are, and may widen the result.
     return _affine(y, None if scale is weight else weight, None if shift is bias else bias)
 
@@ -99,7 +109,7 @@ def _by_statistics(input: Any, mean: Any, variance: Any, weight: Any, bias: Any,
     if all(v is None or v.dtype is kind for v in (mean, variance, weight, bias)):
         scale = ones([input.shape[1]], dtype=kind) if weight is None else weight
         shift = zeros([input.shape[1]], dtype=kind) if bias is None else bias
-        return call("BatchNormalization", input, scale, shift, mean, variance, epsilon=float(eps))
+        return call(BatchNormalization, input, scale, shift, mean, variance, epsilon=float(eps))
     scale = (variance + eps).rsqrt()
     return _affine((input - _along_channels(mean, rank)) * _along_channels(scale, rank), weight, bias)
 
@@ -125,8 +135,10 @@ def layer_norm(
     """
     shape = _last(input, normalized_shape)
     axis = -len(shape)
+    has_shape("layer_norm: weight", weight, shape)
+    has_shape("layer_norm: bias", bias, shape)
     scale = ones(shape, dtype=input.dtype) if weight is None else weight
-    return call("LayerNormalization", input, scale, bias, axis=axis, epsilon=float(eps), stash_type=_inner(input))
+    return call(LayerNormalization, input, scale, bias, axis=axis, epsilon=float(eps), stash_type=_inner(input))
 
 
 def _inner(input: Any) -> int:
@@ -147,6 +159,7 @@ def rms_norm(input: Any, normalized_shape: Sequence[int] | int, weight: Any = No
     import ml_dtypes
 
     shape = _last(input, normalized_shape)
+    has_shape("rms_norm: weight", weight, shape)
     epsilon = float(ml_dtypes.finfo(input.dtype.numpy).eps) if eps is None else eps
     axes = list(range(-len(shape), 0))
     y = input * ((input * input).mean(dim=axes, keepdim=True) + epsilon).rsqrt()
@@ -176,7 +189,7 @@ def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None
     scale = ones([channels], dtype=input.dtype) if weight is None else weight
     shift = zeros([channels], dtype=input.dtype) if bias is None else bias
     settings = {"num_groups": num_groups, "epsilon": float(eps), "stash_type": _inner(input)}
-    return call("GroupNormalization", input, scale, shift, **settings)
+    return call(GroupNormalization, input, scale, shift, **settings)
 
 
 def instance_norm(
@@ -198,6 +211,13 @@ def instance_norm(
     """
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    for role, value in (
+        ("running_mean", running_mean),
+        ("running_var", running_var),
+        ("weight", weight),
+        ("bias", bias),
+    ):
+        has_shape(f"instance_norm: {role}", value, input.shape[1:2])
     kind, x = input.dtype, _wide(input)
     axes = list(range(2, len(input.shape)))
     mean = x.mean(dim=axes, keepdim=True)

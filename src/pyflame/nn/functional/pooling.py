@@ -18,6 +18,9 @@ from pyflame.ops.core import call, call_many, rounded_once
 from pyflame.ops.creation import arange
 from pyflame.ops.linalg import matmul
 from pyflame.ops.shaping import cat, pad
+from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.onnx.maxpool import MaxPool
+from pyflame_rt.ops.onnx.pool import AveragePool, GlobalAveragePool
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -54,6 +57,16 @@ def _settings(rank: int, kernel: Sizes, stride: Sizes | None, padding: Sizes) ->
     return {"kernel_shape": shape, "strides": strides, "pads": pads}
 
 
+def _fits(x: Any, kernel: Sequence[int], pads: Sequence[int], dilations: Sequence[int] | None = None) -> None:
+    """Refuse windows larger than the padded input, as torch does; the operator takes them, as onnxruntime does."""
+    for n, k, p, d in zip(x.shape[2:], kernel, pads, dilations or (1,) * len(kernel), strict=False):
+        if (k - 1) * d + 1 > n + 2 * p:
+            raise ShapeMismatchError(
+                f"a window of {(k - 1) * d + 1} does not fit into {n + 2 * p}, the size of the input with its padding. "
+                f"Received: {list(x.shape)}"
+            )
+
+
 def _max_pool(
     rank: int,
     input: Any,
@@ -67,9 +80,11 @@ def _max_pool(
     x, had_batch = batched(input, rank + 2, f"max_pool{rank}d")
     settings = _settings(rank, kernel, stride, padding)
     settings |= {"dilations": sizes(dilation, rank, "dilation"), "ceil_mode": int(ceil_mode)}
+    if not ceil_mode:
+        _fits(x, settings["kernel_shape"], settings["pads"], settings["dilations"])
     if not return_indices:
-        return unbatched(call("MaxPool", x, **settings), had_batch)
-    y, places = call_many("MaxPool", x, **settings)
+        return unbatched(call(MaxPool, x, **settings), had_batch)
+    y, places = call_many(MaxPool, x, **settings)
     # ONNX counts through the whole tensor, torch within each plane.
     return unbatched(y, had_batch), unbatched(places % math.prod(x.shape[2:]), had_batch)
 
@@ -144,6 +159,8 @@ def _avg_pool(
 ) -> Tensor:
     x, had_batch = batched(input, rank + 2, f"avg_pool{rank}d")
     settings = _settings(rank, kernel, stride, padding)
+    if not ceil_mode:
+        _fits(x, settings["kernel_shape"], settings["pads"])
     if divisor is not None:
         if divisor == 0:
             raise ValueError("divisor_override must not be zero")
@@ -151,9 +168,9 @@ def _avg_pool(
             settings["pads"] = _reached(x.shape[2:], **settings)
         if not x.dtype.is_floating_point:
             return unbatched(div(_window_sums(x, **settings), divisor, rounding_mode="trunc"), had_batch)
-        means = call("AveragePool", x, **settings, count_include_pad=1)
+        means = call(AveragePool, x, **settings, count_include_pad=1)
         return unbatched(means * (math.prod(settings["kernel_shape"]) / divisor), had_batch)
-    y = call("AveragePool", x, **settings, ceil_mode=int(ceil_mode), count_include_pad=int(count_include_pad))
+    y = call(AveragePool, x, **settings, ceil_mode=int(ceil_mode), count_include_pad=int(count_include_pad))
     if x.numel == 0:
         y = x.reshape(list(y.shape))  # no windows of no images: nothing to add up, nor gradients to spread
     return unbatched(y, had_batch)
@@ -305,10 +322,10 @@ def _adaptive_avg(rank: int, input: Any, output_size: Any) -> Tensor:
     x, had_batch = batched(input, rank + 2, f"adaptive_avg_pool{rank}d")
     want, have = _targets(x, output_size, rank), tuple(x.shape[2:])
     if all(w == 1 for w in want):
-        return unbatched(call("GlobalAveragePool", x), had_batch)
+        return unbatched(call(GlobalAveragePool, x), had_batch)
     if all(w and h % w == 0 for h, w in zip(have, want, strict=True)):
         kernel = tuple(h // w for h, w in zip(have, want, strict=True))
-        return unbatched(call("AveragePool", x, kernel_shape=kernel, strides=kernel), had_batch)
+        return unbatched(call(AveragePool, x, kernel_shape=kernel, strides=kernel), had_batch)
     for axis, (h, w) in enumerate(zip(have, want, strict=True), start=2):
         if h != w:
             table = np.zeros((h, w), x.dtype.numpy)
@@ -357,6 +374,13 @@ def _adaptive_max(rank: int, input: Any, output_size: Any, return_indices: bool)
     if all(w and h % w == 0 for h, w in zip(have, want, strict=True)):
         kernel = tuple(h // w for h, w in zip(have, want, strict=True))
         return _max_pool(rank, input, kernel, kernel, 0, 1, False, return_indices)
+    if not all(want):
+        empty = x.reshape([-1])[:0].reshape([*x.shape[:2], *want])
+        return (
+            (unbatched(empty, had_batch), unbatched(empty.long(), had_batch))
+            if return_indices
+            else (unbatched(empty, had_batch))
+        )
     places = _first_maxima(x, want)
     lead = list(x.shape[:2])
     y = x.reshape([*lead, -1]).gather(-1, places.reshape([*lead, -1])).reshape([*lead, *want])

@@ -11,6 +11,8 @@ from pyflame.ops.core import call, cast
 from pyflame.ops.creation import arange, ones, zeros
 from pyflame.ops.ranges import numbers_within, whole_numbers
 from pyflame.ops.reduction import norm
+from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.onnx.index import Gather
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -50,11 +52,13 @@ def embedding(
     """
     if sparse:
         raise NotImplementedError("embedding: gradients are dense here, sparse=True is not supported; leave it out")
+    if len(weight.shape) != 2:
+        raise ShapeMismatchError(f"embedding: weight must be a table of rows. Received: {list(weight.shape)}")
     whole_numbers(input, "embedding: input")
     input = numbers_within(input, 0, int(weight.shape[0]), "embedding: input")
     if max_norm is not None:
         _shorten(weight, input, max_norm, norm_type)
-    rows = call("Gather", weight, input, axis=0)
+    rows = call(Gather, weight, input, axis=0)
     if scale_grad_by_freq:
         kept = rows.detach()
         rows = kept + (rows - kept) / _frequencies(input, weight).unsqueeze(-1)
@@ -89,7 +93,7 @@ def _frequencies(input: Any, weight: Any) -> Tensor:
     size = weight.shape[0]
     places = _named(input, size)
     counts = zeros([size], dtype=weight.dtype).index_add(0, places, ones([places.numel], dtype=weight.dtype))
-    return call("Gather", counts, cast(input, DType.int64), axis=0)
+    return call(Gather, counts, cast(input, DType.int64), axis=0)
 
 
 def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:

@@ -8,6 +8,8 @@ from pyflame.dtypes import DType
 from pyflame.nn.functional.windows import batched, sizes, unbatched
 from pyflame.ops.core import call, const, rounded_once
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.onnx.resize import Resize
+from pyflame_rt.ops.onnx.vision import AffineGrid, Col2Im, GridSample
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,12 +55,19 @@ def interpolate(
     if size is None:
         factors = (scale_factor,) * len(have) if isinstance(scale_factor, int | float) else tuple(scale_factor or ())
         target = tuple(int(h * f) for h, f in zip(have, factors, strict=True))
+        _are_positive(have, target)
         if not recompute_scale_factor:
             scales = (1.0, 1.0, *map(float, factors))
-            return call("Resize", input, None, const(scales, DType.float32), None, **settings)
+            return call(Resize, input, None, const(scales, DType.float32), None, **settings)
     else:
         target = sizes(size, len(have), "size")
-    return call("Resize", input, None, None, (*map(int, input.shape[:2]), *target), **settings)
+    _are_positive(have, target)
+    return call(Resize, input, None, None, (*map(int, input.shape[:2]), *target), **settings)
+
+
+def _are_positive(have: Sequence[int], want: Sequence[int]) -> None:
+    if min(*have, *want, 1) < 1:
+        raise ShapeMismatchError(f"images must have pixels, before and after. Received: {list(have)} to {list(want)}")
 
 
 upsample = interpolate
@@ -74,7 +83,7 @@ def affine_grid(theta: Any, size: Sequence[int], align_corners: bool = False) ->
         >>> pf.nn.functional.affine_grid(theta, [1, 1, 2, 2]).shape
         [1, 2, 2, 2]
     """
-    return call("AffineGrid", theta, tuple(int(s) for s in size), align_corners=int(align_corners))
+    return call(AffineGrid, theta, tuple(int(s) for s in size), align_corners=int(align_corners))
 
 
 @rounded_once
@@ -92,7 +101,7 @@ def grid_sample(
     if mode not in known:
         raise ValueError(f"mode must be one of {', '.join(known)}. Received: {mode!r}")
     settings = {"mode": known[mode], "padding_mode": padding_mode, "align_corners": int(align_corners)}
-    return call("GridSample", input, grid, **settings)
+    return call(GridSample, input, grid, **settings)
 
 
 def unfold(
@@ -174,4 +183,4 @@ def fold(
             f"expected {each[0]} x {each[1]} windows in input's last dimension, but got {x.shape[2]}"
         )
     settings = {"dilations": apart, "pads": (*pads, *pads), "strides": steps}
-    return unbatched(call("Col2Im", x, image, kernel, **settings), had_batch)
+    return unbatched(call(Col2Im, x, image, kernel, **settings), had_batch)

@@ -1,4 +1,4 @@
-"""Sizes given as one number or one for each dimension."""
+"""Sizes given as one number or one for each dimension, and what shapes parameters must have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from pyflame.tensors import Tensor
 
-__all__ = ["batched", "sizes", "symmetric_pads", "unbatched"]
+__all__ = ["batched", "has_shape", "same_rank", "sizes", "spread_to", "symmetric_pads", "unbatched"]
 
 
 def sizes(value: int | Sequence[int], count: int, role: str) -> tuple[int, ...]:
@@ -22,6 +22,34 @@ def sizes(value: int | Sequence[int], count: int, role: str) -> tuple[int, ...]:
     if len(listed) != count:
         raise ValueError(f"{role} must be one number or {count}. Received: {value!r}")
     return listed
+
+
+def has_shape(role: str, value: Any, shape: Sequence[int]) -> None:
+    """Refuse a parameter of another shape: what broadcasts would give an answer that nobody asked for."""
+    if value is None:
+        return
+    given = list(value.shape) if hasattr(value, "shape") else []
+    if given != list(shape):
+        raise ShapeMismatchError(f"{role} must have shape {list(shape)}. Received: {given}")
+
+
+def same_rank(**given: Any) -> None:
+    """Refuse tensors of different ranks: what broadcasts would give an answer that nobody asked for."""
+    ranks = {len(value.shape) for value in given.values()}
+    if len(ranks) > 1:
+        shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in given.items())
+        raise ShapeMismatchError(f"all must have the same number of dimensions. Received: {shapes}")
+
+
+def spread_to(input: Any, var: Tensor) -> Tensor:
+    """Variances of each value, or one for all along a dimension, which is the last if there is none of it."""
+    shape, given = list(input.shape), list(var.shape)
+    if given == shape[:-1] and given:
+        return var.unsqueeze(-1)
+    differing = [have for want, have in zip(shape, given, strict=False) if want != have]
+    if not given or (len(given) == len(shape) and differing in ([], [1])):
+        return var
+    raise ShapeMismatchError(f"var must have shape {shape}, with one size 1, or {shape[:-1]}. Received: {given}")
 
 
 def symmetric_pads(padding: int | Sequence[int], count: int) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from pyflame.ops.core import Handle, call
 from pyflame.ops.creation import full
 from pyflame.ops.shaping import cat, stack
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.onnx.index import Gather
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,7 +159,7 @@ def pack_padded_sequence(
     there, _ = element_places(sizes)
     rows, columns = np.nonzero(there)
     flat = rows * batch + (columns if order is None else order[columns])
-    data = call("Gather", x.reshape([steps * batch, *x.shape[2:]]), adopt(flat), axis=0)
+    data = call(Gather, x.reshape([steps * batch, *x.shape[2:]]), adopt(flat), axis=0)
     return PackedSequence(data, adopt(there.sum(1)), None if order is None else adopt(order))
 
 
@@ -200,7 +201,7 @@ def pad_packed_sequence(
 
 def filled(data: Tensor, there: np.ndarray[Any, Any], places: np.ndarray[Any, Any], value: float = 0.0) -> Tensor:
     """Packed data at the places where there is something, a value elsewhere."""
-    rows = call("Gather", data, adopt(np.ascontiguousarray(places)), axis=0)
+    rows = call(Gather, data, adopt(np.ascontiguousarray(places)), axis=0)
     if there.all():
         return rows
     mask = adopt(there.reshape(*there.shape, *([1] * (data.ndim - 1))))

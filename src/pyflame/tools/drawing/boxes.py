@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import TensorType
+from pyflame_rt.ops.core.registry import find_op
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,28 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Box", "Drawing", "drawing_of", "fold", "kind_of"]
 
-_KINDS: dict[str, tuple[str, ...]] = {
-    "product": ("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN", "Attention"),
-    "activation": (
-        "Relu", "Sigmoid", "Tanh", "Gelu", "Elu", "Selu", "Celu", "LeakyRelu", "PRelu", "HardSwish", "HardSigmoid",
-        "Softmax", "LogSoftmax", "Softplus", "Softsign", "Mish", "Swish", "Clip", "Dropout",
-    ),
-    "norm": ("BatchNormalization", "LayerNormalization", "GroupNormalization", "InstanceNormalization",
-             "RMSNormalization", "LpNormalization"),
-    "shape": (
-        "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Concat", "Split", "Slice", "Expand", "Tile", "Pad",
-        "Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "Cast", "Identity", "Shape",
-    ),
-    "reduce": ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ArgMax", "ArgMin", "TopK", "CumSum"),
-}  # fmt: skip
-_KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names}
 
-
-def kind_of(op_type: str) -> str:
-    """The family that an operator is coloured by."""
-    if op_type.startswith("Reduce"):
-        return "reduce"
-    return _KIND_OF.get(op_type, "plain")
+def kind_of(node: Node) -> str:
+    """The family that a node is coloured by."""
+    op = find_op(node.op_type, node.domain)
+    return "plain" if op is None else op.kind
 
 
 @dataclass(slots=True)
@@ -127,7 +111,7 @@ def _node_box(key: str, node: Node, graph: Graph, text: Any) -> Box:
     weights = [f"{v}: {text(v)}" for v in node.inputs if v in graph.initializers]
     attributes = [f"{name} = {_short(value)}" for name, value in node.attributes.items()]
     tip = "\n".join([f"{node.full_name} {node.name}", *weights, *attributes])
-    return Box(key, node.op_type, _lines(text(first)), kind_of(node.op_type), path, tip)
+    return Box(key, node.op_type, _lines(text(first)), kind_of(node), path, tip)
 
 
 def _short(value: Any, most: int = 80) -> str:

@@ -21,7 +21,7 @@ COLOURS = {
     "product": ("#dbeafe", "#1d4ed8"),
     "activation": ("#ffedd5", "#c2410c"),
     "norm": ("#dcfce7", "#15803d"),
-    "shape": ("#f1f5f9", "#94a3b8"),
+    "move": ("#f1f5f9", "#94a3b8"),
     "reduce": ("#f3e8ff", "#7e22ce"),
     "plain": ("#f8fafc", "#64748b"),
 }

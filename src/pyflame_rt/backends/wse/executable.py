@@ -13,8 +13,8 @@ from pyflame_rt.backends.wse.emit.package import package
 from pyflame_rt.backends.wse.forecast import forecast
 from pyflame_rt.backends.wse.options import CodeGenOptions
 from pyflame_rt.backends.wse.plan.fitting import make_plan
-from pyflame_rt.backends.wse.plan.lowering import KNOWN
-from pyflame_rt.backends.wse.plan.specialize import flatten
+from pyflame_rt.backends.wse.plan.op_support import KNOWN
+from pyflame_rt.backends.wse.plan.primitives import flatten
 from pyflame_rt.backends.wse.simulate import SimulatedDevice, compile_sources
 from pyflame_rt.graph.errors import BackendError, InputError
 from pyflame_rt.graph.locks import new_lock

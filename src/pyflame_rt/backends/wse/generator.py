@@ -11,8 +11,8 @@ from pyflame_rt.backends.wse.emit.package import package
 from pyflame_rt.backends.wse.options import CodeGenOptions, CodeGenResult
 from pyflame_rt.backends.wse.plan.fitting import make_plan
 from pyflame_rt.backends.wse.plan.footprint import measure
-from pyflame_rt.backends.wse.plan.lowering import KNOWN
-from pyflame_rt.backends.wse.plan.specialize import flatten
+from pyflame_rt.backends.wse.plan.op_support import KNOWN
+from pyflame_rt.backends.wse.plan.primitives import flatten
 from pyflame_rt.graph.errors import PyFlameRTError
 
 if TYPE_CHECKING:

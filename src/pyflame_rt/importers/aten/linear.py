@@ -12,12 +12,13 @@ from pyflame_rt.importers.aten.shaping import reshaped, swapped
 from pyflame_rt.importers.aten.table import aten
 from pyflame_rt.importers.aten.values import axis, cast, is_static, number, promoted, refuse, shape_value, sizes
 from pyflame_rt.ops.core.value import Value, constant
+from pyflame_rt.ops.microsoft.fused import Inverse
 from pyflame_rt.ops.onnx.activation import Softmax
 from pyflame_rt.ops.onnx.creation import Trilu
-from pyflame_rt.ops.onnx.logic import Not, Where
+from pyflame_rt.ops.onnx.logic import Equal, Not, Where
 from pyflame_rt.ops.onnx.math import IsNaN
 from pyflame_rt.ops.onnx.matmul import Einsum, Gemm, MatMul
-from pyflame_rt.ops.onnx.reduce import ReduceMean, ReduceSum
+from pyflame_rt.ops.onnx.reduce import ReduceMax, ReduceMean, ReduceSum
 from pyflame_rt.ops.onnx.shape import Expand, Reshape, Transpose, Unsqueeze
 
 __all__ = ["attended", "linear"]
@@ -102,9 +103,8 @@ def _size(dims: list[Any]) -> Any:
 
 @aten("linalg_inv", "inverse")
 def _inverse(x: Value) -> Value:
-    from pyflame_rt.ops import get_op
 
-    return get_op("Inverse", "com.microsoft")(x)
+    return Inverse(x)
 
 
 @aten("linalg_det", "det")
@@ -153,7 +153,11 @@ def attended(q: Value, k: Value, v: Value, mask: Value | None, causal: bool, sca
     weights = Softmax(scores, axis=-1)
     if mask is not None and mask.dtype is DType.Bool:
         weights = Where(Not(IsNaN(weights)), weights, constant(0.0, weights))  # a row that sees nothing gives zeros
-    return MatMul(weights, v), weights, scores
+    made = MatMul(weights, v)
+    if mask is not None and mask.dtype is not DType.Bool:  # so it does where the mask is added
+        hidden = Equal(ReduceMax(mask, [-1]), constant(-math.inf, mask))
+        made, weights = (Where(hidden, constant(0.0, x), x) for x in (made, weights))
+    return made, weights, scores
 
 
 @aten("scaled_dot_product_attention")

@@ -24,7 +24,7 @@ from pyflame_rt.ops.onnx.slicing import Pad
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__: list[str] = []
+__all__ = ["window_settings"]
 
 
 def _batched(x: Value, count: int, run: Callable[[Value], Any]) -> Any:
@@ -35,7 +35,8 @@ def _batched(x: Value, count: int, run: Callable[[Value], Any]) -> Any:
     return tuple(Squeeze(v, [0]) for v in made) if isinstance(made, tuple) else Squeeze(made, [0])
 
 
-def _windows(kernel: Any, stride: Any, padding: Any, count: int) -> dict[str, Any]:
+def window_settings(kernel: Any, stride: Any, padding: Any, count: int) -> dict[str, Any]:
+    """Windows of torch's pooling as ONNX describes them."""
     size = spread(kernel, count)
     pads = spread(padding, count)
     steps = size if stride is None or stride in ([], ()) else spread(stride, count)
@@ -45,7 +46,7 @@ def _windows(kernel: Any, stride: Any, padding: Any, count: int) -> dict[str, An
 def _max_pool(count: int, with_indices: bool) -> Callable[..., Any]:
     def pooled(x: Value, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
                ceil_mode: bool = False) -> Any:  # fmt: skip
-        more = _windows(kernel_size, stride, padding, count) | {"dilations": spread(dilation, count)}
+        more = window_settings(kernel_size, stride, padding, count) | {"dilations": spread(dilation, count)}
 
         def run(v: Value) -> Any:
             if not with_indices:
@@ -70,7 +71,7 @@ def _within_plane(x: Value, places: Value, count: int) -> Value:
 def _avg_pool(count: int) -> Callable[..., Any]:
     def pooled(x: Value, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
                count_include_pad: bool = True, divisor_override: Any = None) -> Any:  # fmt: skip
-        more = _windows(kernel_size, stride, padding, count)
+        more = window_settings(kernel_size, stride, padding, count)
 
         def run(v: Value) -> Value:
             if divisor_override is not None:

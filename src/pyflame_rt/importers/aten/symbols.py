@@ -8,8 +8,9 @@ import numpy as np
 
 from pyflame_rt.graph import Dim, DType, TensorType, ValueType
 from pyflame_rt.graph.errors import UndeterminedError
-from pyflame_rt.ops import get_op
 from pyflame_rt.ops.core.trace import Tracer
+from pyflame_rt.ops.onnx.shape import Shape
+from pyflame_rt.ops.onnx.slicing import Concat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +47,7 @@ class SymbolicTracer(Tracer):
         if array.dtype != object or not any(isinstance(v, Dim) for v in array.ravel()):
             return super().constant(array)
         parts = [self._size(v) if isinstance(v, Dim) else self._number([int(v)]) for v in array.ravel()]
-        made = parts[0] if len(parts) == 1 else get_op("Concat")(*parts, axis=0)
+        made = parts[0] if len(parts) == 1 else Concat(*parts, axis=0)
         made.known = array
         return made
 
@@ -62,7 +63,7 @@ class SymbolicTracer(Tracer):
                 if name not in self.symbols:
                     raise UndeterminedError(f"the size {dim} is only known when running")
                 source, axis = self.symbols[name]
-                factor = get_op("Shape")(source, start=axis, end=axis + 1)
+                factor = Shape(source, start=axis, end=axis + 1)
                 product = factor if product is None else product * factor
             total = product if total is None or product is None else total + product
         return self._number([0]) if total is None else total

@@ -22,6 +22,7 @@ from pyflame_rt.importers.torchscript.program import Program
 from pyflame_rt.ops import Value
 from pyflame_rt.ops.core.trace import MAX_KNOWN
 from pyflame_rt.ops.core.value import scope
+from pyflame_rt.ops.onnx.cast import Identity
 
 if TYPE_CHECKING:
     import numpy as np
@@ -129,7 +130,7 @@ class _Lowering:
             taken.add(name)
             made = guarded(self.machine, made)
             self.machine.guards.clear()
-            self.tracer.graph.add_node(name, "Identity", [made.ref], [name])
+            self.tracer.graph.add_node(name, Identity.name, [made.ref], [name])
             self.tracer.graph.add_output(TensorInfo(name, type=made.type or AnyType()))
 
     # ------------------------------------------------------------------ nodes

@@ -9,7 +9,7 @@ from pyflame_rt.graph.errors import InputError, InvalidModelError
 from pyflame_rt.importers.aten.scalars import SCALARS, convert, is_number
 from pyflame_rt.importers.aten.values import Num, dtype_of, is_static, number, refuse, static, wrap
 from pyflame_rt.importers.torchscript.objects import Cell, Record, ScriptDict, ScriptList
-from pyflame_rt.ops import get_op
+from pyflame_rt.ops.onnx.sequence import SequenceAt, SequenceInsert, SequenceLength
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -163,7 +163,7 @@ def _getitem(machine: Machine, owner: Any, place: Any) -> Any:
             raise InputError(f"a dictionary has no {place!r}")
         return owner.items[place]
     if isinstance(owner, ScriptList) and owner.sequence is not None:
-        found = get_op("SequenceAt")(owner.sequence, number(place, DType.Int64))
+        found = SequenceAt(owner.sequence, number(place, DType.Int64))
         return machine.tensor(found) if owner.kind is None else Num(found, owner.kind)
     if isinstance(owner, str):
         return _at(machine, list(owner), place)
@@ -177,7 +177,7 @@ def _picked(machine: Machine, owner: ScriptList, place: Any) -> Any:
     from pyflame_rt.importers.torchscript.merging import as_sequence
 
     kind = type(owner.items[0]) if owner.items and is_number(owner.items[0]) else None
-    found = get_op("SequenceAt")(as_sequence(machine, owner, owner), number(place, DType.Int64))
+    found = SequenceAt(as_sequence(machine, owner, owner), number(place, DType.Int64))
     return machine.tensor(found) if kind is None else Num(found, kind)
 
 
@@ -186,7 +186,7 @@ def _append(machine: Machine, owner: ScriptList, item: Any) -> ScriptList:
     machine.touch(owner)
     if owner.sequence is not None:
         value = number(item) if is_number(item) else machine.plain(item)
-        owner.sequence = get_op("SequenceInsert")(owner.sequence, value)
+        owner.sequence = SequenceInsert(owner.sequence, value)
         return owner
     _bounded(len(owner.items) + 1)
     owner.items.append(item)
@@ -244,7 +244,7 @@ def _set_item(machine: Machine, owner: Any, place: Any, item: Any) -> Any:
 @_builtin("len")
 def _len(machine: Machine, x: Any) -> Any:
     if isinstance(x, ScriptList) and x.sequence is not None:
-        return Num(get_op("SequenceLength")(x.sequence), int)
+        return Num(SequenceLength(x.sequence), int)
     if isinstance(x, Cell):
         return machine.operator("size", [x, 0], {})
     if isinstance(x, (ScriptDict, ScriptList)):

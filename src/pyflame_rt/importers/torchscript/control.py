@@ -17,9 +17,10 @@ from pyflame_rt.importers.aten.values import Num, is_static, number, number_kind
 from pyflame_rt.importers.torchscript.bodies import Body, with_captures
 from pyflame_rt.importers.torchscript.merging import Changes, Merge, flattened, joined_type, rebuilt
 from pyflame_rt.importers.torchscript.objects import UNSET, Cell, ScriptList
-from pyflame_rt.ops import get_op
 from pyflame_rt.ops.core.value import Value, scope
 from pyflame_rt.ops.onnx.control import If, Loop
+from pyflame_rt.ops.pyflame.markers import After
+from pyflame_rt.ops.pyflame.within import Look
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -158,8 +159,8 @@ def _traced(machine: Machine, body: Body, run: Callable[[dict[str, Any]], None],
 def guarded(machine: Machine, value: Value) -> Value:
     """A value that is there only if every check of the model held."""
     for ok, message in machine.guards:
-        seen = get_op("Within", "pyflame")(number(ok, DType.Int64), low=1, what=message)
-        value = get_op("After", "pyflame")(value, seen)
+        seen = Look(number(ok, DType.Int64), low=1, what=message)
+        value = After(value, seen)
     return value
 
 

@@ -21,6 +21,7 @@ from pyflame_rt.importers.torchscript.program import Program, from_text, to_text
 from pyflame_rt.ops import Value, get_op, operator
 from pyflame_rt.ops.core.trace import MAX_KNOWN
 from pyflame_rt.ops.core.value import scope
+from pyflame_rt.ops.onnx.cast import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -165,7 +166,7 @@ def _labels(outputs: list[str] | None, found: list[tuple[str, Value]], taken: se
 
 
 def _give_out(tracer: SymbolicTracer, value: Value, name: str) -> None:
-    tracer.graph.add_node(name, "Identity", [value.ref], [name])
+    tracer.graph.add_node(name, Identity.name, [value.ref], [name])
     kind = AnyType() if value.type is None else value.type
     tracer.graph.types[name] = kind
     tracer.graph.add_output(TensorInfo(name, type=kind))

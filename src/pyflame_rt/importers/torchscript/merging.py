@@ -8,9 +8,9 @@ from pyflame_rt.graph import DType, SequenceType, TensorType, ValueType
 from pyflame_rt.importers.aten.scalars import is_number
 from pyflame_rt.importers.aten.values import Num, is_static, number, number_kind, refuse
 from pyflame_rt.importers.torchscript.objects import UNSET, Cell, Record, ScriptDict, ScriptList
-from pyflame_rt.ops import get_op
 from pyflame_rt.ops.core.size_arithmetic import join_types
 from pyflame_rt.ops.core.value import Value, constant, scope
+from pyflame_rt.ops.onnx.sequence import SequenceConstruct, SequenceEmpty
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,8 +79,8 @@ def as_sequence(machine: Machine, listed: ScriptList, like: ScriptList) -> Value
         return listed.sequence
     values = [_element(machine, item) for item in listed.items]
     if values:
-        return get_op("SequenceConstruct")(*values)
-    return get_op("SequenceEmpty")(dtype=_element_type(machine, like).onnx)
+        return SequenceConstruct(*values)
+    return SequenceEmpty(dtype=_element_type(machine, like).onnx)
 
 
 def _element(machine: Machine, item: Any) -> Value:

@@ -6,88 +6,82 @@ import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["count_flops"]
+    from pyflame_rt.ops.core.registry import Op
+
+__all__ = [
+    "attention_flops",
+    "conv_flops",
+    "count_flops",
+    "deconv_flops",
+    "flops_per_input",
+    "gemm_flops",
+    "matmul_flops",
+    "recurrent_flops",
+    "window_flops",
+]
 
 
-def count_flops(
-    name: str, shapes: Sequence[tuple[int, ...]], out: tuple[int, ...], attributes: Mapping[str, Any]
-) -> int:
+def count_flops(op: Op, shapes: Sequence[tuple[int, ...]], out: tuple[int, ...], attributes: Mapping[str, Any]) -> int:
     """Arithmetic of one node: two for a multiplication with an addition, one for anything else an element needs.
 
     Args:
-        name: of the operator.
+        op: its operator.
         shapes: sizes of its inputs; ``()`` for those not given.
         out: sizes of its first output.
         attributes: of the node, with defaults.
 
     Example:
-        >>> count_flops("MatMul", [(2, 3), (3, 4)], (2, 4), {})
+        >>> from pyflame_rt.ops import get_op
+        >>> count_flops(get_op("MatMul"), [(2, 3), (3, 4)], (2, 4), {})
         48
     """
-    rule = _RULES.get(name)
-    if rule is None:
-        return 0 if name in _MOVES else math.prod(out)
-    return rule(list(shapes), out, attributes)
+    if op.flops is None:
+        return 0 if op.kind == "move" else math.prod(out)
+    return op.flops(list(shapes), out, attributes)
 
-
-_MOVES = frozenset(
-    {
-        "Cast", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity",
-        "OneHot", "Pad", "Reshape", "Resize", "ScatterElements", "ScatterND", "Shape", "Slice", "SpaceToDepth", "Split",
-        "Squeeze", "Tile", "Transpose", "Unsqueeze",
-    }
-)  # fmt: skip
 
 Shapes = list[tuple[int, ...]]
 
 
-def _conv(shapes: Shapes, out: tuple[int, ...], _: Mapping[str, Any]) -> int:
+def conv_flops(shapes: Shapes, out: tuple[int, ...], _: Mapping[str, Any]) -> int:
+    """A window of the image for each element of the result, and a bias."""
     return 2 * math.prod(out) * math.prod(shapes[1][1:]) + (math.prod(out) if len(shapes) > 2 else 0)
 
 
-def _deconv(shapes: Shapes, out: tuple[int, ...], _: Mapping[str, Any]) -> int:
+def deconv_flops(shapes: Shapes, out: tuple[int, ...], _: Mapping[str, Any]) -> int:
+    """A window of the result for each element of the image, and a bias."""
     return 2 * math.prod(shapes[0]) * math.prod(shapes[1][1:]) + (math.prod(out) if len(shapes) > 2 else 0)
 
 
-def _matmul(shapes: Shapes, out: tuple[int, ...], _: Mapping[str, Any]) -> int:
+def matmul_flops(shapes: Shapes, out: tuple[int, ...], _: Mapping[str, Any]) -> int:
+    """A row times a column for each element of the result."""
     return 2 * math.prod(out) * (shapes[0][-1] if shapes[0] else 1)
 
 
-def _gemm(shapes: Shapes, out: tuple[int, ...], attributes: Mapping[str, Any]) -> int:
+def gemm_flops(shapes: Shapes, out: tuple[int, ...], attributes: Mapping[str, Any]) -> int:
+    """The same, and a matrix that is added."""
     depth = shapes[0][0 if attributes.get("transA") else -1] if shapes[0] else 1
     return 2 * math.prod(out) * depth + (math.prod(out) if len(shapes) > 2 else 0)
 
 
-def _recurrent(shapes: Shapes, _: tuple[int, ...], __: Mapping[str, Any]) -> int:
+def recurrent_flops(shapes: Shapes, _: tuple[int, ...], __: Mapping[str, Any]) -> int:
+    """Two products at every step."""
     positions = math.prod(shapes[0][:2])
     return 2 * positions * (math.prod(shapes[1]) + math.prod(shapes[2]))
 
 
-def _window(shapes: Shapes, out: tuple[int, ...], attributes: Mapping[str, Any]) -> int:
+def window_flops(shapes: Shapes, out: tuple[int, ...], attributes: Mapping[str, Any]) -> int:
+    """Every element of a window."""
     return math.prod(out) * math.prod(attributes.get("kernel_shape") or shapes[0][2:])
 
 
-def _attention(shapes: Shapes, out: tuple[int, ...], _: Mapping[str, Any]) -> int:
+def attention_flops(shapes: Shapes, out: tuple[int, ...], _: Mapping[str, Any]) -> int:
+    """Two products with all keys."""
     return 4 * math.prod(out) * (shapes[1][-2] if len(shapes) > 1 and len(shapes[1]) > 1 else 1)
 
 
-def _per_input(times: int) -> Any:
+def flops_per_input(times: int) -> Callable[[Shapes, tuple[int, ...], Mapping[str, Any]], int]:
+    """So many operations for each element of the first input."""
     return lambda shapes, _out, _attributes: times * math.prod(shapes[0])
-
-
-_RULES: dict[str, Any] = {
-    "Conv": _conv,
-    "ConvInteger": _conv,
-    "ConvTranspose": _deconv,
-    "MatMul": _matmul,
-    "MatMulInteger": _matmul,
-    "Gemm": _gemm,
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
-    **dict.fromkeys(("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"), _window),
-    "Attention": _attention,
-    **dict.fromkeys(("Softmax", "LogSoftmax"), _per_input(4)),
-    **dict.fromkeys(("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"), _per_input(6)),
-    **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"), _per_input(1)),
-}

@@ -4,19 +4,19 @@
     def HardSwish(X: Value, /) -> Value:
         return X * Clip(X / 6 + 0.5, 0.0, 1.0)
 
-    @primitive(since=13, infer=same)         # one of the closed set; `ops` is an emberharmony library
+    @primitive(since=13, infer=same, types="T > T", scalar="exp")     # `ops` is an emberharmony library
     def Exp(ops, x, /):
         return ops.exp(x)
 
-Families live in modules of this folder, found by listing it.
+Whatever is known of an operator is a field of its declaration; who needs it asks the operator, and keeps no table of
+names. Families live in modules of the folders beside this one, found by listing them.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from dataclasses import field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
 
 import numpy as np
 
@@ -28,9 +28,17 @@ from pyflame_rt.ops.core.signature import Signature, read_signature
 from pyflame_rt.ops.core.value import Value, active_scope, lift
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Unpack
 
-__all__ = ["Op", "all_ops", "find_op", "get_op", "operator", "primitive", "register", "unregister"]
+    from pyflame_rt.ops.core.native_call import NativeCall
+
+    Flops: TypeAlias = Callable[[list[tuple[int, ...]], tuple[int, ...], Mapping[str, Any]], int]
+
+__all__ = ["Kind", "Op", "all_ops", "find_op", "get_op", "operator", "primitive", "register", "unregister"]
+
+
+Kind: TypeAlias = Literal["product", "activation", "norm", "move", "reduce", "plain"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,8 +58,19 @@ class Op:
         control: the body gets an interpreter that can run subgraphs, not a library.
         shape_math: contents are propagated while inferring, symbolic dims included.
         random: gives other values each time; never folded or merged.
+        native: machine code that computes it, where a backend can call that; ``body`` gives the same.
+        host_reason: why it runs on the host, for people.
         schema: what :attr:`signature` gives, where it does not follow from ``body``.
         requires: what must hold of sizes, indices and lengths, see :mod:`pyflame_rt.ops.core.guards`.
+        types: ONNX's type parameters of inputs and outputs, see :mod:`pyflame_rt.ops.core.type_constraints`.
+        kind: what people call it: a product of matrices, an activation, a normalisation, a move of elements, a
+            reduction, or none of these.
+        elementwise: each element of the result follows from one element of each input, which are broadcast.
+        scalar: the function of the scalar language that a primitive is on single elements, see
+            :mod:`pyflame_rt.ops.core.scalar`; that of a composition follows from its body.
+        fold: what a primitive reduction makes of many elements: sum, prod, max, min or mean.
+        known: inputs that say sizes, axes or ways, not data: plans are made for their contents.
+        flops: arithmetic of a node, where it is not one operation for each element of the result.
     """
 
     name: str
@@ -66,9 +85,17 @@ class Op:
     shape_math: bool = False
     random: bool = False
     partial: bool = False
-    emit: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    native: NativeCall | None = None
+    host_reason: str = ""
     schema: Signature | None = None
     requires: Callable[..., Any] | None = None
+    types: str = ""
+    kind: Kind = "plain"
+    elementwise: bool = False
+    scalar: str = ""
+    fold: str = ""
+    known: tuple[int, ...] = ()
+    flops: Flops | None = None
 
     @property
     def signature(self) -> Signature:
@@ -131,24 +158,40 @@ def unregister(name: str, domain: str = "") -> None:
     _ops.pop((domain, name), None)
 
 
+class _Facts(TypedDict, total=False):
+    """Fields of :class:`Op` that any declaration may give."""
+
+    vjp: Callable[..., Any] | None
+    random: bool
+    partial: bool
+    requires: Callable[..., Any] | None
+    types: str
+    kind: Kind
+    elementwise: bool
+    known: tuple[int, ...]
+    flops: Flops | None
+
+
+class _PrimitiveFacts(_Facts, total=False):
+    host: bool
+    control: bool
+    shape_math: bool
+    scalar: str
+    fold: str
+
+
 def operator(
     *,
     since: int,
     domain: str = "",
     name: str | None = None,
     infer: Callable[..., Any] | None = None,
-    vjp: Callable[..., Any] | None = None,
-    random: bool = False,
-    partial: bool = False,
-    requires: Callable[..., Any] | None = None,
+    **facts: Unpack[_Facts],
 ) -> Callable[[Callable[..., Any]], Op]:
     """Declare an operator by composition: shapes, gradient and every backend follow from its body."""
 
     def declare(fn: Callable[..., Any]) -> Op:
-        made = Op(
-            name or fn.__name__, domain, since, fn, True, infer, vjp, random=random, partial=partial, requires=requires
-        )
-        return register(made)
+        return register(Op(name or fn.__name__, domain, since, fn, True, infer, **facts))
 
     return declare
 
@@ -159,20 +202,14 @@ def primitive(
     infer: Callable[..., Any],
     domain: str = "",
     name: str | None = None,
-    vjp: Callable[..., Any] | None = None,
-    host: bool = False,
-    control: bool = False,
-    shape_math: bool = False,
-    random: bool = False,
-    partial: bool = False,
-    requires: Callable[..., Any] | None = None,
+    **facts: Unpack[_PrimitiveFacts],
 ) -> Callable[[Callable[..., Any]], Op]:
     """Declare a primitive: its body computes on arrays with the library it is given."""
+    if facts.get("scalar"):
+        facts["elementwise"] = True
 
     def declare(fn: Callable[..., Any]) -> Op:
-        rules: dict[str, Any] = {"infer": infer, "vjp": vjp, "host": host, "control": control}
-        rules |= {"shape_math": shape_math, "random": random, "partial": partial, "requires": requires}
-        return register(Op(name or fn.__name__, domain, since, fn, False, **rules))
+        return register(Op(name or fn.__name__, domain, since, fn, False, infer, **facts))
 
     return declare
 

@@ -44,6 +44,7 @@ class Signature:
     inputs: tuple[Input, ...]
     attributes: Mapping[str, Attribute]
     kinds: Mapping[str, str] = field(default_factory=dict)
+    _fitting: set[int] = field(default_factory=set, repr=False, compare=False)  # counts of inputs that were looked at
 
     @property
     def min_inputs(self) -> int:
@@ -85,9 +86,12 @@ class Signature:
 
     def check_inputs(self, count: int, where: str) -> None:
         """Raise unless ``count`` inputs fit."""
+        if count in self._fitting:
+            return
         if count < self.min_inputs or (self.max_inputs is not None and count > self.max_inputs):
             most = "any number" if self.max_inputs is None else self.max_inputs
             raise InputError(f"{where}: takes {self.min_inputs} to {most} inputs, got {count}")
+        self._fitting.add(count)
 
 
 def _anything(value: Attribute) -> bool:

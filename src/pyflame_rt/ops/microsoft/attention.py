@@ -8,6 +8,7 @@ import numpy as np
 
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError, UnsupportedOperatorError
+from pyflame_rt.ops.core.flop_counts import attention_flops
 from pyflame_rt.ops.core.registry import operator
 from pyflame_rt.ops.core.value import Value, constant
 from pyflame_rt.ops.onnx.activation import Softmax
@@ -178,7 +179,7 @@ def refuse_if(name: str, value: object) -> None:
 # ------------------------------------------------------------------ Attention
 
 
-@operator(since=1, domain=MICROSOFT, requires=packed_needs)
+@operator(since=1, domain=MICROSOFT, requires=packed_needs, kind="product", flops=attention_flops)
 def Attention(
     input: Value,
     weights: Value,
@@ -243,7 +244,7 @@ def attend_packed(
     return merge_heads(context), present
 
 
-@operator(since=1, domain=MICROSOFT, requires=multi_head_needs)
+@operator(since=1, domain=MICROSOFT, requires=multi_head_needs, kind="product")
 def MultiHeadAttention(
     query: Value,
     key: Value | None = None,
@@ -306,7 +307,7 @@ def _biased(q: Value, k: Value, v: Value, bias: Value) -> tuple[Value, Value, Va
     return q + of_q, (k + of_k if k.rank == 3 else k), (v + of_v if v.rank == 3 else v)
 
 
-@operator(since=1, domain=MICROSOFT, requires=one_word_needs)
+@operator(since=1, domain=MICROSOFT, requires=one_word_needs, kind="product")
 def DecoderMaskedMultiHeadAttention(
     query: Value,
     key: Value | None = None,

@@ -29,14 +29,14 @@ def Trilu(X: Value, k: Value | None = None, /, *, upper: int = 1) -> Value:
     return StandardTrilu(X, k, upper=upper)
 
 
-@operator(since=1, domain=MICROSOFT)
+@operator(since=1, domain=MICROSOFT, kind="move")
 def Pad(data: Value, pads: Value, value: Value | None = None, /, *, mode: str = "constant") -> Value:
     """Add to the ends of axes."""
     flat = Reshape(pads, [-1])
     return StandardPad(data, flat, value if value is None else Reshape(value, constant([], DType.Int64)), mode=mode)
 
 
-@operator(since=1, domain=MICROSOFT)
+@operator(since=1, domain=MICROSOFT, kind="move")
 def GatherND(data: Value, indices: Value, /) -> Value:
     """Elements or slices by index tuples."""
     return StandardGatherND(data, Cast(indices, to=DType.Int64))
@@ -50,7 +50,7 @@ def Range(start: Value, limit: Value, delta: Value | None = None, /) -> Value:
     return StandardRange(Reshape(start, none), Reshape(limit, none), step)
 
 
-@operator(since=1, domain=MICROSOFT)
+@operator(since=1, domain=MICROSOFT, kind="move")
 def ExpandDims(X: Value, axis: Value, /) -> Value:
     """A further axis of size 1."""
     return Unsqueeze(X, Reshape(Cast(axis, to=DType.Int64), [1]))

@@ -38,7 +38,7 @@ def unpacked(x: Value, bits: int) -> Value:
     return Reshape(parts, [*[0] * (x.rank - 1), -1])
 
 
-@operator(since=1, domain=MICROSOFT)
+@operator(since=1, domain=MICROSOFT, kind="product")
 def MatMulNBits(
     A: Value,
     B: Value,
@@ -200,7 +200,7 @@ def RoundedLSTMSteps(
     return lstm_steps(gates, _weights(R, scale, zero), initial_h, initial_c, direction, _rounded)[:3]
 
 
-@operator(since=1, domain=MICROSOFT, infer=_lstm_type, requires=_dynamic_needs)
+@operator(since=1, domain=MICROSOFT, infer=_lstm_type, requires=_dynamic_needs, kind="product")
 def DynamicQuantizeLSTM(
     X: Value,
     W: Value,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DType, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
+from pyflame_rt.ops.core.flop_counts import flops_per_input
 from pyflame_rt.ops.core.guards import Within, at_least, at_most, has_rank, has_shape, size_at, spreads_to
 from pyflame_rt.ops.core.registry import operator, primitive
 from pyflame_rt.ops.core.type_rules import merge_dims, same
@@ -33,7 +34,7 @@ MICROSOFT = "com.microsoft"
 # ------------------------------------------------------------------ products
 
 
-@operator(since=1, domain=MICROSOFT)
+@operator(since=1, domain=MICROSOFT, kind="product")
 def FusedMatMul(
     A: Value,
     B: Value,
@@ -59,13 +60,13 @@ def _arranged(x: Value, transposed: int, batch: int) -> Value:
     return Transpose(x, perm=axes)
 
 
-@operator(since=1, domain=MICROSOFT)
+@operator(since=1, domain=MICROSOFT, kind="product")
 def TransposeMatMul(A: Value, B: Value, /, *, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> Value:
     """The older name of FusedMatMul."""
     return FusedMatMul(A, B, alpha=alpha, transA=transA, transB=transB)
 
 
-@operator(since=1, domain=MICROSOFT)
+@operator(since=1, domain=MICROSOFT, kind="product")
 def FusedMatMulActivation(
     A: Value,
     B: Value,
@@ -91,7 +92,7 @@ def FusedMatMulActivation(
     return activated(product, activation, [activation_alpha, activation_beta])
 
 
-@operator(since=1, domain=MICROSOFT)
+@operator(since=1, domain=MICROSOFT, kind="product")
 def FusedGemm(
     A: Value,
     B: Value,
@@ -112,13 +113,13 @@ def FusedGemm(
     return activated(product, activation, [activation_alpha, activation_beta])
 
 
-@operator(since=1, domain=MICROSOFT)
+@operator(since=1, domain=MICROSOFT, kind="product")
 def GemmFastGelu(X: Value, W: Value, bias: Value | None = None, /) -> Value:
     """FastGelu of a product."""
     return FastGelu(MatMul(X, W), bias)
 
 
-@operator(since=1, domain=MICROSOFT)
+@operator(since=1, domain=MICROSOFT, kind="product")
 def FusedConv(
     X: Value,
     W: Value,
@@ -200,7 +201,7 @@ def Inverse(ops: Any, X: Any, /) -> Any:
 # ------------------------------------------------------------------ activations
 
 
-@operator(since=1, domain=MICROSOFT, infer=same)
+@operator(since=1, domain=MICROSOFT, infer=same, kind="activation", elementwise=True)
 def Gelu(X: Value, /) -> Value:
     """Gaussian error linear unit, by erf."""
     return StandardGelu(X)
@@ -212,13 +213,14 @@ def _bias_needs(X: Value, bias: Value | None = None, /, **_: Any) -> None:
     has_shape("bias", bias, [X.shape[-1]], "the last size of the input")
 
 
-@operator(since=1, domain=MICROSOFT, infer=same, requires=_bias_needs)
+# Not elementwise: the bias belongs to the last axis, and is not broadcast like any other operand.
+@operator(since=1, domain=MICROSOFT, infer=same, requires=_bias_needs, kind="activation")
 def FastGelu(X: Value, bias: Value | None = None, /) -> Value:
     """Gelu by tanh, of ``X + bias``."""
     return StandardGelu(X if bias is None else X + bias, approximate="tanh")
 
 
-@operator(since=1, domain=MICROSOFT, infer=same)
+@operator(since=1, domain=MICROSOFT, infer=same, kind="activation", elementwise=True)
 def QuickGelu(X: Value, /, *, alpha: float = 1.702) -> Value:
     """``X * sigmoid(alpha * X)``."""
     return X * Sigmoid(X * alpha)
@@ -278,7 +280,7 @@ def _simplified(X: Value, scale: Value, /, *, axis: int, epsilon: float, stash_t
     return (y if X.dtype is inner else Cast(y, to=X.dtype)) * scale, inverse
 
 
-@operator(since=1, requires=layer_needs)
+@operator(since=1, requires=layer_needs, kind="norm", flops=flops_per_input(6))
 def SimplifiedLayerNormalization(
     X: Value, scale: Value, /, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> tuple[Value, Value]:
@@ -286,7 +288,14 @@ def SimplifiedLayerNormalization(
     return _simplified(X, scale, axis=axis, epsilon=epsilon, stash_type=stash_type)
 
 
-@operator(since=1, domain=MICROSOFT, name="SimplifiedLayerNormalization", requires=layer_needs)
+@operator(
+    since=1,
+    domain=MICROSOFT,
+    name="SimplifiedLayerNormalization",
+    requires=layer_needs,
+    kind="norm",
+    flops=flops_per_input(6),
+)
 def MicrosoftSimplifiedLayerNormalization(
     X: Value, scale: Value, /, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> tuple[Value, Value]:
@@ -294,7 +303,7 @@ def MicrosoftSimplifiedLayerNormalization(
     return _simplified(X, scale, axis=axis, epsilon=epsilon, stash_type=stash_type)
 
 
-@operator(since=1, domain=MICROSOFT, name="LayerNormalization")
+@operator(since=1, domain=MICROSOFT, name="LayerNormalization", kind="norm", flops=flops_per_input(6))
 def MicrosoftLayerNormalization(
     X: Value, Scale: Value, B: Value | None = None, /, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> tuple[Value, Value, Value]:
@@ -318,7 +327,7 @@ def _skip_needs(*names: str) -> Callable[..., None]:
     return needs
 
 
-@operator(since=1, domain=MICROSOFT, requires=_skip_needs("gamma", "beta", "bias"))
+@operator(since=1, domain=MICROSOFT, requires=_skip_needs("gamma", "beta", "bias"), kind="norm")
 def SkipLayerNormalization(
     input: Value,
     skip: Value,
@@ -335,7 +344,7 @@ def SkipLayerNormalization(
     return y, mean, inverse, total
 
 
-@operator(since=1, domain=MICROSOFT, requires=_skip_needs("gamma", "bias"))
+@operator(since=1, domain=MICROSOFT, requires=_skip_needs("gamma", "bias"), kind="norm")
 def SkipSimplifiedLayerNormalization(
     input: Value, skip: Value, gamma: Value, bias: Value | None = None, /, *, epsilon: float = 1e-12
 ) -> tuple[Value, Value | None, Value, Value]:
@@ -424,7 +433,7 @@ def _mask_lengths(input_ids: Value, mask: Value | None) -> Value:
     return ReduceSum(Cast(Equal(mask, 1), to=mask.dtype), [1], keepdims=0)
 
 
-@operator(since=1, domain=MICROSOFT, infer=same)
+@operator(since=1, domain=MICROSOFT, infer=same, kind="norm")
 def GroupNorm(
     X: Value,
     gamma: Value,
@@ -454,7 +463,7 @@ def _like(x: Value, other: Value) -> Value:
     return x if x.dtype is other.dtype else Cast(x, to=other.dtype)
 
 
-@operator(since=1, domain=MICROSOFT)
+@operator(since=1, domain=MICROSOFT, kind="norm")
 def SkipGroupNorm(
     X: Value,
     gamma: Value,

@@ -57,6 +57,12 @@ def real(x: Value, scale: Value, zero: Value | None) -> Value:
     return Dequantize(x, _scalar(scale), _scalar(zero))
 
 
+def centred(x: Value, zero: Value | None) -> Value:
+    """Integers less their zero point as float32, which sums of up to 65,000 of them are exact in."""
+    wide = Cast(x, to=DType.Float32)
+    return wide if zero is None else wide - Cast(_scalar(zero), to=DType.Float32)
+
+
 def steps(y: Value, scale: Value, zero: Value | None, dtype: DType) -> Value:
     """The nearest integers with one scale."""
     if zero is None:
@@ -212,9 +218,9 @@ def QLinearGlobalAveragePool(
     X: Value, x_scale: Value, x_zero_point: Value, y_scale: Value, y_zero_point: Value, /, *, channels_last: int = 0
 ) -> Value:
     """Means over all spatial axes of a quantized tensor."""
-    x = real(X, x_scale, x_zero_point)
+    x = centred(X, x_zero_point)
     y = _channels_last(GlobalAveragePool(_channels_first(x))) if channels_last else GlobalAveragePool(x)
-    return steps(y, y_scale, y_zero_point, X.dtype)
+    return steps(y * _scalar(x_scale), y_scale, y_zero_point, X.dtype)
 
 
 @operator(since=1, domain=MICROSOFT)
@@ -235,7 +241,7 @@ def QLinearAveragePool(
     strides: list[int] | None = None,
 ) -> Value:
     """Means of windows of a quantized tensor."""
-    x = real(X, x_scale, x_zero_point)
+    x = real(X, x_scale, x_zero_point)  # means of floats, as onnxruntime takes them
     y = AveragePool(
         _channels_first(x) if channels_last else x,
         kernel_shape=kernel_shape,
@@ -261,11 +267,11 @@ def QLinearReduceMean(
     keepdims: int,
 ) -> Value:
     """Means along axes of a quantized tensor."""
-    mean = ReduceMean(real(data, data_scale, data_zero_point), axes, keepdims=keepdims)
-    return steps(mean, reduced_scale, reduced_zero_point, data.dtype)
+    mean = ReduceMean(centred(data, data_zero_point), axes, keepdims=keepdims)
+    return steps(mean * _scalar(data_scale), reduced_scale, reduced_zero_point, data.dtype)
 
 
-@operator(since=1, domain=MICROSOFT)
+@operator(since=1, domain=MICROSOFT, kind="reduce")
 def ReduceSumInteger(data: Value, /, *, axes: list[int], keepdims: int) -> Value:
     """Sums of 8-bit integers in 32 bits."""
     wide = DType.Int32 if data.dtype is DType.Int8 else DType.UInt32
@@ -329,7 +335,7 @@ def _dynamic_product_needs(
     _columns(B, bias, ("b_scale", b_scale), ("b_zero_point", b_zero_point))
 
 
-@operator(since=1, domain=MICROSOFT, requires=_integer_product_needs)
+@operator(since=1, domain=MICROSOFT, requires=_integer_product_needs, kind="product")
 def MatMulIntegerToFloat(
     A: Value,
     B: Value,
@@ -351,7 +357,7 @@ def _vector(x: Value) -> Value:
     return _scalar(x) if x.rank == 1 and x.shape[0] == 1 else x  # type: ignore[return-value]
 
 
-@operator(since=1, domain=MICROSOFT, requires=_dynamic_product_needs)
+@operator(since=1, domain=MICROSOFT, requires=_dynamic_product_needs, kind="product")
 def DynamicQuantizeMatMul(
     A: Value, B: Value, b_scale: Value, b_zero_point: Value | None = None, bias: Value | None = None, /
 ) -> Value:
@@ -360,7 +366,7 @@ def DynamicQuantizeMatMul(
     return MatMulIntegerToFloat(a, B, a_scale, b_scale, a_zero, b_zero_point, bias)
 
 
-@operator(since=1, domain=MICROSOFT)
+@operator(since=1, domain=MICROSOFT, kind="product")
 def MatMulInteger16(A: Value, B: Value, /) -> Value:
     """Product of 16-bit integers in 32 bits."""
     signed = DType.Int16 in (A.dtype, B.dtype)
@@ -393,7 +399,7 @@ def _gemm_needs(
     spreads_to("C", C, [rows, columns], "the shape of the product")
 
 
-@operator(since=1, domain=MICROSOFT, requires=_gemm_needs)
+@operator(since=1, domain=MICROSOFT, requires=_gemm_needs, kind="product")
 def QGemm(
     A: Value,
     a_scale: Value,
@@ -421,7 +427,7 @@ def QGemm(
     return steps(y, y_scale, y_zero_point, A.dtype if y_zero_point is None else y_zero_point.dtype)
 
 
-@operator(since=1, domain=MICROSOFT, requires=conv_needs)
+@operator(since=1, domain=MICROSOFT, requires=conv_needs, kind="product")
 def QLinearConv(
     x: Value,
     x_scale: Value,
@@ -472,7 +478,7 @@ def _attention_needs(input: Value, weight: Value, bias: Value, /, *_: Value | No
     has_shape("bias", bias, [size_at(weight, 1)], "packed width")
 
 
-@operator(since=1, domain=MICROSOFT, requires=_attention_needs)
+@operator(since=1, domain=MICROSOFT, requires=_attention_needs, kind="product")
 def QAttention(
     input: Value,
     weight: Value,

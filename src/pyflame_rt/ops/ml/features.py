@@ -125,7 +125,13 @@ def FeatureVectorizer(*X: Value, inputdimensions: list[int] | None = None) -> Va
 # ---------------------------------------------------------------------- linear models
 
 
-@primitive(since=1, domain="pyflame", infer=same, vjp=lambda g, y, x: (g * Exp(y * y * 0.5) * math.sqrt(2 * math.pi),))
+@primitive(
+    since=1,
+    domain="pyflame",
+    infer=same,
+    vjp=lambda g, y, x: (g * Exp(y * y * 0.5) * math.sqrt(2 * math.pi),),
+    elementwise=True,
+)
 def Probit(ops: Any, X: Any, /) -> Any:
     """The inverse of the normal distribution function."""
     return ops.multiply(ops.erfinv(ops.subtract(ops.multiply(X, 2.0), 1.0)), math.sqrt(2.0))

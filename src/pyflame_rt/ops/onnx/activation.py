@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DType, Node, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
+from pyflame_rt.ops.core.flop_counts import flops_per_input
 from pyflame_rt.ops.core.guards import spreads_to
 from pyflame_rt.ops.core.registry import operator, primitive
 from pyflame_rt.ops.core.type_rules import normalize_axis, same
@@ -42,13 +43,27 @@ def widened(x: Value, body: Callable[[Value], Value]) -> Value:
 # ------------------------------------------------------------------ piecewise linear
 
 
-@operator(since=14, infer=same, vjp=lambda g, y, x: (Where(x > 0.0, g, 0.0),))
+@operator(
+    since=14,
+    infer=same,
+    vjp=lambda g, y, x: (Where(x > 0.0, g, 0.0),),
+    types="T > T",
+    kind="activation",
+    elementwise=True,
+)
 def Relu(X: Value, /) -> Value:
     """The positive part."""
     return Max(X, 0)
 
 
-@operator(since=16, infer=same, vjp=lambda g, y, x, *, alpha: (Where(x > 0.0, g, g * alpha),))
+@operator(
+    since=16,
+    infer=same,
+    vjp=lambda g, y, x, *, alpha: (Where(x > 0.0, g, g * alpha),),
+    types="T > T",
+    kind="activation",
+    elementwise=True,
+)
 def LeakyRelu(X: Value, /, *, alpha: float = 0.009999999776482582) -> Value:
     """``X`` where it is not negative, else ``alpha * X``."""
     return Where(X < 0.0, X * alpha, X)
@@ -61,13 +76,13 @@ def _prelu_type(x: Value, slope: Value, /) -> TensorType:
     return x.tensor_type
 
 
-@operator(since=16, infer=_prelu_type)
+@operator(since=16, infer=_prelu_type, types="T T > T", kind="activation", elementwise=True)
 def PRelu(X: Value, slope: Value, /) -> Value:
     """``X`` where it is not negative, else ``slope * X``."""
     return Where(X < 0, slope * X, X)
 
 
-@operator(since=22, infer=same)
+@operator(since=22, infer=same, types="T > T", kind="activation", elementwise=True)
 def ThresholdedRelu(X: Value, /, *, alpha: float = 1.0) -> Value:
     """``X`` above ``alpha``, else 0."""
     return Where(alpha < X, X, 0.0)
@@ -94,19 +109,19 @@ def _both_widened(body: Callable[[Value, Value], Value], x: Value, g: Value) -> 
     return Cast(body(Cast(x, to=DType.Float32), Cast(g, to=DType.Float32)), to=x.dtype)
 
 
-@operator(since=22, infer=same, vjp=_hard_sigmoid_vjp)
+@operator(since=22, infer=same, vjp=_hard_sigmoid_vjp, types="T > T", kind="activation", elementwise=True)
 def HardSigmoid(X: Value, /, *, alpha: float = 0.20000000298023224, beta: float = 0.5) -> Value:
     """``alpha * X + beta``, limited to 0 and 1."""
     return widened(X, lambda x: Clip(x * alpha + beta, 0.0, 1.0))
 
 
-@operator(since=22, infer=same, vjp=_hard_swish_vjp)
+@operator(since=22, infer=same, vjp=_hard_swish_vjp, types="T > T", kind="activation", elementwise=True)
 def HardSwish(X: Value, /) -> Value:
     """``X * HardSigmoid(X)`` with a slope of one sixth."""
     return widened(X, lambda x: x * HardSigmoid(x, alpha=1.0 / 6.0, beta=0.5))
 
 
-@operator(since=9, infer=same)
+@operator(since=9, infer=same, types="T > T", kind="activation", elementwise=True)
 def Shrink(input: Value, /, *, bias: float = 0.0, lambd: float = 0.5) -> Value:
     """Moved towards 0 by ``bias``, and 0 between ``-lambd`` and ``lambd``."""
     if input.dtype.is_integer:
@@ -133,7 +148,7 @@ def _clip_vjp(
     return inside, to_low, to_high
 
 
-@operator(since=13, infer=same, vjp=_clip_vjp)
+@operator(since=13, infer=same, vjp=_clip_vjp, types="T T T > T", kind="activation", elementwise=True)
 def Clip(input: Value, min: Value | None = None, max: Value | None = None, /) -> Value:
     """Limited to ``min`` and ``max``; the upper bound wins where they cross."""
     raised = input if min is None else Max(input, min)
@@ -150,32 +165,36 @@ def _identity(x: Value) -> Value:
 # ------------------------------------------------------------------ exponential
 
 
-@primitive(since=13, infer=same, vjp=lambda g, y, x: (g * y * (1.0 - y),))
+@primitive(
+    since=13, infer=same, vjp=lambda g, y, x: (g * y * (1.0 - y),), types="T > T", kind="activation", scalar="sigmoid"
+)
 def Sigmoid(ops: Any, X: Any, /) -> Any:
     """``1 / (1 + exp(-X))``."""
     return ops.sigmoid(X)
 
 
-@primitive(since=22, infer=same, vjp=lambda g, y, x: (g * Sigmoid(x),))
+@primitive(
+    since=22, infer=same, vjp=lambda g, y, x: (g * Sigmoid(x),), types="T > T", kind="activation", scalar="softplus"
+)
 def Softplus(ops: Any, X: Any, /) -> Any:
     """``log(1 + exp(X))`` without overflow."""
     return ops.softplus(X)
 
 
-@operator(since=22, infer=same)
+@operator(since=22, infer=same, types="T > T", kind="activation", elementwise=True)
 def Softsign(input: Value, /) -> Value:
     """``x / (1 + |x|)``."""
     return widened(input, lambda x: x / (Abs(x) + 1.0))
 
 
-@operator(since=22, infer=same)
+@operator(since=22, infer=same, types="T > T", kind="activation", elementwise=True)
 def Elu(X: Value, /, *, alpha: float = 1.0) -> Value:
     """``X`` above 0, else ``alpha * (exp(X) - 1)``."""
     # Only what is below 0 is raised: an overflow above would spoil the gradient.
     return widened(X, lambda x: Where(x > 0.0, x, (Exp(Where(x > 0.0, 0.0, x)) - 1.0) * alpha))
 
 
-@operator(since=22, infer=same)
+@operator(since=22, infer=same, types="T > T", kind="activation", elementwise=True)
 def Selu(
     X: Value,
     /,
@@ -187,13 +206,13 @@ def Selu(
     return widened(X, lambda x: Elu(x, alpha=alpha) * gamma)
 
 
-@operator(since=28, infer=same)
+@operator(since=28, infer=same, types="T > T", kind="activation", elementwise=True)
 def Celu(X: Value, /, *, alpha: float = 1.0) -> Value:
     """``X`` above 0, else ``alpha * (exp(X / alpha) - 1)``."""
     return widened(X, lambda x: Elu(x / alpha, alpha=1.0) * alpha)
 
 
-@operator(since=24, infer=same)
+@operator(since=24, infer=same, types="T > T", kind="activation", elementwise=True)
 def Swish(X: Value, /, *, alpha: float = 1.0) -> Value:
     """``X * Sigmoid(alpha * X)``."""
     return widened(X, lambda x: x * Sigmoid(x if alpha == 1.0 else x * alpha))
@@ -207,14 +226,14 @@ def _swiglu_type(a: Value, b: Value, /, **_: Any) -> TensorType:
     return a.tensor_type
 
 
-@operator(since=28, infer=_swiglu_type)
+@operator(since=28, infer=_swiglu_type, types="T T > T")
 def SwiGLU(A: Value, B: Value, /, *, alpha: float = 1.0) -> Value:
     """``Swish(A) * B``, the gate times the linear part."""
     _swiglu_type(A, B)
     return Swish(A, alpha=alpha) * B
 
 
-@operator(since=22, infer=same)
+@operator(since=22, infer=same, types="T > T", kind="activation", elementwise=True)
 def Mish(X: Value, /) -> Value:
     """``X * tanh(softplus(X))``."""
     return widened(X, lambda x: x * Tanh(Softplus(x)))
@@ -229,7 +248,7 @@ def _gelu_part(x: Value, approximate: str) -> Value:
     return Tanh(x * (x * x * 0.044715 + 1.0) * math.sqrt(2.0 / math.pi))
 
 
-@operator(since=1, domain="pyflame", infer=same)
+@operator(since=1, domain="pyflame", infer=same, elementwise=True)
 def GeluSlope(X: Value, /, *, approximate: str = "none") -> Value:
     """The derivative of Gelu."""
 
@@ -251,7 +270,7 @@ def _gelu_vjp(g: Value, y: Value, x: Value, *, approximate: str) -> tuple[Value]
     return (Cast(wide * GeluSlope(slope, approximate=approximate), to=x.dtype),)
 
 
-@operator(since=20, infer=same, vjp=_gelu_vjp)
+@operator(since=20, infer=same, vjp=_gelu_vjp, types="T > T", kind="activation", elementwise=True)
 def Gelu(X: Value, /, *, approximate: str = "none") -> Value:
     """``X`` times the normal distribution function, or its tanh approximation."""
     return widened(X, lambda x: x * 0.5 * (_gelu_part(x, approximate) + 1.0))
@@ -271,7 +290,7 @@ def _softmax_vjp(g: Value, y: Value, x: Value, *, axis: int) -> tuple[Value]:
     return (y * (g - ReduceSum(g * y, [axis])),)
 
 
-@operator(since=13, infer=_along_axis, vjp=_softmax_vjp)
+@operator(since=13, infer=_along_axis, vjp=_softmax_vjp, types="T > T", kind="activation", flops=flops_per_input(4))
 def Softmax(input: Value, /, *, axis: int = -1) -> Value:
     """Exponentials divided by their sum along an axis."""
     # Each step rounds to the input's own type, as the operator's definition in ONNX does.
@@ -283,7 +302,7 @@ def _log_softmax_vjp(g: Value, y: Value, x: Value, *, axis: int) -> tuple[Value]
     return (g - Exp(y) * ReduceSum(g, [axis]),)
 
 
-@operator(since=13, infer=_along_axis, vjp=_log_softmax_vjp)
+@operator(since=13, infer=_along_axis, vjp=_log_softmax_vjp, types="T > T", kind="activation", flops=flops_per_input(4))
 def LogSoftmax(input: Value, /, *, axis: int = -1) -> Value:
     """Logarithm of Softmax, without overflow."""
 
@@ -294,7 +313,7 @@ def LogSoftmax(input: Value, /, *, axis: int = -1) -> Value:
     return widened(input, body)
 
 
-@operator(since=13, infer=_along_axis, vjp=lambda g, y, x, *, axis: (zeros_like(x),))
+@operator(since=13, infer=_along_axis, vjp=lambda g, y, x, *, axis: (zeros_like(x),), types="T > T", kind="activation")
 def Hardmax(input: Value, /, *, axis: int = -1) -> Value:
     """1 at the first largest element along an axis, 0 elsewhere."""
     largest = Equal(input, ReduceMax(input, [axis]))

@@ -103,6 +103,8 @@ def _expand(x: Value, shape: Value) -> Value:
     infer=broadcast,
     shape_math=True,
     vjp=lambda g, y, a, b: (unbroadcast(g, a), unbroadcast(g, b)),
+    types="T T > T",
+    scalar="add",
 )
 def Add(ops: Any, A: Any, B: Any, /) -> Any:
     """Sum of two tensors."""
@@ -114,6 +116,8 @@ def Add(ops: Any, A: Any, B: Any, /) -> Any:
     infer=broadcast,
     shape_math=True,
     vjp=lambda g, y, a, b: (unbroadcast(g, a), unbroadcast(-g, b)),
+    types="T T > T",
+    scalar="sub",
 )
 def Sub(ops: Any, A: Any, B: Any, /) -> Any:
     """Difference."""
@@ -125,6 +129,8 @@ def Sub(ops: Any, A: Any, B: Any, /) -> Any:
     infer=broadcast,
     shape_math=True,
     vjp=lambda g, y, a, b: (unbroadcast(g * b, a), unbroadcast(g * a, b)),
+    types="T T > T",
+    scalar="mul",
 )
 def Mul(ops: Any, A: Any, B: Any, /) -> Any:
     """Product."""
@@ -142,6 +148,8 @@ def _divisor_needs(A: Value, B: Value, /, **_: Any) -> Iterator[Within]:
     shape_math=True,
     vjp=lambda g, y, a, b: (unbroadcast(g / b, a), unbroadcast(-g * y / b, b)),
     requires=_divisor_needs,
+    types="T T > T",
+    scalar="div",
 )
 def Div(ops: Any, A: Any, B: Any, /) -> Any:
     """Quotient; integers are divided as C does, towards zero."""
@@ -163,7 +171,9 @@ def _mod_vjp(g: Value, y: Value, a: Value, b: Value, *, fmod: int) -> tuple[Valu
     return unbroadcast(g, a), unbroadcast(-g * turns, b)
 
 
-@primitive(since=28, infer=broadcast, shape_math=True, vjp=_mod_vjp, requires=_divisor_needs)
+@primitive(
+    since=28, infer=broadcast, shape_math=True, vjp=_mod_vjp, requires=_divisor_needs, types="T T > T", scalar="mod"
+)
 def Mod(ops: Any, A: Any, B: Any, /, *, fmod: int = 0) -> Any:
     """Remainder with the sign of the divisor, or with ``fmod`` of the dividend."""
     if fmod not in (0, 1):
@@ -193,7 +203,7 @@ def _pow_vjp(g: Value, z: Value, x: Value, y: Value) -> tuple[Value | None, Valu
     return to_base, to_power if y.dtype is x.dtype else CastLike(to_power, y)
 
 
-@primitive(since=15, infer=_pow_type, shape_math=True, vjp=_pow_vjp)
+@primitive(since=15, infer=_pow_type, shape_math=True, vjp=_pow_vjp, types="T T1 > T", scalar="pow")
 def Pow(ops: Any, X: Any, Y: Any, /) -> Any:
     """``X`` to the power ``Y``, in the element type of ``X`` whatever that of ``Y``."""
     have, power = ops.dtype(X), ops.dtype(Y)
@@ -213,25 +223,25 @@ def _power_type(base: DType, power: DType) -> DType:
 # ------------------------------------------------------------------ unary
 
 
-@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (-g,))
+@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (-g,), types="T > T", scalar="neg")
 def Neg(ops: Any, X: Any, /) -> Any:
     """The opposite."""
     return ops.negative(X)
 
 
-@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (g * Sign(x),))
+@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (g * Sign(x),), types="T > T", scalar="abs")
 def Abs(ops: Any, X: Any, /) -> Any:
     """Absolute value."""
     return ops.abs(X)
 
 
-@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (None,))
+@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (None,), types="T > T", scalar="sign")
 def Sign(ops: Any, input: Any, /) -> Any:
     """-1, 0 or 1."""
     return ops.sign(input)
 
 
-@operator(since=13, infer=same)
+@operator(since=13, infer=same, types="T > T", elementwise=True)
 def Reciprocal(X: Value, /) -> Value:
     """``1 / X``."""
     return 1.0 / X
@@ -250,25 +260,25 @@ def _extreme_vjp(g: Value, y: Value, *inputs: Value) -> tuple[Value | None, ...]
     return tuple(unbroadcast(share * w, x) for w, x in zip(won, inputs, strict=True))
 
 
-@primitive(since=13, infer=broadcast, shape_math=True, vjp=_extreme_vjp)
+@primitive(since=13, infer=broadcast, shape_math=True, vjp=_extreme_vjp, types="T* > T", scalar="max")
 def Max(ops: Any, /, *data_0: Any) -> Any:
     """The largest of the tensors' elements; NaN where one is."""
     return reduce(ops.maximum, data_0)
 
 
-@primitive(since=13, infer=broadcast, shape_math=True, vjp=_extreme_vjp)
+@primitive(since=13, infer=broadcast, shape_math=True, vjp=_extreme_vjp, types="T* > T", scalar="min")
 def Min(ops: Any, /, *data_0: Any) -> Any:
     """The smallest of the tensors' elements; NaN where one is."""
     return reduce(ops.minimum, data_0)
 
 
-@operator(since=13, infer=broadcast)
+@operator(since=13, infer=broadcast, types="T* > T", elementwise=True)
 def Sum(*data_0: Value) -> Value:
     """Sum of the tensors."""
     return reduce(lambda a, b: a + b, data_0)
 
 
-@operator(since=13, infer=broadcast)
+@operator(since=13, infer=broadcast, types="T* > T", elementwise=True)
 def Mean(*data_0: Value) -> Value:
     """Mean of the tensors."""
     return reduce(lambda a, b: a + b, data_0) / float(len(data_0))

@@ -9,6 +9,7 @@ import numpy as np
 
 from pyflame_rt.graph import DimLike, DType, Graph, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError, UndeterminedError
+from pyflame_rt.ops.core.flop_counts import attention_flops
 from pyflame_rt.ops.core.registry import get_op, operator
 from pyflame_rt.ops.core.value import Value, constant
 from pyflame_rt.ops.onnx.activation import Softmax
@@ -152,7 +153,13 @@ def _softmax(scores: Value) -> Value:
     return raised / ReduceSum(raised, [-1], keepdims=1)
 
 
-@operator(since=25, requires=attention_needs)
+@operator(
+    since=25,
+    requires=attention_needs,
+    types="T1 T1 T2 U T1 T2 int64 > T1 T1 T2 T1",
+    kind="product",
+    flops=attention_flops,
+)
 def Attention(
     Q: Value,
     K: Value,
@@ -204,7 +211,7 @@ def Attention(
 # ---------------------------------------------------------------------- rotary
 
 
-@operator(since=23, requires=rotary_needs)
+@operator(since=23, requires=rotary_needs, types="T T T int64 > T")
 def RotaryEmbedding(
     X: Value,
     cos_cache: Value,
@@ -276,7 +283,7 @@ def _linear_type(
     return TensorType(query.dtype, output), TensorType((query if past_state is None else past_state).dtype, state)
 
 
-@operator(since=27, infer=_linear_type)
+@operator(since=27, infer=_linear_type, types="T T T S T T > T S", kind="product")
 def LinearAttention(
     query: Value,
     key: Value,
@@ -339,7 +346,7 @@ def _check_linear(rule: str, decay: Value | None, beta: Value | None, queries: i
 # ---------------------------------------------------------------------- with subgraphs
 
 
-@operator(since=1, domain="ai.onnx.preview")
+@operator(since=1, domain="ai.onnx.preview", kind="product")
 def FlexAttention(
     Q: Value,
     K: Value,

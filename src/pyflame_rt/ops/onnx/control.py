@@ -146,7 +146,7 @@ def _if_types(
     return tuple(Value(None, join_types(a.type, b.type)) for a, b in zip(yes, no, strict=True))
 
 
-@primitive(since=25, infer=_if_types, control=True)
+@primitive(since=25, infer=_if_types, control=True, known=(0,))
 def If(
     interpreter: Interpreter, cond: Any, /, *captures: Any, then_branch: Graph, else_branch: Graph, captured: int = 0
 ) -> tuple[Any, ...]:

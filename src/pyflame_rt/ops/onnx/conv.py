@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DimLike, DType, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
+from pyflame_rt.ops.core.flop_counts import conv_flops, deconv_flops
 from pyflame_rt.ops.core.guards import at_least, divides, has_rank, has_shape, length_of, same_size, size_at
 from pyflame_rt.ops.core.registry import operator, primitive
 from pyflame_rt.ops.core.type_rules import merge_dims, tensor_like
@@ -138,7 +139,9 @@ def _bias_gradient(g: Value) -> Value:
     return ReduceSum(g, [0, *range(2, g.rank)], keepdims=0)
 
 
-@primitive(since=22, infer=conv_type, vjp=_conv_vjp, requires=bias_needs)
+@primitive(
+    since=22, infer=conv_type, vjp=_conv_vjp, requires=bias_needs, types="T T T > T", kind="product", flops=conv_flops
+)
 def Conv(
     ops: Any,
     X: Any,
@@ -170,7 +173,7 @@ def _weight_gradient_needs(X: Value, G: Value, /, *, kernel_shape: list[int], gr
     has_shape("G", G, [X.shape[0], None, *window_shape(X.shape[2:], kernel_shape, **geometry)])
 
 
-@operator(since=1, domain="pyflame", requires=_weight_gradient_needs)
+@operator(since=1, domain="pyflame", requires=_weight_gradient_needs, kind="product")
 def ConvWeightGrad(
     X: Value,
     G: Value,
@@ -323,7 +326,15 @@ def _first(x: Value, sizes: Sequence[DimLike]) -> Value:
     return x if not axes else Slice(x, [0] * len(axes), [sizes[i] for i in axes], axes)
 
 
-@primitive(since=22, infer=_conv_transpose_type, vjp=_conv_transpose_vjp, requires=_transposed_bias_needs)
+@primitive(
+    since=22,
+    infer=_conv_transpose_type,
+    vjp=_conv_transpose_vjp,
+    requires=_transposed_bias_needs,
+    types="T T T > T",
+    kind="product",
+    flops=deconv_flops,
+)
 def ConvTranspose(
     ops: Any,
     X: Any,
@@ -362,7 +373,14 @@ def _conv_integer_type(
     return TensorType(DType.Int32, conv_type(x, w, **attributes).shape)
 
 
-@operator(since=10, infer=_conv_integer_type, requires=_integer_needs)
+@operator(
+    since=10,
+    infer=_conv_integer_type,
+    requires=_integer_needs,
+    types="T1 T2 T1 T2 > int32",
+    kind="product",
+    flops=conv_flops,
+)
 def ConvInteger(
     x: Value,
     w: Value,
@@ -412,7 +430,7 @@ def _causal_needs(
     has_shape("past_state", past_state, [size_at(input, 0), channels, None if taps is None else taps - 1])
 
 
-@operator(since=27, requires=_causal_needs)
+@operator(since=27, requires=_causal_needs, types="T T T T > T T", kind="product")
 def CausalConvWithState(
     input: Value,
     weight: Value,

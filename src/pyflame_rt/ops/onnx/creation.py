@@ -100,7 +100,7 @@ def _constant_of_shape_needs(input: Value, /, **_: Any) -> None:
         at_least(f"input at [{place}]", size, 0)
 
 
-@primitive(since=25, infer=_constant_of_shape_type, requires=_constant_of_shape_needs)
+@primitive(since=25, infer=_constant_of_shape_type, requires=_constant_of_shape_needs, known=(0,))
 def ConstantOfShape(ops: Any, input: Any, /, *, value: Tensor | None = None) -> Any:
     """One value everywhere, float32 zero by default."""
     fill = _fill(value)
@@ -181,7 +181,7 @@ def _range_type(start: Value, limit: Value, delta: Value, /, *, stash_type: int)
     return tensor_like(start, [range_length(_scalar(start), _scalar(limit), _scalar(delta))])
 
 
-@primitive(since=27, infer=_range_type, shape_math=True)
+@primitive(since=27, infer=_range_type, shape_math=True, types="T T T > T", known=(0, 1, 2))
 def Range(ops: Any, start: Any, limit: Any, delta: Any, /, *, stash_type: int = 1) -> Any:
     """Numbers from ``start`` up to but without ``limit``, ``delta`` apart."""
     dtype = ops.dtype(start)
@@ -214,7 +214,7 @@ def _trilu_vjp(g: Value, _y: Value, _x: Value, *k: Value | None, upper: int) -> 
     return (Trilu(g, *k, upper=upper), *[None] * len(k))
 
 
-@primitive(since=14, infer=same, vjp=_trilu_vjp)
+@primitive(since=14, infer=same, vjp=_trilu_vjp, types="T int64 > T", known=(1,))
 def Trilu(ops: Any, input: Any, k: Any = None, /, *, upper: int = 1) -> Any:
     """The upper or lower triangle of matrices, zeros elsewhere."""
     if len(input.shape) < 2:

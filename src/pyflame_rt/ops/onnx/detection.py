@@ -44,7 +44,7 @@ def _aligned_needs(X: Value, rois: Value, batch_indices: Value, /, **_: Any) -> 
     yield Within("batch_indices", batch_indices, 0, None if images is None else images - 1)
 
 
-@primitive(since=22, infer=_aligned_type, requires=_aligned_needs)
+@primitive(since=22, infer=_aligned_type, requires=_aligned_needs, types="T1 T1 int64 > T1")
 def RoiAlign(
     ops: Any,
     X: Any,
@@ -198,7 +198,13 @@ def _suppression_needs(
         yield Within("iou_threshold", iou_threshold, 0, 1)
 
 
-@primitive(since=11, infer=_selected_type, requires=_suppression_needs, host=True)
+@primitive(
+    since=11,
+    infer=_selected_type,
+    requires=_suppression_needs,
+    host=True,
+    types="float32 float32 int64 float32 float32 > int64",
+)
 def NonMaxSuppression(
     ops: Any,
     boxes: Any,
@@ -264,7 +270,7 @@ def _decoded_type(encoded_stream: Value, /, *, pixel_format: str = "RGB") -> Ten
     return TensorType(DType.UInt8, Shape([None, None, 1 if pixel_format == "Grayscale" else 3]))
 
 
-@primitive(since=20, infer=_decoded_type, host=True)
+@primitive(since=20, infer=_decoded_type, host=True, types="uint8 > uint8")
 def ImageDecoder(ops: Any, encoded_stream: Any, /, *, pixel_format: str = "RGB") -> Any:
     """Pixels [height, width, channels] of an image file given as bytes."""
     if pixel_format not in ("RGB", "BGR", "Grayscale"):

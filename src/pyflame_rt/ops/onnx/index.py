@@ -100,7 +100,15 @@ def _gather_needs(data: Value, indices: Value, /, *, axis: int) -> Iterator[With
     yield _inside("indices", indices, data.shape[normalize_axis(axis, data.rank)])
 
 
-@primitive(since=13, infer=_gather_type, shape_math=True, vjp=_gather_vjp, requires=_gather_needs)
+@primitive(
+    since=13,
+    infer=_gather_type,
+    shape_math=True,
+    vjp=_gather_vjp,
+    requires=_gather_needs,
+    types="T Tind > T",
+    kind="move",
+)
 def Gather(ops: Any, data: Any, indices: Any, /, *, axis: int = 0) -> Any:
     """The entries of an axis that the indices name, in their shape."""
     return ops.take(data, indices, axis=normalize_axis(axis, len(data.shape)))
@@ -123,7 +131,14 @@ def _gather_elements_vjp(g: Value, _y: Value, data: Value, indices: Value, *, ax
     return ScatterElements(zeros_like(data), indices, g, axis=axis, reduction="add"), None
 
 
-@primitive(since=13, infer=_gather_elements_type, vjp=_gather_elements_vjp, requires=_elements_needs)
+@primitive(
+    since=13,
+    infer=_gather_elements_type,
+    vjp=_gather_elements_vjp,
+    requires=_elements_needs,
+    types="T Tind > T",
+    kind="move",
+)
 def GatherElements(ops: Any, data: Any, indices: Any, /, *, axis: int = 0) -> Any:
     """For each place of the indices, the element they point at along an axis."""
     rank = len(data.shape)
@@ -164,7 +179,9 @@ def _gather_nd_needs(data: Value, indices: Value, /, *, batch_dims: int) -> Iter
     yield from _tuples_needs(data, indices, batch_dims)
 
 
-@primitive(since=13, infer=_gather_nd_type, vjp=_gather_nd_vjp, requires=_gather_nd_needs)
+@primitive(
+    since=13, infer=_gather_nd_type, vjp=_gather_nd_vjp, requires=_gather_nd_needs, types="T int64 > T", kind="move"
+)
 def GatherND(ops: Any, data: Any, indices: Any, /, *, batch_dims: int = 0) -> Any:
     """Slices of the data at the index tuples on the last axis of the indices."""
     return ops.gather_nd(data, indices, batch_dims)
@@ -192,7 +209,7 @@ def _scatter_needs(
     yield from _elements_needs(data, indices, axis=axis)
 
 
-@primitive(since=18, infer=same, vjp=_scatter_vjp, requires=_scatter_needs)
+@primitive(since=18, infer=same, vjp=_scatter_vjp, requires=_scatter_needs, types="T Tind T > T", kind="move")
 def ScatterElements(
     ops: Any, data: Any, indices: Any, updates: Any, /, *, axis: int = 0, reduction: str = "none"
 ) -> Any:
@@ -227,7 +244,7 @@ def _scatter_nd_needs(data: Value, indices: Value, updates: Value, /, *, reducti
     yield from needs
 
 
-@primitive(since=18, infer=same, vjp=_scatter_nd_vjp, requires=_scatter_nd_needs)
+@primitive(since=18, infer=same, vjp=_scatter_nd_vjp, requires=_scatter_nd_needs, types="T int64 T > T", kind="move")
 def ScatterND(ops: Any, data: Any, indices: Any, updates: Any, /, *, reduction: str = "none") -> Any:
     """A copy of the data, its slices updated at the index tuples."""
     return ops.scatter_nd(data, indices, updates, _mode(reduction))
@@ -250,7 +267,7 @@ def _tensor_scatter_needs(
         yield Within("write_indices", write_indices, 0, last)
 
 
-@operator(since=24, infer=same, requires=_tensor_scatter_needs)
+@operator(since=24, infer=same, requires=_tensor_scatter_needs, types="T T int64 > T")
 def TensorScatter(
     past_cache: Value, update: Value, write_indices: Value | None = None, /, *, axis: int = -2, mode: str = "linear"
 ) -> Value:
@@ -280,7 +297,7 @@ def _one_hot_needs(indices: Value, depth: Value, values: Value, /, *, axis: int)
     yield Within("depth", depth, 0)
 
 
-@operator(since=28, requires=_one_hot_needs)
+@operator(since=28, requires=_one_hot_needs, types="T1 T2 T3 > T3", kind="move", known=(1,))
 def OneHot(indices: Value, depth: Value, values: Value, /, *, axis: int = -1) -> Value:
     """The on value where a new axis has the index's number, the off value elsewhere."""
     from pyflame_rt.ops.onnx.cast import Cast
@@ -332,7 +349,15 @@ def _top_k_needs(X: Value, K: Value, /, *, axis: int, **_: Any) -> Iterator[With
     yield Within("K", K, 0, X.shape[normalize_axis(axis, X.rank)])
 
 
-@primitive(since=24, infer=_top_k_type, vjp=_top_k_vjp, requires=_top_k_needs)
+@primitive(
+    since=24,
+    infer=_top_k_type,
+    vjp=_top_k_vjp,
+    requires=_top_k_needs,
+    types="T int64 > T int64",
+    kind="reduce",
+    known=(1,),
+)
 def TopK(ops: Any, X: Any, K: Any, /, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Any:
     """The largest or smallest elements along an axis in order, and their indices."""
     along, count = normalize_axis(axis, len(X.shape)), int(ops.to_numpy(K).item())
@@ -354,7 +379,7 @@ def _non_zero_type(X: Value, /) -> TensorType:
     return tensor_like(X, [None if dims is None else len(dims), None], DType.Int64)
 
 
-@primitive(since=13, infer=_non_zero_type)
+@primitive(since=13, infer=_non_zero_type, types="T > int64")
 def NonZero(ops: Any, X: Any, /) -> Any:
     """Places of elements that are not 0, one column each."""
     if not X.shape:
@@ -368,7 +393,7 @@ def _compress_needs(input: Value, condition: Value, /, *, axis: int | None) -> N
         normalize_axis(axis, input.rank)
 
 
-@operator(since=28, requires=_compress_needs)
+@operator(since=28, requires=_compress_needs, types="T bool > T")
 def Compress(input: Value, condition: Value, /, *, axis: int | None = None) -> Value:
     """The entries of an axis (or all elements in one) whose condition is true; conditions beyond the axis are ignored.
 
@@ -396,7 +421,7 @@ def _unique_type(X: Value, /, *, axis: int | None, sorted: int) -> tuple[TensorT
     return tensor_like(X, [None if i == along else d for i, d in enumerate(dims)]), flat, inverse, flat
 
 
-@primitive(since=28, infer=_unique_type, host=True)
+@primitive(since=28, infer=_unique_type, host=True, types="T > T int64 int64 int64")
 def Unique(_ops: Any, X: Any, /, *, axis: int | None = None, sorted: int = 1) -> Any:
     """The different elements or slices, where each came first, which each is, and how often."""
     along = 0 if axis is None else normalize_axis(axis, X.ndim)

@@ -38,7 +38,7 @@ def _bits(*inputs: Value, **_: Any) -> TensorType:
 # ------------------------------------------------------------------ comparison
 
 
-@primitive(since=19, infer=_compared, shape_math=True)
+@primitive(since=19, infer=_compared, shape_math=True, types="T T > bool", scalar="eq")
 def Equal(ops: Any, A: Any, B: Any, /) -> Any:
     """Where equal; strings too."""
     if "O" in (ops.dtype(A).kind, ops.dtype(B).kind):
@@ -57,25 +57,25 @@ def _refuse_open_sizes(a: Any, b: Any) -> None:
             raise UndeterminedError(f"whether {x} equals {y} is only known when running")
 
 
-@primitive(since=13, infer=_compared, shape_math=True)
+@primitive(since=13, infer=_compared, shape_math=True, types="T T > bool", scalar="lt")
 def Less(ops: Any, A: Any, B: Any, /) -> Any:
     """Where ``A < B``."""
     return ops.less(A, B)
 
 
-@primitive(since=16, infer=_compared, shape_math=True)
+@primitive(since=16, infer=_compared, shape_math=True, types="T T > bool", scalar="le")
 def LessOrEqual(ops: Any, A: Any, B: Any, /) -> Any:
     """Where ``A <= B``."""
     return ops.less_equal(A, B)
 
 
-@primitive(since=13, infer=_compared, shape_math=True)
+@primitive(since=13, infer=_compared, shape_math=True, types="T T > bool", scalar="gt")
 def Greater(ops: Any, A: Any, B: Any, /) -> Any:
     """Where ``A > B``."""
     return ops.greater(A, B)
 
 
-@primitive(since=16, infer=_compared, shape_math=True)
+@primitive(since=16, infer=_compared, shape_math=True, types="T T > bool", scalar="ge")
 def GreaterOrEqual(ops: Any, A: Any, B: Any, /) -> Any:
     """Where ``A >= B``."""
     return ops.greater_equal(A, B)
@@ -99,7 +99,7 @@ def _where_vjp(g: Value, y: Value, condition: Value, a: Value, b: Value) -> tupl
     )
 
 
-@primitive(since=16, infer=_where_type, shape_math=True, vjp=_where_vjp)
+@primitive(since=16, infer=_where_type, shape_math=True, vjp=_where_vjp, types="bool T T > T", scalar="where")
 def Where(ops: Any, condition: Any, X: Any, Y: Any, /) -> Any:
     """``X`` where the condition holds, else ``Y``."""
     return ops.where(condition, X, Y)
@@ -108,25 +108,25 @@ def Where(ops: Any, condition: Any, X: Any, Y: Any, /) -> Any:
 # ------------------------------------------------------------------ truth
 
 
-@primitive(since=7, infer=_truth, shape_math=True)
+@primitive(since=7, infer=_truth, shape_math=True, types="bool bool > bool", scalar="and")
 def And(ops: Any, A: Any, B: Any, /) -> Any:
     """Where both are true."""
     return ops.logical_and(A, B)
 
 
-@primitive(since=7, infer=_truth, shape_math=True)
+@primitive(since=7, infer=_truth, shape_math=True, types="bool bool > bool", scalar="or")
 def Or(ops: Any, A: Any, B: Any, /) -> Any:
     """Where one is true."""
     return ops.logical_or(A, B)
 
 
-@primitive(since=7, infer=_truth, shape_math=True)
+@primitive(since=7, infer=_truth, shape_math=True, types="bool bool > bool", scalar="xor")
 def Xor(ops: Any, A: Any, B: Any, /) -> Any:
     """Where exactly one is true."""
     return ops.logical_xor(A, B)
 
 
-@primitive(since=1, infer=_truth, shape_math=True)
+@primitive(since=1, infer=_truth, shape_math=True, types="bool > bool", scalar="not")
 def Not(ops: Any, X: Any, /) -> Any:
     """Where false."""
     return ops.logical_not(X)
@@ -135,31 +135,31 @@ def Not(ops: Any, X: Any, /) -> Any:
 # ------------------------------------------------------------------ bits
 
 
-@primitive(since=18, infer=_bits)
+@primitive(since=18, infer=_bits, types="T T > T", scalar="bitand")
 def BitwiseAnd(ops: Any, A: Any, B: Any, /) -> Any:
     """Bits set in both."""
     return ops.bitwise_and(A, B)
 
 
-@primitive(since=18, infer=_bits)
+@primitive(since=18, infer=_bits, types="T T > T", scalar="bitor")
 def BitwiseOr(ops: Any, A: Any, B: Any, /) -> Any:
     """Bits set in one."""
     return ops.bitwise_or(A, B)
 
 
-@primitive(since=18, infer=_bits)
+@primitive(since=18, infer=_bits, types="T T > T", scalar="bitxor")
 def BitwiseXor(ops: Any, A: Any, B: Any, /) -> Any:
     """Bits set in exactly one."""
     return ops.bitwise_xor(A, B)
 
 
-@primitive(since=18, infer=same)
+@primitive(since=18, infer=same, types="T > T", scalar="bitnot")
 def BitwiseNot(ops: Any, X: Any, /) -> Any:
     """Every bit inverted."""
     return ops.bitwise_not(X)
 
 
-@primitive(since=28, infer=_bits)
+@primitive(since=28, infer=_bits, types="T T > T", scalar="shift")
 def BitShift(ops: Any, X: Any, Y: Any, /, *, direction: str) -> Any:
     """Bits moved up (LEFT) or down (RIGHT), the sign kept; all of them when ``Y`` is out of range."""
     if direction not in ("LEFT", "RIGHT"):

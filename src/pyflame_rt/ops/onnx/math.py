@@ -11,25 +11,31 @@ from pyflame_rt.ops.core.upgrade import upgrade
 from pyflame_rt.ops.onnx.arithmetic import drop_consumed_inputs
 
 
-@primitive(since=13, infer=same, vjp=lambda g, y, x: (g * y,))
+@primitive(since=13, infer=same, vjp=lambda g, y, x: (g * y,), types="T > T", scalar="exp")
 def Exp(ops: Any, input: Any, /) -> Any:
     """Natural exponential."""
     return ops.exp(input)
 
 
-@primitive(since=13, infer=same, vjp=lambda g, y, x: (g / x,))
+@primitive(since=13, infer=same, vjp=lambda g, y, x: (g / x,), types="T > T", scalar="log")
 def Log(ops: Any, input: Any, /) -> Any:
     """Natural logarithm."""
     return ops.log(input)
 
 
-@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (g * 0.5 / y,))
+@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (g * 0.5 / y,), types="T > T", scalar="sqrt")
 def Sqrt(ops: Any, X: Any, /) -> Any:
     """Square root; NaN below 0."""
     return ops.sqrt(X)
 
 
-@primitive(since=13, infer=same, vjp=lambda g, y, x: (g * Exp(-(x * x)) * (2.0 / math.sqrt(math.pi)),))
+@primitive(
+    since=13,
+    infer=same,
+    vjp=lambda g, y, x: (g * Exp(-(x * x)) * (2.0 / math.sqrt(math.pi)),),
+    types="T > T",
+    scalar="erf",
+)
 def Erf(ops: Any, input: Any, /) -> Any:
     """Error function."""
     # Before opset 13 integers were allowed, and answered in their own type.
@@ -44,37 +50,37 @@ def _sin_vjp(g: Any, y: Any, x: Any) -> tuple[Any, ...]:
     return (g * Cos(x),)
 
 
-@primitive(since=22, infer=same, vjp=_sin_vjp)
+@primitive(since=22, infer=same, vjp=_sin_vjp, types="T > T", scalar="sin")
 def Sin(ops: Any, input: Any, /) -> Any:
     """Sine."""
     return ops.sin(input)
 
 
-@primitive(since=22, infer=same, vjp=lambda g, y, x: (-g * Sin(x),))
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (-g * Sin(x),), types="T > T", scalar="cos")
 def Cos(ops: Any, input: Any, /) -> Any:
     """Cosine."""
     return ops.cos(input)
 
 
-@primitive(since=22, infer=same, vjp=lambda g, y, x: (g * (y * y + 1.0),))
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (g * (y * y + 1.0),), types="T > T", scalar="tan")
 def Tan(ops: Any, input: Any, /) -> Any:
     """Tangent."""
     return ops.tan(input)
 
 
-@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / Sqrt(1.0 - x * x),))
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / Sqrt(1.0 - x * x),), types="T > T", scalar="asin")
 def Asin(ops: Any, input: Any, /) -> Any:
     """Inverse sine."""
     return ops.arcsin(input)
 
 
-@primitive(since=22, infer=same, vjp=lambda g, y, x: (-g / Sqrt(1.0 - x * x),))
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (-g / Sqrt(1.0 - x * x),), types="T > T", scalar="acos")
 def Acos(ops: Any, input: Any, /) -> Any:
     """Inverse cosine."""
     return ops.arccos(input)
 
 
-@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / (x * x + 1.0),))
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / (x * x + 1.0),), types="T > T", scalar="atan")
 def Atan(ops: Any, input: Any, /) -> Any:
     """Inverse tangent."""
     return ops.arctan(input)
@@ -84,37 +90,39 @@ def _sinh_vjp(g: Any, y: Any, x: Any) -> tuple[Any, ...]:
     return (g * Cosh(x),)
 
 
-@primitive(since=22, infer=same, vjp=_sinh_vjp)
+@primitive(since=22, infer=same, vjp=_sinh_vjp, types="T > T", scalar="sinh")
 def Sinh(ops: Any, input: Any, /) -> Any:
     """Hyperbolic sine."""
     return ops.sinh(input)
 
 
-@primitive(since=22, infer=same, vjp=lambda g, y, x: (g * Sinh(x),))
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (g * Sinh(x),), types="T > T", scalar="cosh")
 def Cosh(ops: Any, input: Any, /) -> Any:
     """Hyperbolic cosine."""
     return ops.cosh(input)
 
 
-@primitive(since=13, infer=same, vjp=lambda g, y, x: (g * (1.0 - y * y),))
+@primitive(
+    since=13, infer=same, vjp=lambda g, y, x: (g * (1.0 - y * y),), types="T > T", kind="activation", scalar="tanh"
+)
 def Tanh(ops: Any, input: Any, /) -> Any:
     """Hyperbolic tangent."""
     return ops.tanh(input)
 
 
-@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / Sqrt(x * x + 1.0),))
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / Sqrt(x * x + 1.0),), types="T > T", scalar="asinh")
 def Asinh(ops: Any, input: Any, /) -> Any:
     """Inverse hyperbolic sine."""
     return ops.arcsinh(input)
 
 
-@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / Sqrt(x * x - 1.0),))
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / Sqrt(x * x - 1.0),), types="T > T", scalar="acosh")
 def Acosh(ops: Any, input: Any, /) -> Any:
     """Inverse hyperbolic cosine."""
     return ops.arccosh(input)
 
 
-@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / (1.0 - x * x),))
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / (1.0 - x * x),), types="T > T", scalar="atanh")
 def Atanh(ops: Any, input: Any, /) -> Any:
     """Inverse hyperbolic tangent."""
     return ops.arctanh(input)
@@ -123,19 +131,19 @@ def Atanh(ops: Any, input: Any, /) -> Any:
 # ------------------------------------------------------------------ rounding: flat almost everywhere
 
 
-@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (None,))
+@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (None,), types="T > T", scalar="floor")
 def Floor(ops: Any, X: Any, /) -> Any:
     """Rounded down."""
     return ops.floor(X)
 
 
-@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (None,))
+@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (None,), types="T > T", scalar="ceil")
 def Ceil(ops: Any, X: Any, /) -> Any:
     """Rounded up."""
     return ops.ceil(X)
 
 
-@primitive(since=22, infer=same, shape_math=True, vjp=lambda g, y, x: (None,))
+@primitive(since=22, infer=same, shape_math=True, vjp=lambda g, y, x: (None,), types="T > T", scalar="round")
 def Round(ops: Any, X: Any, /) -> Any:
     """Rounded to the nearest integer, halves to even."""
     return ops.round(X)
@@ -144,13 +152,13 @@ def Round(ops: Any, X: Any, /) -> Any:
 # ------------------------------------------------------------------ questions
 
 
-@primitive(since=20, infer=boolean)
+@primitive(since=20, infer=boolean, types="T1 > bool", scalar="isnan")
 def IsNaN(ops: Any, X: Any, /) -> Any:
     """Where NaN."""
     return ops.isnan(X)
 
 
-@primitive(since=20, infer=boolean)
+@primitive(since=20, infer=boolean, types="T1 > bool", scalar="isinf")
 def IsInf(ops: Any, X: Any, /, *, detect_negative: int = 1, detect_positive: int = 1) -> Any:
     """Where infinite, of the signs asked for."""
     if detect_negative and detect_positive:

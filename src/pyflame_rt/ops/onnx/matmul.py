@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DimLike, DType, Node, Shape, TensorType
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, ShapeMismatchError
+from pyflame_rt.ops.core.flop_counts import gemm_flops, matmul_flops
 from pyflame_rt.ops.core.guards import spreads_to
 from pyflame_rt.ops.core.registry import get_op, operator, primitive
 from pyflame_rt.ops.core.type_rules import broadcast_shapes, merge_dims
@@ -74,13 +75,13 @@ def _gradient_of_matrix(rows: Value, g: Value) -> Value | None:
     return MatMul(_swap_last(Reshape(rows, [-1, depth])), Reshape(g, [-1, width]))
 
 
-@primitive(since=13, infer=_matmul_type, vjp=_matmul_vjp)
+@primitive(since=13, infer=_matmul_type, vjp=_matmul_vjp, types="T T > T", kind="product", flops=matmul_flops)
 def MatMul(ops: Any, A: Any, B: Any, /) -> Any:
     """Matrix product that behaves like numpy.matmul."""
     return ops.matmul(A, B)
 
 
-@operator(since=13)
+@operator(since=13, types="T T T > T", kind="product", flops=gemm_flops)
 def Gemm(
     A: Value,
     B: Value,
@@ -120,7 +121,7 @@ def gemm_broadcasts_c_always(node: Node, up: Upgrade) -> Node:
     return node.replace(attributes=kept)
 
 
-@operator(since=10)
+@operator(since=10, types="T1 T2 T1 T2 > int32", kind="product", flops=matmul_flops)
 def MatMulInteger(A: Value, B: Value, a_zero_point: Value | None = None, b_zero_point: Value | None = None, /) -> Value:
     """Product of 8-bit integers in int32; zero points per tensor, per row of A or per column of B."""
     return MatMul(_centred(A, a_zero_point, rows=True), _centred(B, b_zero_point, rows=False))
@@ -155,7 +156,7 @@ def _det_vjp(g: Value, y: Value, x: Value) -> tuple[Value, ...]:
     return (get_op("Unsqueeze")(g * y, [-2, -1]) * inverse,)
 
 
-@primitive(since=22, infer=_det_type, vjp=_det_vjp)
+@primitive(since=22, infer=_det_type, vjp=_det_vjp, types="T > T")
 def Det(ops: Any, X: Any, /) -> Any:
     """Determinants of a matrix or a stack of them."""
     kind = ops.dtype(X)
@@ -252,7 +253,7 @@ def _einsum_gradient(g: Value, result: str, inputs: Sequence[Value], terms: Sequ
     return Expand(Reshape(partial, sizes), ShapeOf(inputs[i]))
 
 
-@primitive(since=28, infer=_einsum_type, vjp=_einsum_vjp)
+@primitive(since=28, infer=_einsum_type, vjp=_einsum_vjp, types="T* > T", kind="product")
 def Einsum(ops: Any, *Inputs: Any, equation: str) -> Any:
     """Sums of products by labelled axes, as numpy.einsum."""
     labels, output = parse_equation(equation, [len(x.shape) for x in Inputs])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.graph import DimLike, DType, Shape, TensorType
+from pyflame_rt.ops.core.flop_counts import window_flops
 from pyflame_rt.ops.core.guards import Within, at_least, check_contents, has_rank, has_shape
 from pyflame_rt.ops.core.registry import operator, primitive
 from pyflame_rt.ops.core.size_arithmetic import known_ints, product
@@ -181,7 +182,7 @@ def _flat_index(
     return ops.add(total, ops.reshape(planes, (shape[0], shape[1]) + (1,) * rank))
 
 
-@operator(since=22)
+@operator(since=22, types="T > T int64", kind="reduce", flops=window_flops)
 def MaxPool(
     X: Value,
     /,
@@ -260,7 +261,7 @@ def _unpool_needs(
             at_least(f"output_shape at [{axis}]", given, size if isinstance(size, int) else 0)
 
 
-@operator(since=22, infer=_unpool_type, requires=_unpool_needs)
+@operator(since=22, infer=_unpool_type, requires=_unpool_needs, types="T1 int64 int64 > T1", known=(2,))
 def MaxUnpool(
     X: Value,
     I: Value,  # noqa: E741
@@ -297,7 +298,7 @@ def _roi_needs(X: Value, rois: Value, /, **_: Any) -> None:
         check_contents("the image of a region", rois.known[:, 0].astype(np.int64), 0, images - 1)
 
 
-@primitive(since=22, infer=_roi_type, requires=_roi_needs, host=True)
+@primitive(since=22, infer=_roi_type, requires=_roi_needs, host=True, types="T T > T")
 def MaxRoiPool(ops: Any, X: Any, rois: Any, /, *, pooled_shape: list[int], spatial_scale: float = 1.0) -> Any:
     """Maxima over a grid laid on each region of interest."""
     height, width = pooled_shape

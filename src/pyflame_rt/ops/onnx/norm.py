@@ -8,6 +8,7 @@ import numpy as np
 
 from pyflame_rt.graph import DType, Node
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.ops.core.flop_counts import flops_per_input
 from pyflame_rt.ops.core.guards import at_least, at_most, dims_of, divides, has_shape, same_size
 from pyflame_rt.ops.core.registry import operator
 from pyflame_rt.ops.core.type_rules import normalize_axis
@@ -87,7 +88,12 @@ def layer_needs(X: Value, /, *weights: Value | None, axis: int, **_: Any) -> Non
                 same_size(f"the last sizes of {name}: one", size, wanted, f"as in the input of shape {X.shape}")
 
 
-@operator(since=15, requires=_channel_needs("scale", "B", "input_mean", "input_var"))
+@operator(
+    since=15,
+    requires=_channel_needs("scale", "B", "input_mean", "input_var"),
+    types="T T1 T1 T2 T2 > T T2 T2",
+    kind="norm",
+)
 def BatchNormalization(
     X: Value,
     scale: Value,
@@ -178,7 +184,11 @@ def _batch_normalized_vjp(
 
 
 @operator(
-    since=1, domain="pyflame", vjp=_batch_normalized_vjp, requires=_channel_needs("scale", "B", "mean", "variance")
+    since=1,
+    domain="pyflame",
+    vjp=_batch_normalized_vjp,
+    requires=_channel_needs("scale", "B", "mean", "variance"),
+    kind="norm",
 )
 def BatchNormalized(
     X: Value, scale: Value, B: Value, mean: Value, variance: Value, /, *, epsilon: float = _EPSILON
@@ -240,7 +250,7 @@ def batch_norm_training_is_an_attribute(node: Node, up: Upgrade) -> Node | list[
 # ---------------------------------------------------------------------- over one sample
 
 
-@operator(since=22, requires=_channel_needs("scale", "B"))
+@operator(since=22, requires=_channel_needs("scale", "B"), types="T T T > T", kind="norm")
 def InstanceNormalization(input: Value, scale: Value, B: Value, /, *, epsilon: float = _EPSILON) -> Value:
     """Normalise every channel of every sample by itself."""
     x = _cast(input, _wide(input))
@@ -311,7 +321,15 @@ def _added(a: Value | None, b: Value | None) -> Value | None:
     return b if a is None else a if b is None else a + b
 
 
-@operator(since=17, vjp=_layer_norm_vjp, partial=True, requires=layer_needs)
+@operator(
+    since=17,
+    vjp=_layer_norm_vjp,
+    partial=True,
+    requires=layer_needs,
+    types="T T T > T U U",
+    kind="norm",
+    flops=flops_per_input(6),
+)
 def LayerNormalization(
     X: Value, Scale: Value, B: Value | None = None, /, *, axis: int = -1, epsilon: float = _EPSILON, stash_type: int = 1
 ) -> tuple[Value, Value, Value]:
@@ -323,7 +341,7 @@ def LayerNormalization(
     return (y if B is None else y + B), mean, inverse
 
 
-@operator(since=23, requires=layer_needs)
+@operator(since=23, requires=layer_needs, types="T V > V", kind="norm", flops=flops_per_input(6))
 def RMSNormalization(
     X: Value, scale: Value, /, *, axis: int = -1, epsilon: float = _EPSILON, stash_type: int = 1
 ) -> Value:
@@ -340,7 +358,7 @@ def _group_needs(X: Value, scale: Value, bias: Value, /, *, num_groups: int, **_
     divides("the number of channels", X.shape[1], num_groups, "the number of groups")
 
 
-@operator(since=21, requires=_group_needs)
+@operator(since=21, requires=_group_needs, types="T T T > T", kind="norm")
 def GroupNormalization(
     X: Value, scale: Value, bias: Value, /, *, num_groups: int, epsilon: float = _EPSILON, stash_type: int = 1
 ) -> Value:
@@ -368,7 +386,7 @@ def group_norm_scales_channels(node: Node, up: Upgrade) -> Node:
 # ---------------------------------------------------------------------- others
 
 
-@operator(since=22)
+@operator(since=22, types="T > T", kind="norm")
 def LpNormalization(input: Value, /, *, axis: int = -1, p: int = 2) -> Value:
     """Divide by the L1 or L2 norm along an axis; zeros stay zeros."""
     if p not in (1, 2):
@@ -380,7 +398,7 @@ def LpNormalization(input: Value, /, *, axis: int = -1, p: int = 2) -> Value:
     return _cast(x / Where(Equal(length, 0.0), constant(1, length), length), input.dtype)
 
 
-@operator(since=13)
+@operator(since=13, types="T > T", kind="norm")
 def LRN(
     X: Value, /, *, size: int, alpha: float = 9.999999747378752e-05, beta: float = 0.75, bias: float = 1.0
 ) -> Value:
@@ -395,7 +413,7 @@ def LRN(
     return _cast(x / (squares * (alpha / size) + bias) ** beta, X.dtype)
 
 
-@operator(since=13)
+@operator(since=13, types="T > T", kind="norm")
 def MeanVarianceNormalization(X: Value, /, *, axes: list[int] = [0, 2, 3]) -> Value:  # noqa: B006 - nobody changes it
     """Bring to mean 0 and variance 1 over the axes."""
     x = _cast(X, _wide(X))

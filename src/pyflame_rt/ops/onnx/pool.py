@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
+from pyflame_rt.ops.core.flop_counts import window_flops
 from pyflame_rt.ops.core.registry import operator, primitive
 from pyflame_rt.ops.core.type_rules import tensor_like
 from pyflame_rt.ops.core.upgrade import Upgrade, upgrade
@@ -71,7 +72,7 @@ def _spread(x: Value, strides: Sequence[int]) -> Value:
     return x
 
 
-@primitive(since=1, domain="pyflame", infer=_window_type, vjp=_window_vjp)
+@primitive(since=1, domain="pyflame", infer=_window_type, vjp=_window_vjp, kind="reduce")
 def ReduceWindow(
     ops: Any, x: Any, /, *, window: list[int], strides: list[int], dilations: list[int], pads: list[int], kind: str
 ) -> Any:
@@ -125,7 +126,7 @@ def _static(x: Value) -> list[int]:
     return [int(n) for n in x.shape[2:]]  # type: ignore[arg-type]
 
 
-@operator(since=22, infer=_sum_type, requires=pool_needs)
+@operator(since=22, infer=_sum_type, requires=pool_needs, types="T > T", kind="reduce", flops=window_flops)
 def AveragePool(
     X: Value,
     /,
@@ -152,9 +153,27 @@ def AveragePool(
     return _window_sum(X, geometry) / _divisor(X, geometry, include_padding=bool(count_include_pad))
 
 
+def window_gradient(
+    grad: Value, x: Value, *, kernel_shape: list[int], strides: list[int], pads: list[int], ceil_mode: int,
+    count_include_pad: int,
+) -> Value:  # fmt: skip
+    """What arrives at the input of :func:`AveragePool` where ``grad`` arrives at its output."""
+    geometry = windows(x.shape[2:], kernel_shape, strides=strides, pads=pads, ceil_mode=ceil_mode, partial=True)
+    padding = geometry.reach(_static(x)) if geometry.ceil_mode else geometry.padding
+    before, after = zip(*padding, strict=True)
+    shares = grad / _divisor(x, geometry, include_padding=bool(count_include_pad))
+    (found,) = _window_vjp(
+        shares, shares, x, window=[1, 1, *geometry.kernel], strides=[1, 1, *geometry.strides],
+        dilations=[1, 1, *geometry.dilations], pads=[0, 0, *before, 0, 0, *after], kind="sum",
+    )  # fmt: skip
+    assert found is not None
+    return found
+
+
 def _divisor(x: Value, geometry: Windows, *, include_padding: bool) -> Value:
     """How many elements each window averages: one number, an array, or counted when running."""
-    if not geometry.ceil_mode and (include_padding or not any(map(any, geometry.padding))):
+    whole = include_padding or not any(map(any, geometry.padding))
+    if whole and not geometry.ceil_mode and not any(geometry.beyond):
         return constant(math.prod(geometry.kernel), x)
     if x.shape.is_static or include_padding:
         return constant(_window_counts(_static(x), geometry, include_padding=include_padding), x)
@@ -165,27 +184,28 @@ def _divisor(x: Value, geometry: Windows, *, include_padding: bool) -> Value:
 def _window_counts(spatial: Sequence[int], geometry: Windows, *, include_padding: bool) -> np.ndarray[Any, Any]:
     """How many elements each window averages: a product of counts per axis."""
     counts = np.ones((1,) * len(spatial))
-    for axis, (n, k, s, d, (before, after), out) in enumerate(
+    for axis, (n, k, s, d, (before, after), beyond, out) in enumerate(
         zip(
             spatial,
             geometry.kernel,
             geometry.strides,
             geometry.dilations,
             geometry.padding,
+            geometry.beyond,
             geometry.output(spatial),
             strict=True,
         )
     ):
         assert isinstance(out, int)
         places: Any = np.arange(out)[:, None] * s + np.arange(k) * d
-        # What ceil_mode adds behind the padding never counts.
-        inside = places < n + before + after if include_padding else (places >= before) & (places < before + n)
+        # What ceil_mode, or a window larger than the data, adds behind the padding never counts.
+        inside = places < n + before + after - beyond if include_padding else (places >= before) & (places < before + n)
         count = np.maximum(inside.sum(axis=1), 1)
         counts = counts * count.reshape((-1,) + (1,) * (len(spatial) - 1 - axis))
     return counts
 
 
-@operator(since=22, infer=_sum_type, requires=pool_needs)
+@operator(since=22, infer=_sum_type, requires=pool_needs, types="T > T")
 def LpPool(
     X: Value,
     /,
@@ -244,19 +264,19 @@ def _planes(x: Value) -> list[int]:
     return list(range(2, x.rank))
 
 
-@operator(since=22)
+@operator(since=22, types="T > T", kind="reduce", flops=window_flops)
 def GlobalAveragePool(X: Value, /) -> Value:
     """Means over all spatial axes."""
     return ReduceMean(X, _planes(X), keepdims=1, noop_with_empty_axes=1)
 
 
-@operator(since=22)
+@operator(since=22, types="T > T", kind="reduce", flops=window_flops)
 def GlobalMaxPool(X: Value, /) -> Value:
     """Maxima over all spatial axes."""
     return ReduceMax(X, _planes(X), keepdims=1, noop_with_empty_axes=1)
 
 
-@operator(since=22)
+@operator(since=22, types="T > T")
 def GlobalLpPool(X: Value, /, *, p: int = 2) -> Value:
     """Lp norms over all spatial axes."""
     return _root(ReduceSum(_power(X, p), _planes(X), keepdims=1, noop_with_empty_axes=1), p)

@@ -93,7 +93,7 @@ def _quantized_type(
     return TensorType(_target(y_zero_point, output_dtype), x.tensor_type.shape)
 
 
-@operator(since=28, infer=_quantized_type, requires=_scale_needs)
+@operator(since=28, infer=_quantized_type, requires=_scale_needs, types="T1 T2 T3 > T3")
 def QuantizeLinear(
     x: Value,
     y_scale: Value,
@@ -129,7 +129,7 @@ def _dequantized_type(
     return TensorType(DType.from_onnx(output_dtype) if output_dtype else x_scale.dtype, x.tensor_type.shape)
 
 
-@operator(since=28, infer=_dequantized_type, requires=_scale_needs)
+@operator(since=28, infer=_dequantized_type, requires=_scale_needs, types="T1 T2 T1 > T3")
 def DequantizeLinear(
     x: Value,
     x_scale: Value,
@@ -150,7 +150,7 @@ def DequantizeLinear(
     return Cast(Cast(shifted, to=DType.Float32) * scale, to=answer)
 
 
-@operator(since=11)
+@operator(since=11, types="float32 > uint8 float32 uint8")
 def DynamicQuantizeLinear(x: Value, /) -> tuple[Value, Value, Value]:
     """Quantize to uint8 over the range of the data, which always includes 0."""
     low = Min(ReduceMin(x, keepdims=0), 0.0)
@@ -175,7 +175,7 @@ def _per_row(parameter: Value, like: Value) -> Value:
     return Reshape(parameter, [-1, 1]) if vector else parameter
 
 
-@operator(since=21)
+@operator(since=21, types="T1 TS T1 T2 TS T2 TS T3 > T3", kind="product")
 def QLinearMatMul(
     a: Value,
     a_scale: Value,
@@ -210,7 +210,7 @@ def conv_needs(*inputs: Value | None, **_: Any) -> None:
     has_shape("B", inputs[8] if len(inputs) > 8 else None, [filters], "filters")
 
 
-@operator(since=10, requires=conv_needs)
+@operator(since=10, requires=conv_needs, types="T1 float32 T1 T2 float32 T2 float32 T3 int32 > T3", kind="product")
 def QLinearConv(
     x: Value,
     x_scale: Value,

@@ -8,6 +8,7 @@ import numpy as np
 
 from pyflame_rt.graph import DimLike, DType, Node, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, UnsupportedOperatorError
+from pyflame_rt.ops.core.flop_counts import flops_per_input
 from pyflame_rt.ops.core.guards import has_rank, length_of, same_size
 from pyflame_rt.ops.core.registry import get_op, operator, primitive
 from pyflame_rt.ops.core.size_arithmetic import known_ints
@@ -153,21 +154,50 @@ def _filled(ops: Any, data: Any, axes: tuple[int, ...], keepdims: int, value: An
     return ops.full(tuple(kept), value, dtype=ops.dtype(data))
 
 
-@primitive(since=13, infer=_reduced_type, shape_math=True, vjp=_sum_vjp)
+@primitive(
+    since=13,
+    infer=_reduced_type,
+    shape_math=True,
+    vjp=_sum_vjp,
+    types="T int64 > T",
+    kind="reduce",
+    fold="sum",
+    known=(1,),
+    flops=flops_per_input(1),
+)
 def ReduceSum(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
     """Sum."""
     along = _axes_of(ops, axes, len(data.shape), noop_with_empty_axes)
     return ops.sum(data, axis=along, keepdims=bool(keepdims)) if along else data
 
 
-@primitive(since=18, infer=_reduced_type, shape_math=True, vjp=_prod_vjp)
+@primitive(
+    since=18,
+    infer=_reduced_type,
+    shape_math=True,
+    vjp=_prod_vjp,
+    types="T int64 > T",
+    kind="reduce",
+    fold="prod",
+    known=(1,),
+    flops=flops_per_input(1),
+)
 def ReduceProd(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
     """Product."""
     along = _axes_of(ops, axes, len(data.shape), noop_with_empty_axes)
     return ops.prod(data, axis=along, keepdims=bool(keepdims)) if along else data
 
 
-@primitive(since=18, infer=_reduced_type, vjp=_mean_vjp)
+@primitive(
+    since=18,
+    infer=_reduced_type,
+    vjp=_mean_vjp,
+    types="T int64 > T",
+    kind="reduce",
+    fold="mean",
+    known=(1,),
+    flops=flops_per_input(1),
+)
 def ReduceMean(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
     """Mean; of integers rounded towards zero."""
     along = _axes_of(ops, axes, len(data.shape), noop_with_empty_axes)
@@ -180,7 +210,17 @@ def ReduceMean(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, n
     return ops.truncate_divide(total, ops.full_like(total, count))
 
 
-@primitive(since=20, infer=_reduced_type, shape_math=True, vjp=_extreme_vjp)
+@primitive(
+    since=20,
+    infer=_reduced_type,
+    shape_math=True,
+    vjp=_extreme_vjp,
+    types="T int64 > T",
+    kind="reduce",
+    fold="max",
+    known=(1,),
+    flops=flops_per_input(1),
+)
 def ReduceMax(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
     """Largest element; of nothing the smallest value of the type."""
     along = _axes_of(ops, axes, len(data.shape), noop_with_empty_axes)
@@ -189,7 +229,17 @@ def ReduceMax(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, no
     return ops.max(data, axis=along, keepdims=bool(keepdims)) if along else data
 
 
-@primitive(since=20, infer=_reduced_type, shape_math=True, vjp=_extreme_vjp)
+@primitive(
+    since=20,
+    infer=_reduced_type,
+    shape_math=True,
+    vjp=_extreme_vjp,
+    types="T int64 > T",
+    kind="reduce",
+    fold="min",
+    known=(1,),
+    flops=flops_per_input(1),
+)
 def ReduceMin(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
     """Smallest element; of nothing the largest value of the type."""
     along = _axes_of(ops, axes, len(data.shape), noop_with_empty_axes)
@@ -223,13 +273,13 @@ def _in_float32(x: Value, body: Callable[[Value], Value]) -> Value:
     return Cast(body(Cast(x, to=DType.Float32)), to=x.dtype)
 
 
-@operator(since=18, infer=_reduced_type)
+@operator(since=18, infer=_reduced_type, types="T int64 > T", kind="reduce", known=(1,))
 def ReduceL1(data: Value, axes: Value | None = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Value:
     """Sum of absolute values."""
     return ReduceSum(Abs(data), axes, keepdims=keepdims, noop_with_empty_axes=noop_with_empty_axes)
 
 
-@operator(since=18, infer=_reduced_type)
+@operator(since=18, infer=_reduced_type, types="T int64 > T", kind="reduce", known=(1,))
 def ReduceSumSquare(
     data: Value, axes: Value | None = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0
 ) -> Value:
@@ -240,14 +290,14 @@ def ReduceSumSquare(
     return _in_float32(data, lambda x: ReduceSum(x * x, axes, **options))
 
 
-@operator(since=18, infer=_reduced_type, vjp=_length_vjp)
+@operator(since=18, infer=_reduced_type, vjp=_length_vjp, types="T int64 > T", kind="reduce", known=(1,))
 def ReduceL2(data: Value, axes: Value | None = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Value:
     """Root of the sum of squares."""
     options = {"keepdims": keepdims, "noop_with_empty_axes": noop_with_empty_axes}
     return _in_float32(data, lambda x: Sqrt(ReduceSum(x * x, axes, **options)))
 
 
-@operator(since=28, infer=_reduced_type)
+@operator(since=28, infer=_reduced_type, types="T int64 > T", kind="reduce", known=(1,))
 def ReduceLogSum(
     data: Value, axes: Value | None = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0
 ) -> Value:
@@ -256,7 +306,7 @@ def ReduceLogSum(
     return _in_float32(data, lambda x: Log(ReduceSum(x, axes, **options)))
 
 
-@operator(since=28, infer=_reduced_type, vjp=_log_sum_exp_vjp)
+@operator(since=28, infer=_reduced_type, vjp=_log_sum_exp_vjp, types="T int64 > T", kind="reduce", known=(1,))
 def ReduceLogSumExp(
     data: Value, axes: Value | None = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0
 ) -> Value:
@@ -297,13 +347,13 @@ def _place(ops: Any, find: Any, data: Any, axis: int, keepdims: int, last: int) 
     return ops.subtract(data.shape[along] - 1, found)
 
 
-@primitive(since=13, infer=_place_type)
+@primitive(since=13, infer=_place_type, types="T > int64", kind="reduce")
 def ArgMax(ops: Any, data: Any, /, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
     """Index of the largest element along an axis."""
     return _place(ops, ops.argmax, data, axis, keepdims, select_last_index)
 
 
-@primitive(since=13, infer=_place_type)
+@primitive(since=13, infer=_place_type, types="T > int64", kind="reduce")
 def ArgMin(ops: Any, data: Any, /, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
     """Index of the smallest element along an axis."""
     return _place(ops, ops.argmin, data, axis, keepdims, select_last_index)
@@ -339,7 +389,16 @@ def _cumsum_vjp(g: Value, y: Value, x: Value, axis: Value, *, exclusive: int, re
     return CumSum(g, axis, exclusive=exclusive, reverse=0 if reverse else 1), None
 
 
-@primitive(since=14, infer=same, shape_math=True, vjp=_cumsum_vjp, requires=_running_needs)
+@primitive(
+    since=14,
+    infer=same,
+    shape_math=True,
+    vjp=_cumsum_vjp,
+    requires=_running_needs,
+    types="T T2 > T",
+    kind="reduce",
+    known=(1,),
+)
 def CumSum(ops: Any, x: Any, axis: Any, /, *, exclusive: int = 0, reverse: int = 0) -> Any:
     """Running sum along an axis."""
     return _running(ops, ops.cumsum, x, axis, 0, exclusive, reverse)
@@ -364,7 +423,9 @@ def _cumprod_vjp(
     return Where(Equal(count, 0.0), before, Where(first, at, 0.0)), None
 
 
-@primitive(since=26, infer=same, shape_math=True, vjp=_cumprod_vjp, requires=_running_needs)
+@primitive(
+    since=26, infer=same, shape_math=True, vjp=_cumprod_vjp, requires=_running_needs, types="T T2 > T", known=(1,)
+)
 def CumProd(ops: Any, x: Any, axis: Any, /, *, exclusive: int = 0, reverse: int = 0) -> Any:
     """Running product along an axis."""
     return _running(ops, ops.cumprod, x, axis, 1, exclusive, reverse)

@@ -91,11 +91,11 @@ def _plan(
     old = [X.shape[a] for a in places]
     if scales is not None:
         factors = [float(s) for s in scales.contents().ravel()]
-        _check_length("scales", factors, places)
+        _check_given("scales", factors, places, old)
         new = [_scaled(size, factor) for size, factor in zip(old, factors, strict=True)]
     else:
         assert sizes is not None
-        _check_length("sizes", sizes.ints(), places)
+        _check_given("sizes", sizes.ints(), places, old)
         factors, new = _from_sizes(old, sizes.ints(), policy)
     corners = [0.0] * len(places) + [1.0] * len(places)
     if roi is not None and _given(roi) is not None:
@@ -104,9 +104,13 @@ def _plan(
     return [_Axis(*row) for row in zip(places, old, new, factors, regions, strict=True)]
 
 
-def _check_length(name: str, given: Sequence[Any], places: Sequence[int]) -> None:
+def _check_given(name: str, given: Sequence[Any], places: Sequence[int], old: Sequence[DimLike]) -> None:
+    """One number above 0 for each axis; an axis without elements may stay so."""
     if len(given) != len(places):
         raise ShapeMismatchError(f"{name} has {len(given)} entries, {len(places)} axes are to be resized")
+    for i, (number, size) in enumerate(zip(given, old, strict=True)):
+        if isinstance(number, (int, float)) and not 0 < number < math.inf and not number == size == 0:
+            raise InputError(f"{name} is {number} at [{i}], which is out of range: it must be above 0 and finite")
 
 
 def _from_sizes(old: list[DimLike], wanted: list[Any], policy: str) -> tuple[list[float], list[DimLike]]:
@@ -232,7 +236,7 @@ def _resized_type(
             dims[place] = None
         return TensorType(kind.dtype, Shape(dims))
     if sizes is not None and _given(sizes) is not None and keep_aspect_ratio_policy == "stretch":
-        _check_length("sizes", sizes.ints(), places)
+        _check_given("sizes", sizes.ints(), places, [dims[place] for place in places])
         for place, size in zip(places, sizes.ints(), strict=True):
             dims[place] = size
         return TensorType(kind.dtype, Shape(dims))
@@ -241,7 +245,7 @@ def _resized_type(
     return TensorType(kind.dtype, Shape(dims))
 
 
-@operator(since=19, infer=_resized_type)
+@operator(since=19, infer=_resized_type, types="T1 T2 float32 int64 > T1", kind="move", known=(1, 2, 3))
 def Resize(
     X: Value,
     roi: Value | None = None,
@@ -291,7 +295,7 @@ def _as_type(y: Value, dtype: DType) -> Value:
     return Cast(Round(y) if dtype.is_integer else y, to=dtype)
 
 
-@operator(since=10)
+@operator(since=10, known=(1,))
 def Upsample(X: Value, scales: Value, /, *, mode: str = "nearest") -> Value:
     """The ancestor of Resize: positions are multiplied, never centred."""
     return Resize(X, None, scales, mode=mode, coordinate_transformation_mode="asymmetric", nearest_mode="floor")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pyflame_rt.graph import DimLike, DType, Node, Shape, TensorType
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
 from pyflame_rt.graph.records import dataclass
+from pyflame_rt.ops.core.flop_counts import recurrent_flops
 from pyflame_rt.ops.core.guards import Within, has_shape, same_size, size_at
 from pyflame_rt.ops.core.registry import operator
 from pyflame_rt.ops.core.upgrade import Upgrade, upgrade
@@ -361,7 +362,14 @@ class RecurrentForm:
 # ---------------------------------------------------------------------- the three layers
 
 
-@operator(since=22, infer=_rnn_type(1), requires=recurrent_needs(1))
+@operator(
+    since=22,
+    infer=_rnn_type(1),
+    requires=recurrent_needs(1),
+    types="T T T T int32 T > T T",
+    kind="product",
+    flops=recurrent_flops,
+)
 def RNN(
     X: Value,
     W: Value,
@@ -404,7 +412,14 @@ def _rnn_step(layer: _Layer, x: Value, state: State) -> State:
     return (layer.functions[0](x + _recur(layer, state[0])),)
 
 
-@operator(since=22, infer=_rnn_type(1), requires=recurrent_needs(3))
+@operator(
+    since=22,
+    infer=_rnn_type(1),
+    requires=recurrent_needs(3),
+    types="T T T T int32 T > T T",
+    kind="product",
+    flops=recurrent_flops,
+)
 def GRU(
     X: Value,
     W: Value,
@@ -465,7 +480,14 @@ def _plus(x: Value, bias: Value | None) -> Value:
     return x if bias is None else x + bias
 
 
-@operator(since=22, infer=_rnn_type(2), requires=recurrent_needs(4, states=2))
+@operator(
+    since=22,
+    infer=_rnn_type(2),
+    requires=recurrent_needs(4, states=2),
+    types="T T T T int32 T T T > T T T",
+    kind="product",
+    flops=recurrent_flops,
+)
 def LSTM(
     X: Value,
     W: Value,

@@ -65,7 +65,7 @@ def _construct_type(*inputs: Value) -> SequenceType:
     return _of(elem)
 
 
-@primitive(since=11, infer=_construct_type)
+@primitive(since=11, infer=_construct_type, types="T* > ?")
 def SequenceConstruct(_ops: Any, /, *inputs: Any) -> list[Any]:
     """A sequence of the given tensors."""
     return list(inputs)
@@ -121,7 +121,7 @@ def _length_type(input_sequence: Value, /) -> TensorType:
     return TensorType(DType.Int64, Shape([]))
 
 
-@primitive(since=11, infer=_length_type)
+@primitive(since=11, infer=_length_type, types="? > int64")
 def SequenceLength(ops: Any, input_sequence: list[Any], /) -> Any:
     """How many tensors a sequence has."""
     return ops.from_numpy(np.asarray(len(input_sequence), dtype=np.int64))
@@ -240,7 +240,7 @@ def _has_element_type(input: Value | None = None, /) -> TensorType:
     return TensorType(DType.Bool, Shape([]))
 
 
-@primitive(since=28, infer=_has_element_type)
+@primitive(since=28, infer=_has_element_type, types="? > bool")
 def OptionalHasElement(ops: Any, input: Any = None, /) -> Any:
     """True when there is a value."""
     return ops.from_numpy(np.asarray(input is not None))

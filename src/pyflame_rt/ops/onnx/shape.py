@@ -121,7 +121,7 @@ def _reshape_type(data: Value, shape: Value, /, *, allowzero: int) -> TensorType
     return tensor_like(data, None if rank is None else [None] * rank)
 
 
-@primitive(since=25, infer=_reshape_type, shape_math=True, vjp=_reshaped)
+@primitive(since=25, infer=_reshape_type, shape_math=True, vjp=_reshaped, types="T int64 > T", kind="move", known=(1,))
 def Reshape(ops: Any, data: Any, shape: Any, /, *, allowzero: int = 0) -> Any:
     """The same elements in another shape; 0 copies a size, -1 stands for what is left."""
     return ops.reshape(data, resolve_reshape(data.shape, as_ints(ops, shape), allowzero))
@@ -161,7 +161,7 @@ def _expand_type(input: Value, shape: Value, /) -> TensorType:
     return tensor_like(input, [*[None] * (rank - len(own)), *own])
 
 
-@primitive(since=13, infer=_expand_type, shape_math=True, vjp=_expand_vjp)
+@primitive(since=13, infer=_expand_type, shape_math=True, vjp=_expand_vjp, types="T int64 > T", kind="move", known=(1,))
 def Expand(ops: Any, input: Any, shape: Any, /) -> Any:
     """Broadcast to what the input's shape and the given one have in common."""
     sizes = as_ints(ops, shape)
@@ -189,7 +189,7 @@ def _transpose_vjp(g: Value, _y: Value, _x: Value, *, perm: list[int] | None) ->
     return (Transpose(g) if perm is None else Transpose(g, perm=np.argsort(_permutation(perm, len(perm))).tolist()),)
 
 
-@primitive(since=25, infer=_transpose_type, shape_math=True, vjp=_transpose_vjp)
+@primitive(since=25, infer=_transpose_type, shape_math=True, vjp=_transpose_vjp, types="T > T", kind="move")
 def Transpose(ops: Any, data: Any, /, *, perm: list[int] | None = None) -> Any:
     """Axes in another order, reversed when none is given."""
     return ops.transpose(data, _permutation(perm, len(data.shape)))
@@ -217,7 +217,7 @@ def _squeeze_type(data: Value, axes: Value | None = None, /) -> TensorType:
     return tensor_like(data, squeezed(dims, known_ints(axes)))
 
 
-@primitive(since=25, infer=_squeeze_type, shape_math=True, vjp=_reshaped)
+@primitive(since=25, infer=_squeeze_type, shape_math=True, vjp=_reshaped, types="T int64 > T", kind="move", known=(1,))
 def Squeeze(ops: Any, data: Any, axes: Any = None, /) -> Any:
     """Without the given axes of size 1, or without all of them."""
     return ops.reshape(data, squeezed(data.shape, None if axes is None else as_ints(ops, axes)))
@@ -237,7 +237,9 @@ def _unsqueeze_type(data: Value, axes: Value, /) -> TensorType:
     return tensor_like(data, unsqueezed(dims, places))
 
 
-@primitive(since=25, infer=_unsqueeze_type, shape_math=True, vjp=_reshaped)
+@primitive(
+    since=25, infer=_unsqueeze_type, shape_math=True, vjp=_reshaped, types="T int64 > T", kind="move", known=(1,)
+)
 def Unsqueeze(ops: Any, data: Any, axes: Any, /) -> Any:
     """New axes of size 1, at the given places of the result."""
     return ops.reshape(data, unsqueezed(data.shape, as_ints(ops, axes)))
@@ -265,7 +267,7 @@ def _flatten_type(input: Value, /, *, axis: int) -> TensorType:
     return tensor_like(input, [None, None] if dims is None else _flattened(dims, axis))
 
 
-@operator(since=25, infer=_flatten_type)
+@operator(since=25, infer=_flatten_type, types="T > T", kind="move")
 def Flatten(input: Value, /, *, axis: int = 1) -> Value:
     """A matrix: the axes before ``axis`` as rows, the others as columns."""
     return Reshape(input, _flattened(input.shape, axis), allowzero=1)
@@ -287,7 +289,7 @@ def _shape_slice(rank: int, start: int, end: int | None) -> slice:
     return slice(low, max(low, high))
 
 
-@primitive(since=25, infer=_shape_type)
+@primitive(since=25, infer=_shape_type, types="T > int64", kind="move")
 def Shape(ops: Any, data: Any, /, *, start: int = 0, end: int | None = None) -> Any:
     """The sizes of the axes from ``start`` to ``end``."""
     sizes = tuple(data.shape)[_shape_slice(len(data.shape), start, end)]
@@ -304,7 +306,7 @@ def _size_type(data: Value, /) -> Value:
     return Value(None, TensorType(DType.Int64, Sizes([])), known)
 
 
-@primitive(since=25, infer=_size_type)
+@primitive(since=25, infer=_size_type, types="T > int64")
 def Size(ops: Any, data: Any, /) -> Any:
     """The number of elements."""
     return ops.from_numpy(np.asarray(product(data.shape), dtype=np.int64))
@@ -327,7 +329,7 @@ def _depth_to_space_type(input: Value, /, *, blocksize: int, mode: str) -> Tenso
     return tensor_like(input, [n, depth, *[None if d is None else d * blocksize for d in (h, w)]])
 
 
-@operator(since=28, infer=_depth_to_space_type)
+@operator(since=28, infer=_depth_to_space_type, types="T > T", kind="move")
 def DepthToSpace(input: Value, /, *, blocksize: int, mode: str = "DCR") -> Value:
     """Channels spread over blocks of pixels."""
     n, c, h, w = input.shape
@@ -348,7 +350,7 @@ def _space_to_depth_type(input: Value, /, *, blocksize: int, mode: str) -> Tenso
     return tensor_like(input, [n, depth, *[None if d is None else d // blocksize for d in (h, w)]])
 
 
-@operator(since=28, infer=_space_to_depth_type)
+@operator(since=28, infer=_space_to_depth_type, types="T > T", kind="move")
 def SpaceToDepth(input: Value, /, *, blocksize: int, mode: str = "DCR") -> Value:
     """Blocks of pixels gathered into channels."""
     n, c, h, w = input.shape

@@ -55,7 +55,7 @@ def _signal_axis(axis: int, rank: int) -> int:
     return place
 
 
-@primitive(since=20, infer=_transformed_type)
+@primitive(since=20, infer=_transformed_type, types="T1 T2 int64 > T1", known=(1, 2))
 def DFT(
     ops: Any, input: Any, dft_length: Any = None, axis: Any = None, /, *, inverse: int = 0, onesided: int = 0
 ) -> Any:
@@ -147,7 +147,7 @@ def _spectra_needs(
         at_most("a frame", length, samples, "the length of the signal")
 
 
-@operator(since=17, infer=_spectra_type, requires=_spectra_needs)
+@operator(since=17, infer=_spectra_type, requires=_spectra_needs, types="T1 T2 T1 T2 > T1", known=(1, 3))
 def STFT(
     signal: Value,
     frame_step: Value,
@@ -196,19 +196,19 @@ def _window_needs(size: Value, /, **_: Any) -> Iterator[Within]:
     yield Within("size", size, 0)
 
 
-@operator(since=17, requires=_window_needs)
+@operator(since=17, requires=_window_needs, known=(0,))
 def HannWindow(size: Value, /, *, output_datatype: int = 1, periodic: int = 1) -> Value:
     """Raised cosine, zero at the ends."""
     return _window(size, (0.5, -0.5), periodic, output_datatype)
 
 
-@operator(since=17, requires=_window_needs)
+@operator(since=17, requires=_window_needs, known=(0,))
 def HammingWindow(size: Value, /, *, output_datatype: int = 1, periodic: int = 1) -> Value:
     """Raised cosine on a pedestal (25/46 and 21/46)."""
     return _window(size, (25 / 46, -21 / 46), periodic, output_datatype)
 
 
-@operator(since=17, requires=_window_needs)
+@operator(since=17, requires=_window_needs, known=(0,))
 def BlackmanWindow(size: Value, /, *, output_datatype: int = 1, periodic: int = 1) -> Value:
     """Three-term window."""
     return _window(size, (0.42, -0.5, 0.08), periodic, output_datatype)
@@ -240,7 +240,9 @@ def _mel_needs(
         yield Within(name, value, 0 if name == "num_mel_bins" else 1)
 
 
-@primitive(since=17, infer=_mel_type, requires=_mel_needs, host=True)
+@primitive(
+    since=17, infer=_mel_type, requires=_mel_needs, host=True, types="T1 T1 T1 T2 T2 > T3", known=(0, 1, 2, 3, 4)
+)
 def MelWeightMatrix(
     ops: Any,
     num_mel_bins: Any,

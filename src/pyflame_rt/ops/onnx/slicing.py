@@ -71,7 +71,7 @@ def _sizes_along(inputs: Sequence[Value], axis: int) -> Any:
     return Concat(*[ShapeOf(v, start=i, end=i + 1) for v, i in zip(inputs, places, strict=True)], axis=0)
 
 
-@primitive(since=13, infer=_concat_type, shape_math=True, vjp=_concat_vjp)
+@primitive(since=13, infer=_concat_type, shape_math=True, vjp=_concat_vjp, types="T* > T", kind="move")
 def Concat(ops: Any, /, *inputs: Any, axis: int) -> Any:
     """Tensors joined along an axis."""
     return ops.concatenate(list(inputs), normalize_axis(axis, len(inputs[0].shape)))
@@ -145,7 +145,16 @@ def _split_needs(
         same_size(f"the sum of the parts {sizes}", total(sizes), input.shape[along], f"the size of axis {along}")
 
 
-@primitive(since=18, infer=_split_type, shape_math=True, vjp=_split_vjp, requires=_split_needs)
+@primitive(
+    since=18,
+    infer=_split_type,
+    shape_math=True,
+    vjp=_split_vjp,
+    requires=_split_needs,
+    types="T int64 > T*",
+    kind="move",
+    known=(1,),
+)
 def Split(ops: Any, input: Any, split: Any = None, /, *, axis: int = 0, num_outputs: int | None = None) -> Any:
     """Parts along an axis, of the given sizes or equal ones."""
     along = normalize_axis(axis, len(input.shape))
@@ -296,7 +305,16 @@ def _slice_needs(
         at_most("the length of starts", length_of(starts), data.rank, "the rank of the data")
 
 
-@primitive(since=13, infer=_slice_type, shape_math=True, vjp=_slice_vjp, requires=_slice_needs)
+@primitive(
+    since=13,
+    infer=_slice_type,
+    shape_math=True,
+    vjp=_slice_vjp,
+    requires=_slice_needs,
+    types="T Tind Tind Tind Tind > T",
+    kind="move",
+    known=(1, 2, 3, 4),
+)
 def Slice(ops: Any, data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None, /) -> Any:
     """``data[start:end:step]`` along some axes."""
     rank, low, high = len(data.shape), _ints(ops, starts), _ints(ops, ends)
@@ -376,7 +394,7 @@ def _padded_places(size: int, before: int, after: int, mode: str) -> np.ndarray[
     return np.pad(places, (max(0, before), max(0, after)), mode)  # type: ignore[call-overload]
 
 
-@primitive(since=25, infer=_pad_type, vjp=_pad_vjp)
+@primitive(since=25, infer=_pad_type, vjp=_pad_vjp, types="T int64 T Tind > T", kind="move", known=(1, 3))
 def Pad(
     ops: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = None, /, *, mode: str = "constant"
 ) -> Any:
@@ -453,7 +471,16 @@ def _tile_needs(input: Value, repeats: Value, /) -> None:
         at_least(f"repeats at [{place}]", count, 0)
 
 
-@primitive(since=13, infer=_tile_type, requires=_tile_needs, shape_math=True, vjp=_tile_vjp)
+@primitive(
+    since=13,
+    infer=_tile_type,
+    requires=_tile_needs,
+    shape_math=True,
+    vjp=_tile_vjp,
+    types="T int64 > T",
+    kind="move",
+    known=(1,),
+)
 def Tile(ops: Any, input: Any, repeats: Any, /) -> Any:
     """The whole tensor repeated along each axis."""
     counts = _ints(ops, repeats)
@@ -493,7 +520,7 @@ def _crop_pad_needs(input_data: Value, shape: Value, /, *, axes: list[int] | Non
     yield Within("shape", shape, 0)
 
 
-@operator(since=18, infer=_crop_pad_type, requires=_crop_pad_needs)
+@operator(since=18, infer=_crop_pad_type, requires=_crop_pad_needs, types="T Tind > T", known=(1,))
 def CenterCropPad(input_data: Value, shape: Value, /, *, axes: list[int] | None = None) -> Value:
     """Cropped or zero-padded round the centre to the given sizes."""
     from pyflame_rt.ops.onnx.cast import Cast
@@ -515,7 +542,7 @@ def _reverse_needs(input: Value, sequence_lens: Value, /, *, batch_axis: int, ti
     yield Within("sequence_lens", sequence_lens, 0, input.shape[time_axis])
 
 
-@operator(since=28, infer=same, requires=_reverse_needs)
+@operator(since=28, infer=same, requires=_reverse_needs, types="T int64 > T")
 def ReverseSequence(input: Value, sequence_lens: Value, /, *, batch_axis: int = 1, time_axis: int = 0) -> Value:
     """The first elements of each sequence of a batch in reverse order."""
     from pyflame_rt.ops.onnx.index import Gather, GatherND

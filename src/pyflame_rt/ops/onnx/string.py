@@ -33,7 +33,7 @@ def _each(function: Callable[[str], Any], x: Strings, dtype: Any = object) -> St
     return made.reshape(x.shape)
 
 
-@primitive(since=20, infer=broadcast, host=True)
+@primitive(since=20, infer=broadcast, host=True, types="string string > string")
 def StringConcat(_ops: Any, X: Strings, Y: Strings, /) -> Strings:
     """Strings joined one by one, with broadcasting."""
     a, b = np.broadcast_arrays(X, Y)
@@ -50,7 +50,7 @@ def _split_types(X: Value, /, **_: Any) -> tuple[TensorType, TensorType]:
     return tensor_like(X, None if dims is None else [*dims, None]), tensor_like(X, dims, DType.Int64)
 
 
-@primitive(since=20, infer=_split_types, host=True)
+@primitive(since=20, infer=_split_types, host=True, types="string > string int64")
 def StringSplit(
     _ops: Any, X: Strings, /, *, delimiter: str | None = None, maxsplit: int | None = None
 ) -> tuple[Strings, Strings]:
@@ -85,7 +85,7 @@ def _normalizer_type(X: Value, /, **_: Any) -> TensorType:
     return tensor_like(X, [None] if len(dims) == 1 else [1, None])
 
 
-@primitive(since=10, infer=_normalizer_type, host=True)
+@primitive(since=10, infer=_normalizer_type, host=True, types="string > string")
 def StringNormalizer(
     _ops: Any,
     X: Strings,
@@ -113,7 +113,7 @@ def StringNormalizer(
 # ---------------------------------------------------------------------- RegexFullMatch
 
 
-@primitive(since=20, infer=boolean, host=True)
+@primitive(since=20, infer=boolean, host=True, types="string > bool")
 def RegexFullMatch(_ops: Any, X: Strings, /, *, pattern: str | None = None) -> Strings:
     """Whether a pattern in RE2's syntax matches each string from end to end."""
     if pattern is None:
@@ -134,7 +134,7 @@ def _tfidf_type(X: Value, /, *, ngram_indexes: list[int], **_: Any) -> TensorTyp
     return tensor_like(X, [*dims[:-1], width], DType.Float32)
 
 
-@primitive(since=9, infer=_tfidf_type, host=True)
+@primitive(since=9, infer=_tfidf_type, host=True, types="T > float32")
 def TfIdfVectorizer(
     _ops: Any,
     X: np.ndarray[Any, Any],

@@ -26,6 +26,7 @@ class Windows:
         padding: (before, after) per axis as the model asks; ``after`` leaves out what ceil_mode adds.
         ceil_mode: a last window that is only partly inside also counts.
         partial: a first window that is larger than the data counts where the stride reaches beyond it, as in pools.
+        beyond: by how much such a window reaches beyond the data per axis; ``padding`` has it as well.
     """
 
     kernel: tuple[int, ...]
@@ -34,6 +35,7 @@ class Windows:
     padding: tuple[tuple[int, int], ...]
     ceil_mode: bool = False
     partial: bool = False
+    beyond: tuple[int, ...] = ()
 
     def output(self, spatial: Sequence[DimLike]) -> list[DimLike]:
         """Number of windows per axis."""
@@ -118,10 +120,11 @@ def windows(
             padding = pad_pairs(pads, rank)
         case _:
             raise InputError(f"auto_pad {auto_pad!r} is none of NOTSET, SAME_UPPER, SAME_LOWER, VALID")
+    beyond = (0,) * rank
     if partial:
-        sides = zip(spatial, taps, steps, gaps, padding, strict=True)
-        padding = [(p[0], p[1] + _beyond(n, k, s, d, p)) for n, k, s, d, p in sides]
-    return Windows(taps, steps, gaps, tuple(padding), bool(ceil_mode), partial)
+        beyond = tuple(map(_beyond, spatial, taps, steps, gaps, padding))
+        padding = [(low, high + more) for (low, high), more in zip(padding, beyond, strict=True)]
+    return Windows(taps, steps, gaps, tuple(padding), bool(ceil_mode), partial, beyond)
 
 
 def _beyond(size: DimLike, kernel: int, stride: int, dilation: int, padding: tuple[int, int]) -> int:

@@ -29,7 +29,7 @@ def _needs(Q: Value, K: Value, V: Value, mask: Value | None = None, /, **_: Any)
     has_shape("V", V, [None, size_at(K, 1), size_at(K, 2), None], "batch, heads, length, size")
 
 
-@operator(since=1, domain="pyflame", requires=_needs)
+@operator(since=1, domain="pyflame", requires=_needs, kind="product")
 def FusedAttention(
     Q: Value, K: Value, V: Value, mask: Value | None = None, /, *, guarded: int = 0, scale: float = 1.0
 ) -> Value:

@@ -17,7 +17,8 @@ from pyflame_rt.ops.onnx.reduce import ReduceSum
 from pyflame_rt.ops.onnx.shape import Transpose, Unsqueeze
 
 
-def _turned(x: Value) -> Value:
+def turned(x: Value) -> Value:
+    """The last two axes changed for each other."""
     return Transpose(x, perm=[*range(x.rank - 2), x.rank - 1, x.rank - 2])
 
 
@@ -30,7 +31,7 @@ def _places(size: object) -> Value:
 
 def _weights(q: Value, k: Value, scale: float, causal: int) -> Value:
     """Shares of the keys for every query; with ``causal`` query i sees keys 0 to i."""
-    scores = MatMul(q * scale, _turned(k))
+    scores = MatMul(q * scale, turned(k))
     if causal:
         queries, keys = (_places(n) for n in scores.shape[-2:])
         scores = Where(keys <= Unsqueeze(queries, [1]), scores, constant(-math.inf, scores))
@@ -55,9 +56,9 @@ def HeadsAttentionGrad(
 ) -> tuple[Value, Value, Value]:
     """Gradients of HeadsAttention towards Q, K and V."""
     weights = _weights(Q, K, scale, causal)
-    slopes = MatMul(G, _turned(V))
+    slopes = MatMul(G, turned(V))
     slopes = weights * (slopes - ReduceSum(weights * slopes, [-1])) * scale
-    return MatMul(slopes, K), MatMul(_turned(slopes), Q), MatMul(_turned(weights), G)
+    return MatMul(slopes, K), MatMul(turned(slopes), Q), MatMul(turned(weights), G)
 
 
 def _attention_vjp(
@@ -66,7 +67,7 @@ def _attention_vjp(
     return HeadsAttentionGrad(g, Q, K, V, scale=scale, causal=causal)
 
 
-@operator(since=1, domain="pyflame", vjp=_attention_vjp, requires=_heads_need)
+@operator(since=1, domain="pyflame", vjp=_attention_vjp, requires=_heads_need, kind="product")
 def HeadsAttention(Q: Value, K: Value, V: Value, /, *, scale: float, causal: int = 0) -> Value:
     """softmax(scale * Q K^T) V over [batch, heads, length, size]; batch and heads are the same for all three."""
     return MatMul(_weights(Q, K, scale, causal), V)

@@ -35,19 +35,19 @@ BLOCK = 4
 _EPSILON = 9.999999747378752e-06
 
 
-@operator(since=1, domain=OWN, infer=broadcast)
+@operator(since=1, domain=OWN, infer=broadcast, elementwise=True)
 def FusedAddRelu(A: Value, B: Value, /) -> Value:
     """``Relu(A + B)``."""
     return Relu(A + B)
 
 
-@operator(since=1, domain=OWN, infer=broadcast)
+@operator(since=1, domain=OWN, infer=broadcast, elementwise=True)
 def FMA(A: Value, B: Value, C: Value, /) -> Value:
     """``A * B + C``, rounded after the product as well."""
     return A * B + C
 
 
-@operator(since=1, domain=OWN, infer=conv_type)
+@operator(since=1, domain=OWN, infer=conv_type, kind="product")
 def FusedConvRelu(
     X: Value,
     W: Value,
@@ -65,7 +65,7 @@ def FusedConvRelu(
     return Relu(_conv(X, W, B, auto_pad, dilations, group, kernel_shape, pads, strides))
 
 
-@operator(since=1, domain=OWN, infer=conv_type)
+@operator(since=1, domain=OWN, infer=conv_type, kind="product")
 def FusedConvBN(
     X: Value,
     W: Value,
@@ -83,7 +83,7 @@ def FusedConvBN(
     return _conv(X, W, B, auto_pad, dilations, group, kernel_shape, pads, strides)
 
 
-@operator(since=1, domain=OWN, infer=conv_type)
+@operator(since=1, domain=OWN, infer=conv_type, kind="product")
 def FusedConvBNRelu(
     X: Value,
     W: Value,
@@ -125,7 +125,7 @@ def _conv(
     )
 
 
-@operator(since=1, domain=OWN, infer=same)
+@operator(since=1, domain=OWN, infer=same, kind="norm")
 def FusedBNRelu(
     X: Value, scale: Value, B: Value, input_mean: Value, input_var: Value, /, *, epsilon: float = _EPSILON
 ) -> Value:
@@ -142,7 +142,7 @@ def _activated(y: Value, activation: str) -> Value:
     return Relu(y) if activation else y
 
 
-@operator(since=1, domain=OWN)
+@operator(since=1, domain=OWN, kind="product")
 def ConvNHWC(
     X: Value,
     W: Value,
@@ -192,7 +192,7 @@ def FromNC4HW4(X: Value, /, *, channels: int) -> Value:
     return full if blocks * block == channels else Slice(full, [0], [channels], [1])  # type: ignore[operator]
 
 
-@operator(since=1, domain=OWN)
+@operator(since=1, domain=OWN, kind="product")
 def ConvNC4HW4(
     X: Value,
     W: Value,

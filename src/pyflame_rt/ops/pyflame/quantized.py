@@ -46,7 +46,7 @@ def Dequantize(x: Value, scale: Value, zero_point: Value | None = None, /, *, ax
     return DequantizeLinear(x, scale, zero_point, axis=axis)
 
 
-@operator(since=1, domain=OWN)
+@operator(since=1, domain=OWN, kind="product")
 def QuantizedMatMul(
     a: Value,
     a_scale: Value,
@@ -66,7 +66,7 @@ def QuantizedMatMul(
     return requantize(sums, a_scale * b_scale / y_scale, y_zero_point)
 
 
-@operator(since=1, domain=OWN)
+@operator(since=1, domain=OWN, kind="product")
 def QuantizedConv(
     x: Value,
     x_scale: Value,

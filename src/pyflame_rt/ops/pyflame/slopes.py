@@ -36,7 +36,7 @@ def _hard_tanh_vjp(g: Value, y: Value, x: Value, *, low: float, high: float) -> 
     return (Where(Or(x <= low, x >= high), 0.0, g),)
 
 
-@operator(since=1, domain=OWN, infer=same, vjp=_hard_tanh_vjp)
+@operator(since=1, domain=OWN, infer=same, vjp=_hard_tanh_vjp, kind="activation")
 def HardTanh(X: Value, /, *, low: float = -1.0, high: float = 1.0) -> Value:
     """Limited to ``low`` and ``high``, with a slope of 0 at both."""
     return Clip(X, low, high)

@@ -6,10 +6,13 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.onnx.activation import Gelu, HardSwish, Swish
 from pyflame_rt.opt.rule import Match, NoMatch, rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pyflame_rt.ops.core.registry import Op
 
 _ROOT = math.sqrt(2.0)
 _FACTOR = math.sqrt(2.0 / math.pi)
@@ -20,7 +23,7 @@ _WIDE = (DType.Float32, DType.Float64)
 @rule(lambda op, x: op.Mul(x, op.Sigmoid(x)), switch="fuse_activations", own=True)
 def silu(m: Match, x: str) -> str | NoMatch:
     """A value times its sigmoid."""
-    return m.emit("Swish", [x]) if m.dtype(x) in _WIDE else NoMatch("the elements are not float32 or float64")
+    return m.emit(Swish, [x]) if m.dtype(x) in _WIDE else NoMatch("the elements are not float32 or float64")
 
 
 @rule(lambda op, x, c: op.Mul(x, op.Sigmoid(op.Mul(x, c))), switch="fuse_activations", own=True)
@@ -34,7 +37,7 @@ def scaled_silu(m: Match, x: str, c: str) -> str | NoMatch:
         return NoMatch("the elements are not float32, as the attribute is")
     if rank is None or added is None or added > rank:
         return NoMatch("the factor adds axes")
-    return m.emit("Swish", [x], {"alpha": float(factor)})
+    return m.emit(Swish, [x], {"alpha": float(factor)})
 
 
 def _halved(gate: Callable[..., Any], way: int) -> Callable[..., Any]:
@@ -68,13 +71,13 @@ _TANH = [
 @rule(*(_halved(gate, way) for gate in _ERF for way in range(3)), switch="fuse_activations", bound=8.0)
 def gelu(m: Match, x: str) -> str | NoMatch:
     """Gelu by the error function."""
-    return _activation(m, x, "Gelu")
+    return _activation(m, x, Gelu)
 
 
 @rule(*(_halved(gate, way) for gate in _TANH for way in range(3)), switch="fuse_activations", bound=8.0)
 def gelu_tanh(m: Match, x: str) -> str | NoMatch:
     """Gelu by its approximation with tanh."""
-    return _activation(m, x, "Gelu", {"approximate": "tanh"})
+    return _activation(m, x, Gelu, {"approximate": "tanh"})
 
 
 @rule(
@@ -91,10 +94,10 @@ def hard_swish(m: Match, x: str) -> str | NoMatch:
         alpha, beta = node.get_attr("alpha", 0.2), node.get_attr("beta", 0.5)
         if abs(alpha - 1 / 6) > 1e-8 or beta != 0.5:
             return NoMatch("the ramp is another one")
-    return _activation(m, x, "HardSwish")
+    return _activation(m, x, HardSwish)
 
 
-def _activation(m: Match, x: str, name: str, attributes: dict[str, str] | None = None) -> str | NoMatch:
+def _activation(m: Match, x: str, op: Op, attributes: dict[str, str] | None = None) -> str | NoMatch:
     """One operator for a value of floats that keeps its shape: constants of another rank would broadcast it."""
     kind, shape = m.dtype(x), m.shape(x)
     if kind not in _WIDE and kind is not DType.Float16:
@@ -102,4 +105,4 @@ def _activation(m: Match, x: str, name: str, attributes: dict[str, str] | None =
     after = m.shape(m.matched[0].outputs[0])
     if shape is None or after is None or len(shape) != len(after):
         return NoMatch("the ranks differ, or are not known")
-    return m.emit(name, [x], attributes)
+    return m.emit(op, [x], attributes)

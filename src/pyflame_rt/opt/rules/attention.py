@@ -6,13 +6,16 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.onnx.arithmetic import Div, Mul
+from pyflame_rt.ops.onnx.shape import Transpose
+from pyflame_rt.ops.pyflame.attention import FusedAttention
 from pyflame_rt.opt.rule import Match, NoMatch, rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _OWN = "pyflame"
-_FUSED = "pyflame::FusedAttention"
+_FUSED = FusedAttention.full_name
 
 
 def _picture(scaled: str, *, masked: bool, guarded: bool) -> Callable[..., Any]:
@@ -32,7 +35,7 @@ def _picture(scaled: str, *, masked: bool, guarded: bool) -> Callable[..., Any]:
 
 _WAYS = [
     _picture(scaled, masked=masked, guarded=guarded)
-    for scaled in ("Mul", "Div", "")
+    for scaled in (Mul.name, Div.name, "")
     for masked in (True, False)
     for guarded in (True, False)
 ]
@@ -49,9 +52,9 @@ def attention(m: Match, q: str, k: str, v: str, c: str, mask: str) -> str | NoMa
         return NoMatch("the scale is not one constant number")
     if m.attr("softmax", "axis", -1) not in (-1, 3):
         return NoMatch("shares are not taken along the keys")
-    keys = m.emit("Transpose", [k], {"perm": [0, 1, 3, 2]})
+    keys = m.emit(Transpose, [k], {"perm": [0, 1, 3, 2]})
     given = {"scale": scale, "guarded": int("isnan" in m.labels)}
-    return m.emit("FusedAttention", [q, keys, v, mask], given, domain=_OWN)
+    return m.emit(FusedAttention, [q, keys, v, mask], given)
 
 
 def _unfit(m: Match, q: str, k: str, v: str) -> str:
@@ -70,7 +73,7 @@ def _scale(m: Match, c: str) -> float | None:
     if "scaling" not in m.labels:
         return 1.0
     number, rank = m.scalar(c), m.editor.rank(c)
-    divides = m.node("scaling").op_type == "Div"
+    divides = m.node("scaling").op_type == Div.name
     if number is None or rank is None or rank > 4 or not math.isfinite(number) or (divides and not number):
         return None
     if divides and m.node("scaling").inputs[1] != c:
@@ -98,9 +101,9 @@ def attention_scale(m: Match, q: str, k: str, v: str, mask: str, c: str) -> str 
         return NoMatch("the scale is not one constant number")
     node = m.node("attention")
     if "turned" in m.labels:
-        k = m.emit("Transpose", [k], m.node("turned").attributes)
+        k = m.emit(Transpose, [k], m.node("turned").attributes)
     given = {**node.attributes, "scale": scale * float(node.get_attr("scale", 1.0))}
-    return m.emit("FusedAttention", [q, k, v, mask], given, domain=_OWN)
+    return m.emit(FusedAttention, [q, k, v, mask], given)
 
 
 def _wide(op: Any, x: Any, a: Any, s: Any, t: Any, name: str) -> Any:
@@ -126,4 +129,4 @@ def attention_heads(m: Match, q: str, k: str, v: str, mask: str) -> str | NoMatc
             return NoMatch("not every head is repeated as often, or that is not known")
         if after != (before[0], heads * times, *before[2:]):
             return NoMatch("heads are not repeated one after the other")
-    return m.emit("FusedAttention", [q, k, v, mask], m.node("attention").attributes, domain=_OWN)
+    return m.emit(FusedAttention, [q, k, v, mask], m.node("attention").attributes)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyflame_rt.graph import Graph, Node
+from pyflame_rt.ops.onnx.cast import Identity
+from pyflame_rt.ops.onnx.control import If
 from pyflame_rt.opt.base import Rewrite
 from pyflame_rt.opt.rule import graph_rule
 
@@ -17,7 +19,7 @@ def constant_branch(editor: Editor) -> list[Rewrite]:
     """An If whose condition is a constant is the branch it takes."""
     done: list[Rewrite] = []
     for node in editor.walk():
-        if node.full_name != "If":
+        if node.full_name != If.name:
             continue
         condition = editor.constant(node.inputs[0])
         if condition is None or condition.size != 1:
@@ -52,5 +54,5 @@ def _inlined(editor: Editor, node: Node, branch: Graph) -> list[Node]:
     ]
     for info, target in zip(branch.outputs, node.outputs, strict=False):
         if target:
-            made.append(Node(editor.fresh(f"{node.name}/out"), "Identity", [place(info.name)], [target]))
+            made.append(Node(editor.fresh(f"{node.name}/out"), Identity.name, [place(info.name)], [target]))
     return made

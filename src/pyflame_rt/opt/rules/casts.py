@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.onnx.cast import Cast
 from pyflame_rt.opt.rule import Match, NoMatch, rule
 
 _INTEGERS = (DType.Bool, DType.UInt8, DType.Int8, DType.UInt16, DType.Int16, DType.UInt32, DType.Int32)
@@ -50,4 +51,4 @@ def cast_pair(m: Match, x: str) -> str | NoMatch:
         return NoMatch("other casts wrap, saturate or refuse")
     if kind in (DType.Int32, DType.UInt32) and last not in _FLOATS[2:]:
         return NoMatch("a library may round twice on its way from a large integer to half precision")
-    return m.emit("Cast", [x], {"to": m.attr("last", "to")})
+    return m.emit(Cast, [x], {"to": m.attr("last", "to")})

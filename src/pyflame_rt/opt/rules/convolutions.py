@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.pyflame.fused import FusedBNRelu, FusedConvBN, FusedConvBNRelu, FusedConvRelu
 from pyflame_rt.opt.rule import Match, NoMatch, rule
 
 _OWN = "pyflame"
@@ -37,7 +38,7 @@ def conv_bn(m: Match, x: str, w: str, b: str, s: str, t: str, u: str, v: str) ->
     found = _fold(m, w, b, [s, t, u, v])
     if isinstance(found, NoMatch):
         return found
-    return m.emit("FusedConvBN", [x, *found], m.node("conv").attributes, domain=_OWN)
+    return m.emit(FusedConvBN, [x, *found], m.node("conv").attributes)
 
 
 def _fold(m: Match, w: str, b: str, names: list[str]) -> list[str] | NoMatch:
@@ -65,18 +66,18 @@ def _fold(m: Match, w: str, b: str, names: list[str]) -> list[str] | NoMatch:
 )
 def conv_relu(m: Match, x: str, w: str, b: str) -> str:
     """A convolution and the Relu after it."""
-    return m.emit("FusedConvRelu", [x, w, b], m.node("conv").attributes, domain=_OWN)
+    return m.emit(FusedConvRelu, [x, w, b], m.node("conv").attributes)
 
 
 @rule(
-    lambda op, x, w, b: op.Relu(op.any_of("pyflame::FusedConvBN")(x, w, b)),
+    lambda op, x, w, b: op.Relu(op.any_of(FusedConvBN.full_name)(x, w, b)),
     switch="fuse_conv_bn_activation",
     turn=2,
     own=True,
 )
 def conv_bn_relu(m: Match, x: str, w: str, b: str) -> str:
     """A convolution with a normalisation in it and the Relu after it."""
-    return m.emit("FusedConvBNRelu", [x, w, b], m.node("fusedconvbn").attributes, domain=_OWN)
+    return m.emit(FusedConvBNRelu, [x, w, b], m.node("fusedconvbn").attributes)
 
 
 @rule(
@@ -90,4 +91,4 @@ def bn_relu(m: Match, x: str, s: str, t: str, u: str, v: str) -> str | NoMatch:
     given = m.node("batchnormalization").attributes
     if given.get("training_mode", 0):
         return NoMatch("statistics of the batch are used")
-    return m.emit("FusedBNRelu", [x, s, t, u, v], {"epsilon": given.get("epsilon")}, domain=_OWN)
+    return m.emit(FusedBNRelu, [x, s, t, u, v], {"epsilon": given.get("epsilon")})

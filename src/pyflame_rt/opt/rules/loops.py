@@ -5,6 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyflame_rt.graph import Graph, TensorInfo
+from pyflame_rt.ops.onnx.activation import LogSoftmax, Softmax
+from pyflame_rt.ops.onnx.arithmetic import Div, Mod, Pow
+from pyflame_rt.ops.onnx.cast import Cast, Identity
+from pyflame_rt.ops.onnx.control import Loop, Scan
+from pyflame_rt.ops.onnx.matmul import Gemm, MatMul
+from pyflame_rt.ops.onnx.shape import Flatten, Shape, Size, Transpose
 from pyflame_rt.opt.base import Rewrite
 from pyflame_rt.opt.kinds import is_elementwise
 from pyflame_rt.opt.rule import graph_rule
@@ -14,13 +20,9 @@ if TYPE_CHECKING:
     from pyflame_rt.opt.editor import Editor
 
 # Besides elementwise operators: those that refuse nothing once the types of their inputs fit.
-_SAFE = frozenset(
-    {
-        "Flatten", "Gemm", "Identity", "LogSoftmax", "MatMul", "Shape", "Size", "Softmax", "Transpose",
-    }
-)  # fmt: skip
+_SAFE = frozenset(op.name for op in (Flatten, Gemm, Identity, LogSoftmax, MatMul, Shape, Size, Softmax, Transpose))
 # Integers may be divided by zero: nobody asks for that where the loop takes no turn.
-_MAY_REFUSE = frozenset({"Cast", "Div", "Mod", "Pow"})
+_MAY_REFUSE = frozenset({Cast.name, Div.name, Mod.name, Pow.name})
 
 
 @graph_rule()
@@ -29,7 +31,7 @@ def loop_invariants(editor: Editor) -> list[Rewrite]:
     done: list[Rewrite] = []
     for node in editor.walk():
         body = node.attributes.get("body")
-        if node.full_name in ("Loop", "Scan") and isinstance(body, Graph):
+        if node.full_name in (Loop.name, Scan.name) and isinstance(body, Graph):
             moved = _Moving(editor, node, body).run()
             done += [Rewrite("loop_invariants", (node.name,), tuple(n.name for n in moved))] if moved else []
     return done

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.onnx.activation import Relu
 from pyflame_rt.opt.rule import Match, NoMatch, rule
 
 
@@ -110,4 +111,4 @@ def squeeze_of_unsqueeze(m: Match, x: str, a: str, b: str) -> str | NoMatch:
 @rule(lambda op, x: op.Relu(op.Relu(x, label="inner"), label="outer"), family="simplify")
 def relu_twice(m: Match, x: str) -> str | NoMatch:
     """The second of two Relu in a row."""
-    return m.emit("Relu", [x]) if m.dtype(x) in (DType.Float32, DType.Float64) else NoMatch("not a float")
+    return m.emit(Relu, [x]) if m.dtype(x) in (DType.Float32, DType.Float64) else NoMatch("not a float")

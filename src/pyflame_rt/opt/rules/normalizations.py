@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.onnx.norm import LayerNormalization, RMSNormalization
 from pyflame_rt.opt.rule import Match, NoMatch, rule
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def layer_norm(m: Match, x: str, a: str, b: str, e: str, w: str, s: str) -> str 
     epsilon = m.scalar(e)
     if reason or epsilon is None:
         return NoMatch(reason or "the epsilon is not a constant")
-    return m.emit("LayerNormalization", [x, w, s], {"axis": -1, "epsilon": float(epsilon)})
+    return m.emit(LayerNormalization, [x, w, s], {"axis": -1, "epsilon": float(epsilon)})
 
 
 @rule(
@@ -91,7 +92,7 @@ def rms_norm(m: Match, x: str, b: str, e: str, w: str) -> str | NoMatch:
     epsilon = m.scalar(e)
     if reason or epsilon is None:
         return NoMatch(reason or "the epsilon is not a constant")
-    return m.emit("RMSNormalization", [x, w], {"axis": -1, "epsilon": float(epsilon)})
+    return m.emit(RMSNormalization, [x, w], {"axis": -1, "epsilon": float(epsilon)})
 
 
 def _unfit(m: Match, x: str, axes: list[str], scales: list[str]) -> str:

@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.onnx.arithmetic import Add
+from pyflame_rt.ops.onnx.index import Gather
+from pyflame_rt.ops.onnx.matmul import Gemm
+from pyflame_rt.ops.onnx.shape import Flatten, Reshape, Squeeze, Transpose, Unsqueeze
+from pyflame_rt.ops.pyflame.fused import FMA, FusedAddRelu
 from pyflame_rt.opt.rule import Match, NoMatch, rule
 
 if TYPE_CHECKING:
@@ -26,7 +31,7 @@ def matmul_add(m: Match, a: str, b: str, c: str) -> str | NoMatch:
         return NoMatch("the rows come from a table, whose product with the matrix can be made once")
     if not _broadcasts(bias, (left[0], right[1])):
         return NoMatch("what is added is larger than the product, or may be")
-    return m.emit("Gemm", [a, b, c])
+    return m.emit(Gemm, [a, b, c])
 
 
 def _rows_of_table(m: Match, name: str) -> bool:
@@ -36,10 +41,10 @@ def _rows_of_table(m: Match, name: str) -> bool:
         node = m.editor.maker(pending.pop()) if pending else None
         if node is None:
             continue
-        if node.full_name == "Gather" and not node.get_attr("axis", 0):
+        if node.full_name == Gather.name and not node.get_attr("axis", 0):
             return True
-        if node.full_name in ("Add", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"):
-            pending += node.inputs[:1] if node.full_name != "Add" else node.inputs
+        if node.full_name in (Add.name, Flatten.name, Reshape.name, Squeeze.name, Transpose.name, Unsqueeze.name):
+            pending += node.inputs[:1] if node.full_name != Add.name else node.inputs
     return False
 
 
@@ -53,10 +58,10 @@ def _broadcasts(shape: tuple[DimLike, ...], to: tuple[DimLike, ...]) -> bool:
 @rule(lambda op, a, b: op.Relu(op.Add(a, b)), switch="fuse_elementwise_activation", turn=3, own=True)
 def add_relu(m: Match, a: str, b: str) -> str:
     """A sum and the Relu after it."""
-    return m.emit("FusedAddRelu", [a, b], domain=_OWN)
+    return m.emit(FusedAddRelu, [a, b])
 
 
 @rule(lambda op, a, b, c: op.Add(op.Mul(a, b), c), switch="fuse_elementwise_activation", turn=3, own=True)
 def mul_add(m: Match, a: str, b: str, c: str) -> str:
     """A product of elements and what is added to it; the product is rounded as before."""
-    return m.emit("FMA", [a, b, c], domain=_OWN)
+    return m.emit(FMA, [a, b, c])

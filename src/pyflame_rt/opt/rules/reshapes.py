@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.graph import Dim
+from pyflame_rt.ops.onnx.shape import Reshape, Unsqueeze
 from pyflame_rt.opt.rule import Match, NoMatch, rule
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def reshape_pair(m: Match, x: str, b: str) -> str | NoMatch:
         return NoMatch("a size is copied from the shape in between")
     if not _fits(m, x):
         return NoMatch("whether the first one fits is only known when running")
-    return m.emit("Reshape", [x, b], {"allowzero": m.attr("last", "allowzero")})
+    return m.emit(Reshape, [x, b], {"allowzero": m.attr("last", "allowzero")})
 
 
 @rule(lambda op, x, s: op.Reshape(op.Flatten(x, label="first"), s, label="last"), family="simplify")
@@ -39,7 +40,7 @@ def reshape_of_flatten(m: Match, x: str, s: str) -> str | NoMatch:
     sizes = m.editor.ints(s)
     if sizes is None or (0 in sizes and not m.attr("last", "allowzero", 0)):
         return NoMatch("the shape depends on the one in between")
-    return m.emit("Reshape", [x, s], {"allowzero": m.attr("last", "allowzero")})
+    return m.emit(Reshape, [x, s], {"allowzero": m.attr("last", "allowzero")})
 
 
 @rule(
@@ -68,7 +69,7 @@ def constant_shape(m: Match, x: str, s: str) -> str | NoMatch:
     sizes = None if known is None or before is None else _written(list(known.ravel()), before)
     if sizes is None:
         return NoMatch("more than one size is only known when running")
-    return m.emit("Reshape", [x, m.new_constant(f"{s}/sizes", np.array(sizes, np.int64))])
+    return m.emit(Reshape, [x, m.new_constant(f"{s}/sizes", np.array(sizes, np.int64))])
 
 
 def _written(wanted: Sequence[Any], before: Sequence[Any]) -> list[int] | None:
@@ -92,7 +93,7 @@ def _written(wanted: Sequence[Any], before: Sequence[Any]) -> list[int] | None:
 
 def _fits(m: Match, x: str) -> bool:
     """Whether a first reshape can never be refused: it must not go, then, where it would refuse a wrong input."""
-    if m.node("first").op_type == "Unsqueeze":
+    if m.node("first").op_type == Unsqueeze.name:
         return True
     before, between = m.shape(x), m.shape(m.node("first").outputs[0])
     if before is None or between is None or None in before or None in between:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyflame_rt.ops.pyflame.attention import FusedRotary
 from pyflame_rt.opt.rule import Match, NoMatch, rule
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def rotary(m: Match, x: str, cos: str, sin: str) -> str | NoMatch:
     else:
         second, first = (_bounds(m, label, rank, size) for label in ("second", "first"))
         halves = second == (size // 2, size) and first == (0, size // 2)
-    return m.emit("FusedRotary", [x, cos, sin], domain="pyflame") if halves else NoMatch("the parts are no halves")
+    return m.emit(FusedRotary, [x, cos, sin]) if halves else NoMatch("the parts are no halves")
 
 
 def _halved(m: Match, rank: int, size: int) -> bool:
@@ -91,4 +92,4 @@ def rotary_neighbours(m: Match, x: str, cos: str, sin: str) -> str | NoMatch:
     second, first = (_bounds(m, label, rank, size, 2) for label in ("second", "first"))
     if second != (1, size) or first is None or first[0] != 0 or first[1] < size - 1:
         return NoMatch("the parts are not every second number")
-    return m.emit("FusedRotary", [x, cos, sin], {"interleaved": 1}, domain="pyflame")
+    return m.emit(FusedRotary, [x, cos, sin], {"interleaved": 1})

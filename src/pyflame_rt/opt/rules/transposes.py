@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from pyflame_rt.graph import Node
+from pyflame_rt.ops.onnx.quantize import DequantizeLinear, QuantizeLinear
+from pyflame_rt.ops.onnx.shape import Transpose
+from pyflame_rt.ops.onnx.slicing import Concat
 from pyflame_rt.opt.regions import cancel_changes, elementwise_attributes
 from pyflame_rt.opt.rule import Match, NoMatch, graph_rule, rule
 from pyflame_rt.opt.rules.reshapes import element_count
@@ -34,7 +37,7 @@ def transpose_pair(m: Match, x: str) -> str | NoMatch:
     if first is None or second is None:
         return NoMatch("the rank is not known")
     both = [first[axis] for axis in second]
-    return x if both == sorted(both) else m.emit("Transpose", [x], {"perm": both})
+    return x if both == sorted(both) else m.emit(Transpose, [x], {"perm": both})
 
 
 @rule(lambda op, x: op.Transpose(x), family="simplify")
@@ -65,7 +68,7 @@ def transpose_in_batches(m: Match, x: str) -> str | NoMatch:
         return NoMatch("axes are split another way, or that is not known")
     if element_count(before) != element_count(merged):
         return NoMatch("whether the first reshape fits is only known when running")
-    return m.emit("Transpose", [x], {"perm": order})
+    return m.emit(Transpose, [x], {"perm": order})
 
 
 class _Transposed:
@@ -74,20 +77,20 @@ class _Transposed:
     name = "transposes_cancel"
 
     def begins(self, editor: Editor, node: Node) -> Hashable | None:
-        if node.full_name != "Transpose":
+        if node.full_name != Transpose.name:
             return None
         perm = permutation(editor, node)
         return None if perm is None or list(perm) == sorted(perm) else perm
 
     def ends(self, editor: Editor, node: Node, key: Hashable) -> bool:
-        perm = permutation(editor, node) if node.full_name == "Transpose" else None
+        perm = permutation(editor, node) if node.full_name == Transpose.name else None
         return perm is not None and perm == inverse(cast("tuple[int, ...]", key))
 
     def passes(self, editor: Editor, node: Node, key: Hashable) -> Mapping[str, Any] | None:
         perm = cast("tuple[int, ...]", key)
-        if node.full_name == "Concat":
+        if node.full_name == Concat.name:
             return {**node.attributes, "axis": perm[int(node.get_attr("axis", 0))]}
-        if node.full_name in ("QuantizeLinear", "DequantizeLinear"):
+        if node.full_name in (QuantizeLinear.name, DequantizeLinear.name):
             scalar = len(node.inputs) > 1 and editor.static_shape(node.inputs[1]) in ((), (1,))
             return node.attributes if scalar and not node.get_attr("block_size", 0) else None
         return elementwise_attributes(node)
@@ -101,7 +104,7 @@ class _Transposed:
 
     def outward(self, editor: Editor, source: str, target: str, key: Hashable) -> Node:
         perm = list(cast("tuple[int, ...]", key))
-        return Node(editor.fresh(f"{target}/Transpose"), "Transpose", [source], [target], {"perm": perm})
+        return Node(editor.fresh(f"{target}/Transpose"), Transpose.name, [source], [target], {"perm": perm})
 
 
 def inverse(perm: tuple[int, ...]) -> tuple[int, ...]:

@@ -223,6 +223,8 @@ class OpOptionsReader:
         unblock = unblockable(ev, given["unblock"], ".unblock", pos) if "unblock" in given else None
         ut_id = coerce(given["ut_id"], t.HandleType("ut_id"), pos, ".ut_id") if "ut_id" in given else None
         index = self._index(given["index"], pos) if "index" in given else None
+        if flag(given.get("single_step"), "single_step", pos):
+            stop("unsupported", "the simulator does not run DSD operations with .single_step", pos)
         return tree.OpOptions(
             is_async=flag(given.get("async"), "async", pos),
             activate=activate,
@@ -232,7 +234,6 @@ class OpOptionsReader:
             ut_id=None if ut_id is None else ev.runtime(ut_id, pos),
             index=index,
             save_address=flag(given.get("save_address"), "save_address", pos),
-            single_step=flag(given.get("single_step"), "single_step", pos),
         )
 
     def _index(self, value: Operand, pos: Position) -> tree.Expr:

@@ -335,7 +335,6 @@ class OpOptions:
     ut_id: Expr | None = None
     index: Expr | None = None
     save_address: bool = False
-    single_step: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from wsesim.csl.program import elaborated as p
 from wsesim.csl.sema import types as t
 from wsesim.csl.sema.core import value_key
 from wsesim.csl.sema.evaluate import Evaluator
-from wsesim.csl.sema.function_facts import mark_stalls, survey
+from wsesim.csl.sema.function_summary import mark_stalls, survey
 from wsesim.csl.sema.modules import GlobalVar, Module, Stop
 from wsesim.csl.sema.placement import place, reachable
 from wsesim.csl.sema.unit import LayoutRecord, Session, TileCode, Unit

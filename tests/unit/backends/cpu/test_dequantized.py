@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from pyflame_rt.backends.cpu.graph.exact_integers import dequantized
 from pyflame_rt.graph import DType, Node
 from pyflame_rt.ops.core.evaluate import bind_attributes, evaluate
 from pyflame_rt.ops.core.registry import get_op
+from pyflame_rt.opt.rules.exact_integers import dequantized
 
 RNG = np.random.default_rng(3)
 

@@ -290,3 +290,12 @@ def test_planning_that_fails_is_tried_again_by_who_waited(monkeypatch):
         session.run(None, {"x": x})
     assert session.run(None, {"x": x})[0].shape[0] == 1
     assert not session._compile(overrides=False).executable._turns
+
+
+def test_parts_without_a_name():
+    """Nobody reads the second part of a Split: the others are where they were."""
+    node = helper.make_node("Split", ["x"], ["a", "", "y"], "split", num_outputs=3)
+    data = model([node], [], [6], 1)
+    x = np.arange(6, dtype=np.float32)
+    session = pyflame_rt.InferenceSession(data, providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], x[4:])

@@ -384,3 +384,11 @@ def test_axes_of_one_element_do_not_tell_primitives_apart():
     assert dense.impl == wide.impl
     assert dense.scratchpad_size == wide.scratchpad_size
     assert MemDesc((1, 3), "f32", strides=(12, 1)).strides == (3, 1)
+
+
+@pytest.mark.parametrize("image", [21, 105, 1000])
+def test_one_image_with_its_channels_last_is_known_as_such(image):
+    """Whatever stride its batch of one has; for other orders the library has slow code only."""
+    desc = MemDesc((1, 3, 5, 7), "f32", strides=(image, 1, 21, 3))
+    assert desc.layout == "acdb"
+    assert desc == MemDesc((1, 3, 5, 7), "f32", "acdb")

@@ -174,6 +174,74 @@ def test_moves_are_of_bytes_where_scales_stay(op, same):
         assert not any("Div" in row.runs_on for row in session.explain().rows)
 
 
+def test_a_resize_that_writes_a_number_of_its_own_is_of_floats():
+    rng, g = np.random.default_rng(0), Graph()
+    x = rng.integers(0, 256, (1, 2, 6, 6)).astype(np.uint8)
+    region = g.constant(np.float32([0, 0, -0.2, 0, 1, 1, 1.3, 1]))
+    y = g.node(
+        "Resize", g.dequantized("x", np.float32(0.03), np.uint8(100)), region,
+        g.constant(np.float32([1, 1, 2, 1])), mode="nearest", coordinate_transformation_mode="tf_crop_and_resize",
+        extrapolation_value=1.5,
+    )  # fmt: skip
+    data = g.model(x, g.quantized(y, 0.03, np.uint8(100)))
+    assert np.array_equal(run(data, x)[1][0], run(data, x, "ReferenceExecutionProvider")[1][0])
+
+
+@pytest.mark.parametrize("reach", [5000, 2**31 - 1])
+def test_sums_with_a_bias_never_leave_32_bits(reach):
+    rng, g = np.random.default_rng(0), Graph()
+    x = rng.integers(0, 256, (5, 30)).astype(np.uint8)
+    w = rng.integers(-128, 128, (30, 6)).astype(np.int8)
+    bias = g.dequantized(g.constant(np.int32([reach, -reach] * 3)), np.float32(0.0003), np.int32(0))
+    inputs = [
+        g.dequantized("x", np.float32(0.03), np.uint8(100)),
+        g.dequantized(g.constant(w), np.float32(0.01), np.int8(0)),
+    ]
+    data = g.model(x, g.quantized(g.node("Gemm", *inputs, bias), 0.2, np.uint8(120)))
+    within_one_step(run(data, x)[1][0], run(data, x, "ReferenceExecutionProvider")[1][0])
+
+
+def test_a_bias_for_each_row_is_not_one_for_each_column():
+    rng, g = np.random.default_rng(0), Graph()
+    x = rng.integers(0, 256, (6, 30)).astype(np.uint8)
+    w = rng.integers(-128, 128, (30, 6)).astype(np.int8)
+    bias = g.dequantized(g.constant(np.arange(6, dtype=np.int32)[:, None] * 9000), np.float32(0.0003), np.int32(0))
+    inputs = [
+        g.dequantized("x", np.float32(0.03), np.uint8(100)),
+        g.dequantized(g.constant(w), np.float32(0.01), np.int8(0)),
+    ]
+    data = g.model(x, g.quantized(g.node("Gemm", *inputs, bias), 0.2, np.uint8(120)))
+    within_one_step(run(data, x)[1][0], run(data, x, "ReferenceExecutionProvider")[1][0])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "last"), [(1e30, 1e10, 1e38), (1e-30, 1e-8, 1e-38), (1e20, 1e15, 1e-30), (0.0, 0.1, 0.1)]
+)
+def test_scales_beyond_what_floats_multiply(first, second, last):
+    """Zeros and ones, whose products are exact in every way to compute them."""
+    g, x = Graph(), np.uint8([[100, 100, 101], [101, 101, 101]])
+    w = np.int8([[1, 0], [0, 1], [0, 0]])
+    inputs = [
+        g.dequantized("x", np.float32(first), np.uint8(100)),
+        g.dequantized(g.constant(w), np.float32(second), np.int8(0)),
+    ]
+    data = g.model(x, g.quantized(g.node("MatMul", *inputs), last, np.uint8(120)))
+    assert np.array_equal(run(data, x)[1][0], run(data, x, "ReferenceExecutionProvider")[1][0])
+
+
+def test_a_sum_with_an_image_of_fewer_axes():
+    """One image of three axes is added to one of four: as many numbers, other axes."""
+    rng, g = np.random.default_rng(0), Graph()
+    x = rng.integers(0, 256, (1, 8, 6, 6)).astype(np.uint8)
+    w = rng.integers(-128, 128, (8, 8, 1, 1)).astype(np.int8)
+    real = g.dequantized("x", np.float32(0.03), np.uint8(100))
+    y = g.node("Conv", real, g.dequantized(g.constant(w), np.float32(0.01), np.int8(0)))
+    flat = g.node("Reshape", real, g.constant(np.array([8, 6, 6])))
+    added = g.node("Add", g.dequantized(g.quantized(y, 0.1, np.uint8(128)), np.float32(0.1), np.uint8(128)), flat)
+    data = g.model(x, g.quantized(added, 0.1, np.uint8(128)))
+    within_one_step(run(data, x)[1][0], run(data, x, "ReferenceExecutionProvider")[1][0])
+
+
 def test_concatenation_and_a_pair_that_does_nothing():
     rng, g = np.random.default_rng(0), Graph()
     x = rng.integers(-128, 128, (2, 4, 6)).astype(np.int8)

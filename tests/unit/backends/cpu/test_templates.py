@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pyflame_rt
-from pyflame_rt.backends.cpu.graph.traced_sizes import BoundError, Trace, least, most
 from pyflame_rt.backends.cpu.lower.lowering import HostStep, KernelStep
 from pyflame_rt.backends.cpu.run import plan_template as template
 from pyflame_rt.backends.cpu.run.plan import specialise
 from pyflame_rt.graph import DType, Graph
 from pyflame_rt.ops import infer_types
+from pyflame_rt.opt.traced_sizes import BoundError, Trace, least, most
 from tests.unit.backends.cpu.test_lengths import encoder
 
 RNG = np.random.default_rng(23)

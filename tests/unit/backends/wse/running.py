@@ -5,8 +5,8 @@ import numpy as np
 from pyflame_rt.backends.wse import CodeGenOptions, CSLCodeGenerator
 from pyflame_rt.backends.wse.emit.package import package
 from pyflame_rt.backends.wse.generator import make_plan, reference
-from pyflame_rt.backends.wse.plan.lowering import KNOWN
-from pyflame_rt.backends.wse.plan.specialize import flatten
+from pyflame_rt.backends.wse.plan.op_support import KNOWN
+from pyflame_rt.backends.wse.plan.primitives import flatten
 from pyflame_rt.backends.wse.simulate import simulate
 from pyflame_rt.graph import DType, Graph
 

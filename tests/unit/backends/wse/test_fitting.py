@@ -10,9 +10,10 @@ from pyflame_rt.backends.wse.generator import reference
 from pyflame_rt.backends.wse.plan.fitting import make_plan
 from pyflame_rt.backends.wse.plan.footprint import MEMORY, measure, surely_fits
 from pyflame_rt.backends.wse.plan.host_passes import families, folded
-from pyflame_rt.backends.wse.plan.lowering import KNOWN, lower, opened
+from pyflame_rt.backends.wse.plan.lowering import lower, opened
 from pyflame_rt.backends.wse.plan.memory import plan_memory
-from pyflame_rt.backends.wse.plan.specialize import flatten
+from pyflame_rt.backends.wse.plan.op_support import KNOWN
+from pyflame_rt.backends.wse.plan.primitives import flatten
 from pyflame_rt.backends.wse.plan.tiling import Grid
 from pyflame_rt.backends.wse.simulate import compile_sources, simulate
 from pyflame_rt.demo import model_path

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyflame_rt.backends.wse.plan.lowering import KNOWN
+from pyflame_rt.backends.wse.plan.op_support import KNOWN
 from tests.unit.backends.wse.running import LOOSE, check
 from tests.unit.backends.wse.table import CASES
 
@@ -58,6 +58,11 @@ def _sampled(case):
 @pytest.mark.parametrize(("typed", "grid", "arch"), [s for c in TYPED if (s := _sampled(c))], ids=identify)
 def test_each_operator_somewhere(typed, grid, arch):
     run(typed, grid, arch)
+
+
+@pytest.mark.parametrize("typed", [t for t in TYPED if t[1].name in ("Abs", "Neg", "Sign")], ids=identify)
+def test_signs_one_element_at_a_time(typed):
+    run(typed, (1, 1), "wse2", optimize=False)
 
 
 @settings(max_examples=40, deadline=None)

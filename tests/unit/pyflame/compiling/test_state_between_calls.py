@@ -1,6 +1,8 @@
 """Replays look at tensors only after somebody used one; every way to use one is noticed, in every thread."""
 
+import array
 import copy
+import ctypes
 import pickle
 import threading
 
@@ -210,3 +212,62 @@ def test_many_threads_look_while_one_trains(monkeypatch):
         return found
 
     assert losses(2) == losses(0)
+
+
+@pytest.mark.parametrize("make", [lambda: pf.zeros(3, 2), lambda: pf.ones(3, 2) - 1], ids=["zeros", "lazy"])
+def test_a_base_that_was_never_read_is_not_made_again(make):
+    base = make()
+    row, other = base[1], base[2, 0]
+
+    def step(x):
+        row.add_(x)
+        other.add_(1)
+        return x * 2
+
+    compiled = pf.compile(step)
+    compiled(pf.ones(2))
+    base[0] = 5.0
+    compiled(pf.ones(2))
+    compiled(pf.ones(2))
+    assert base.tolist() == [[5.0, 5.0], [3.0, 3.0], [3.0, 0.0]]
+
+
+class Pair(ctypes.Structure):
+    _fields_ = (("first", ctypes.c_uint8), ("second", ctypes.c_double))
+
+
+@pytest.mark.parametrize(
+    ("make", "count"),
+    [
+        (lambda: memoryview(b"ab"), False),
+        (lambda: memoryview(bytearray(b"abcd"))[::2], True),
+        (lambda: memoryview(np.array([97.0, 2.0])), True),
+        (lambda: (ctypes.c_double * 2)(97, 1), True),
+        (lambda: array.array("d", [97, 1]), True),
+    ],
+    ids=["read-only", "strided", "doubles", "ctypes", "array"],
+)
+def test_buffers_of_every_kind(make, count):
+    buffer = make()
+
+    def f(x):
+        if count:
+            buffer[0] = buffer[0] + 1
+        return x * buffer[0]
+
+    compiled = pf.compile(f)
+    seen = [compiled(pf.ones(1)).item() for _ in range(3)]
+    assert seen == ([98, 99, 100] if count else [97] * 3)
+    assert buffer[0] == seen[-1]
+
+
+def test_a_structure_of_c():
+    pair = Pair(1, 2.0)
+
+    def f(x):
+        pair.second += 1
+        return x * pair.second
+
+    compiled = pf.compile(f)
+    assert [compiled(pf.ones(1)).item() for _ in range(3)] == [3.0, 4.0, 5.0]
+    assert (pair.first, pair.second) == (1, 5.0)

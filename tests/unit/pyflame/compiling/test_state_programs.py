@@ -1,7 +1,12 @@
 """No result of a compiled function is stale, whatever state changes between its calls."""
 
+import math
+import os
+import sys
+
 import pytest
 
+from tests.unit.pyflame.compiling.state_kinds import WORLD
 from tests.unit.pyflame.compiling.state_programs import KINDS, run_kind, run_program
 
 CASES = [(kind, statement) for kind in KINDS for statement in ("", *kind.writes)]
@@ -10,6 +15,26 @@ CASES = [(kind, statement) for kind in KINDS for statement in ("", *kind.writes)
 @pytest.mark.parametrize(("kind", "statement"), CASES, ids=[f"{kind.name}-{text}" for kind, text in CASES])
 def test_every_kind_of_state(kind, statement):
     assert run_kind(kind, statement) == ""
+
+
+@pytest.fixture
+def world(monkeypatch, tmp_path):
+    """What the process has, put back afterwards."""
+    monkeypatch.setattr(math, "floor", math.floor)
+    monkeypatch.setattr(math, "tau", math.tau)
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setenv("PFT", "1.0")
+    monkeypatch.chdir(tmp_path)
+    limit = sys.getrecursionlimit()
+    yield
+    sys.setrecursionlimit(limit)
+    os.environ.setdefault("PFT", "1.0")
+
+
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize("kind", WORLD, ids=[kind.name for kind in WORLD])
+def test_state_of_the_process(kind):
+    assert run_kind(kind) == ""
 
 
 @pytest.mark.parametrize("chunk", range(4))

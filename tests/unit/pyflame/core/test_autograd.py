@@ -299,3 +299,16 @@ def test_in_place_on_a_leaf_is_refused_outside_no_grad():
     x.data = pf.zeros([2])
     assert x.tolist() == [0, 0]
     assert x.requires_grad
+
+
+@pytest.mark.parametrize("mark", ["hook", "retain"])
+def test_what_was_looked_at_keeps_its_history(mark):
+    w = pf.nn.Parameter(pf.ones([2]))
+    h = w * 3
+    if mark == "hook":
+        h.register_hook(lambda g: g * 2)
+    else:
+        h.retain_grad()
+    assert h.tolist() == [3.0, 3.0]
+    h.sum().backward()
+    assert w.grad.tolist() == ([6.0, 6.0] if mark == "hook" else [3.0, 3.0])

@@ -15,7 +15,8 @@ import pytest
 
 import pyflame as pf
 from pyflame import evaluation
-from pyflame_rt.backends.base import Executable
+from pyflame.lazy import leaf
+from pyflame_rt.executable import Executable
 from pyflame_rt.graph import Graph
 from tests.unit.resting import at_rest
 
@@ -69,6 +70,89 @@ def test_random_tensors_of_other_seeds_reuse_it_too():
     first, second = pf.randn([6]).numpy(), pf.randn([6]).numpy()
     assert pf.cache_info()["misses"] == before
     assert (first != second).all()
+
+
+def test_all_places_share_an_executable():
+    x = pf.tensor(np.arange(40, dtype=np.float32).reshape(20, 2))
+    assert x[1].tolist() == [2.0, 3.0]
+    assert x[1, 1].item() == 3.0
+    x[3] = x[2] + 1.0
+    assert x.sum().item() == 780.0 + (4 + 1) + (5 + 1) - 6 - 7
+    before = pf.cache_info()["misses"]
+    for i in range(4, 20):
+        assert x[i].tolist() == [2.0 * i, 2.0 * i + 1]
+        assert x[i, -1].item() == 2.0 * i + 1
+    x[-1] = x[4] + 1.0
+    assert x.sum().item() == 778.0 + (8 + 1) + (9 + 1) - 38 - 39
+    assert pf.cache_info()["misses"] == before
+
+
+def test_a_truth_value_is_no_place():
+    x = pf.tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert x[1, 0].shape == ()
+    assert x[True, 0].tolist() == np.array([[1.0, 2.0], [3.0, 4.0]])[True, 0].tolist()
+    with pytest.raises(IndexError, match="index 2 is out of range for dimension 1 of size 2"):
+        x[0, 2]
+
+
+def test_executables_that_are_used_stay_when_others_go(monkeypatch):
+    monkeypatch.setattr(evaluation, "MAX_PLANS", len(evaluation._plans) + 4)
+    x = pf.ones([3]).eval()
+    (x * 2 + 1).sum().item()
+    for n in range(2, 40):
+        pf.ones([n, n]).sum().item()
+        before = pf.cache_info()["misses"]
+        (x * 2 + 1).sum().item()
+        assert pf.cache_info()["misses"] == before
+    assert pf.cache_info()["size"] <= evaluation.MAX_PLANS
+
+
+def test_an_executable_is_not_let_go_before_its_first_run(monkeypatch):
+    gone = []
+    monkeypatch.setattr(evaluation, "_let_go", gone.append)
+    monkeypatch.setattr(evaluation, "MAX_PLANS", len(evaluation._plans) + 1)
+    (pf.ones([3, 41]) * 2).eval()
+    for plan in evaluation._plans.values():
+        plan.used = True
+    (pf.ones([3, 43]) * 2).eval()
+    newest = list(evaluation._plans.values())[-1]
+    assert newest.graph.outputs[0].type.shape == (3, 43)
+    assert newest not in gone
+
+
+def test_the_address_is_that_of_the_copy_that_was_kept(monkeypatch):
+    v = pf.from_numpy(np.arange(6.0, dtype=np.float32).reshape(2, 3).T)._value
+    v.array = np.arange(6.0, dtype=np.float32).reshape(2, 3).T
+    v.address = 0
+    require, address_of, first = np.require, evaluation.address_of, threading.current_thread()
+    copying, copied = threading.Event(), threading.Event()
+    other = threading.Thread(target=evaluation.located, args=(v,))
+
+    def slow_require(*args):
+        if threading.current_thread() is not first:
+            copying.set()
+            copied.wait(0.3)
+        return require(*args)
+
+    def slow_address(array):
+        if threading.current_thread() is first:
+            copied.set()
+            other.join(0.3)
+        return address_of(array)
+
+    monkeypatch.setattr(np, "require", slow_require)
+    monkeypatch.setattr(evaluation, "address_of", slow_address)
+    other.start()
+    copying.wait(1)
+    evaluation.located(v)
+    other.join()
+    assert v.address == address_of(v.array)
+
+
+def test_contents_that_lie_otherwise_are_read_row_by_row():
+    x = pf.Tensor._wrap(leaf(np.arange(6, dtype=np.float32).reshape(2, 3).T, pf.float32))
+    for _ in range(3):
+        assert (x + 1).tolist() == [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]
 
 
 def test_released_tensors_are_freed():

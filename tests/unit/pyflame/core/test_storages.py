@@ -137,3 +137,48 @@ def test_views_that_died_leave_nothing_behind():
     for _ in range(200):
         x.view(3, 1)
     assert len(x._alias.family.storage._fresh) < 20
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.view(2, 3), lambda x: x.reshape(2, 3), lambda x: x[:], lambda x: x[...], lambda x: x.expand(2, 3),
+        lambda x: x.transpose(0, 0), lambda x: x.squeeze(), lambda x: x.view_as(x),
+    ],
+    ids=["view", "reshape", "slice", "ellipsis", "expand", "transpose", "squeeze", "view_as"],
+)  # fmt: skip
+def test_a_view_of_the_same_shape_is_another_tensor(view):
+    x = pf.zeros([2, 3])
+    other = view(x)
+    assert other is not x
+    other.add_(1)
+    assert x.tolist() == [[1.0] * 3] * 2
+    leaf = pf.zeros([2, 3], requires_grad=True)
+    seen = []
+    view(leaf).register_hook(seen.append)
+    leaf.sum().backward()
+    assert not seen
+
+
+@pytest.mark.parametrize("name", ["uniform_", "normal_", "exponential_", "bernoulli_", "random_"])
+def test_random_numbers_of_an_expanded_tensor_are_refused(name):
+    with pytest.raises(RuntimeError, match="one in memory"):
+        getattr(pf.zeros([1, 3]).expand(2, 3), name)()
+
+
+def test_one_element_in_two_shapes_is_no_overlap():
+    x = pf.tensor([[1.5, 2.0]])
+    row = x[0, :1]
+    x[:, :1].mul_(row.unsqueeze(0))
+    assert x.tolist() == [[2.25, 2.0]]
+
+
+def test_a_view_that_was_viewed_after_its_base_required_gradients_is_written():
+    a = pf.ones([2, 3], requires_grad=True)
+    base = pf.ones([2, 3])
+    view = base.unsqueeze(0)
+    base.mul_(a)
+    again = view.transpose(0, 1)
+    view.mul_(3.0)
+    again.sum().backward()
+    assert a.grad.tolist() == [[3.0] * 3] * 2

@@ -298,3 +298,14 @@ def test_all_of_a_module_in_one_type():
         ours.type(pf.int32)
     ours.requires_grad_(False)
     assert ours.type("int32").weight.dtype is pf.int32
+
+
+def test_deleting_takes_the_registered_one_first():
+    module = pf.nn.Module()
+    module.register_buffer("b", pf.ones([2]))
+    module.__dict__["b"] = 5
+    del module.b
+    assert module.b == 5
+    del module.b
+    with pytest.raises(AttributeError):
+        _ = module.b

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import pyflame as pf
-from pyflame import nn, watching
+from pyflame import instrumentation, nn
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_values_inside_replayed_steps_are_seen(compiled):
             np.testing.assert_allclose((logits.last**2).sum(), got, rtol=1e-4)
             assert list(hidden.runs) == list(range(n + 1))
     assert step.trace_count == traces
-    assert watching.active is None
+    assert instrumentation.active is None
 
 
 def test_watching_does_not_change_training(compiled):

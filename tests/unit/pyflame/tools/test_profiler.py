@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import pyflame as pf
-from pyflame import nn, watching
+from pyflame import instrumentation, nn
 
 
 def training_step():
@@ -42,7 +42,7 @@ def test_replayed_steps_are_profiled_operator_by_operator():
     assert 0 < inside <= sum(e.duration_us for e in result.runs) <= result.total_time * 1e6
     assert all(e.bytes > 0 for e in products)
     assert result.memory_stats["peak_bytes"] >= result.memory_stats["end_bytes"] > 0
-    assert watching.active is None
+    assert instrumentation.active is None
 
 
 def test_eager_work_is_profiled_in_machine_code():
@@ -114,10 +114,10 @@ def test_misuse_is_told():
         pf.tools.Profiler().start()
     with pytest.raises(RuntimeError, match="not enabled"):
         pf.tools.disable_profiling()
-    assert watching.active is None
+    assert instrumentation.active is None
 
 
 def test_a_profile_ends_with_the_block_that_fails():
     with pytest.raises(LookupError), pf.tools.Profiler():
         raise LookupError
-    assert watching.active is None
+    assert instrumentation.active is None

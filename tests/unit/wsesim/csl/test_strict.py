@@ -87,3 +87,9 @@ BOUND = "comptime { @bind_local_task(t, @get_local_task_id(9)); }"
 
 def test_aggregates_without_a_reader_are_no_values():
     pe("var x = @get_rectangle(); var y = @zeros([3]u16); task t() void { _ = x; _ = y; } " + BOUND)
+
+
+def test_single_steps_are_refused_where_they_are_asked_for():
+    text = "@load_to_dsr(@get_dsr(dsr_dest, 1), four, .{{ .single_step = {} }});"
+    assert codes(op(text.format("true"))) == ["unsupported"]
+    pe(op(text.format("false")))

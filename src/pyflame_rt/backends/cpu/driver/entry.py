@@ -40,11 +40,11 @@ class Entry(ctypes.Structure):
 
 
 @cache
-def enter() -> Callable[[int, int], int]:
+def enter() -> Callable[[int, int | bytes], int]:
     """The entry, compiled at first use.
 
-    It takes the address of an Entry and that of a table: where each input is, in the plan's order, and then each
-    output. It returns what the driver returns, or FLAGGED.
+    It takes the address of an Entry and a table, its address or its bytes: where each input is, in the plan's order,
+    and then each output. It returns what the driver returns, or FLAGGED.
     """
     address = own_address("pyflame_enter", _ir)
     function = ctypes.CFUNCTYPE(c_int64, c_void_p, c_void_p)(address)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import statistics
 import string
 from dataclasses import field
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from pyflame_rt.backends.cpu.lower.lowering import DnnStep, HostStep, KernelStep
 from pyflame_rt.backends.cpu.memory.buffer_views import Place, View
@@ -16,9 +17,9 @@ from pyflame_rt.ops.core.flop_counts import count_flops
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
     from pyflame_rt.backends.cpu.lower.lowering import Lowered
     from pyflame_rt.graph import DType
+    from pyflame_rt.opt.specialized_graph import SpecializedNode
 
     Types = Mapping[str, tuple[DType, tuple[int, ...]]]
     AnyStep = KernelStep | DnnStep | HostStep
@@ -70,7 +71,7 @@ class StepFacts:
     def seconds(self) -> float | None:
         """Median of the measured runs; the first one, which touches memory and code anew, counts only when alone."""
         warm = self.times[1:] or self.times
-        return statistics.median(warm) / 1e9 if warm else None
+        return float(np.median(warm)) / 1e9 if warm else None
 
 
 def views_of(step: AnyStep) -> list[View]:
@@ -166,4 +167,4 @@ def flops_of(step: SpecializedNode, types: Types) -> int:
     """Arithmetic of one node."""
     shapes = [types[n][1] if n in types else () for n in step.node.inputs]
     out = types[step.node.outputs[0]][1] if step.node.outputs and step.node.outputs[0] in types else ()
-    return count_flops(step.op.name, shapes, out, step.attributes)
+    return count_flops(step.op, shapes, out, step.attributes)

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyflame_rt.backends.cpu.onednn.attr import Attr
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.onnx.activation import Elu, Gelu, HardSwish, LeakyRelu, Sigmoid, Swish
+from pyflame_rt.ops.onnx.arithmetic import Add, Mul
+from pyflame_rt.ops.onnx.math import Tanh
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyflame_rt.backends.cpu.graph.groups import Group
-    from pyflame_rt.backends.cpu.graph.specialize import Concrete, SpecializedNode
     from pyflame_rt.backends.cpu.onednn.memory import MemDesc
+    from pyflame_rt.opt.specialized_graph import SpecializedGraph, SpecializedNode
 
 __all__ = ["Epilogue", "find_epilogue"]
 
@@ -35,7 +38,7 @@ class Epilogue(NamedTuple):
         return attr
 
 
-def find_epilogue(concrete: Concrete, group: Group, start: str) -> Epilogue | None:
+def find_epilogue(concrete: SpecializedGraph, group: Group, start: str) -> Epilogue | None:
     """The group as a chain of post-ops on the value ``start``; None when it is something else."""
     if concrete.dtype(start) is not DType.Float32 or concrete.shape(start) != group.shape:
         return None
@@ -46,7 +49,7 @@ def find_epilogue(concrete: Concrete, group: Group, start: str) -> Epilogue | No
         silu = _silu(steps, value)
         if silu is not None:
             posts.append(("swish", 1.0, 0.0))
-            names.append("Swish")
+            names.append(Swish.name)
             value = silu
             del steps[:2]
             continue
@@ -68,7 +71,7 @@ def find_epilogue(concrete: Concrete, group: Group, start: str) -> Epilogue | No
 
 def _silu(steps: Sequence[SpecializedNode], value: str) -> str | None:
     """Sigmoid and the product with its input, as exporters write SiLU."""
-    if len(steps) < 2 or steps[0].op.name != "Sigmoid" or steps[1].op.name != "Mul":
+    if len(steps) < 2 or steps[0].op.name != Sigmoid.name or steps[1].op.name != Mul.name:
         return None
     first, second = steps[0].node, steps[1].node
     if first.inputs[0] == value and sorted(second.inputs) == sorted([value, first.outputs[0]]):
@@ -82,26 +85,26 @@ _Post = tuple[tuple[str, float, float], list[str]]
 def _eltwise(step: SpecializedNode) -> _Post | None:
     a: Mapping[str, Any] = step.attributes
     match step.op.name:
-        case "LeakyRelu" if a["alpha"] != 0.0:
+        case LeakyRelu.name if a["alpha"] != 0.0:
             return ("relu", a["alpha"], 0.0), []
-        case "Elu":
+        case Elu.name:
             return ("elu", a["alpha"], 0.0), []
-        case "Sigmoid":
+        case Sigmoid.name:
             return ("logistic", 0.0, 0.0), []
-        case "Tanh":
+        case Tanh.name:
             return ("tanh", 0.0, 0.0), []
-        case "HardSwish":
+        case HardSwish.name:
             return ("hardswish", 1 / 6, 0.5), []
-        case "Swish":
+        case Swish.name:
             return ("swish", a["alpha"], 0.0), []
-        case "Gelu" if a["approximate"] == "tanh":
+        case Gelu.name if a["approximate"] == "tanh":
             return ("gelu_tanh", 0.0, 0.0), []
         case _:
             return None
 
 
-def _binary(concrete: Concrete, step: SpecializedNode, value: str, shape: tuple[int, ...]) -> _Post | None:
-    if step.op.name not in ("Add", "Mul") or len(step.node.inputs) != 2:
+def _binary(concrete: SpecializedGraph, step: SpecializedNode, value: str, shape: tuple[int, ...]) -> _Post | None:
+    if step.op.name not in (Add.name, Mul.name) or len(step.node.inputs) != 2:
         return None
     left, right = step.node.inputs
     other = right if left == value else left
@@ -110,7 +113,7 @@ def _binary(concrete: Concrete, step: SpecializedNode, value: str, shape: tuple[
     array = concrete.constants.get(other)
     if array is not None and array.size == 1:
         number = float(array.reshape(-1)[0])
-        return (("linear", 1.0, number) if step.op.name == "Add" else ("linear", number, 0.0)), []
+        return (("linear", 1.0, number) if step.op.name == Add.name else ("linear", number, 0.0)), []
     sizes = concrete.shape(other)
     padded = (1,) * (len(shape) - len(sizes)) + sizes
     per_channel = all(n == 1 or (i == 1 and n == shape[1]) for i, n in enumerate(padded))

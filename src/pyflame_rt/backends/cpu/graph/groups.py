@@ -5,16 +5,22 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-from pyflame_rt.backends.cpu.graph.find_attention import find_attention
-from pyflame_rt.backends.cpu.graph.op_support import ACTIVATIONS, ELEMENTWISE, LOOP_TYPES, SLOPES
+from pyflame_rt.backends.cpu.graph.op_support import LOOP_TYPES, SLOPES, is_scalar
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.records import dataclass
+from pyflame_rt.ops.onnx.activation import Relu
+from pyflame_rt.ops.onnx.arithmetic import Abs, Add, Mul, Neg, Sub
+from pyflame_rt.ops.onnx.cast import Cast
+from pyflame_rt.ops.onnx.conv import Conv, ConvInteger
+from pyflame_rt.ops.onnx.logic import Greater, Less, Not
+from pyflame_rt.ops.onnx.matmul import Gemm, MatMul, MatMulInteger
+from pyflame_rt.opt.rules.attention_steps import find_attention
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyflame_rt.backends.cpu.graph.find_attention import Attention
-    from pyflame_rt.backends.cpu.graph.specialize import Concrete, SpecializedNode
+    from pyflame_rt.opt.rules.attention_steps import Attention
+    from pyflame_rt.opt.specialized_graph import SpecializedGraph, SpecializedNode
 
 __all__ = ["PRODUCTS", "Group", "group_steps", "is_elementwise", "single"]
 
@@ -24,9 +30,10 @@ LONG = 16  # steps of a loop that is rather given quantized numbers than what th
 MAX_INPUTS = 12
 MAX_EXTRA = 3
 _BYTES = (DType.Int8, DType.UInt8)
-_SCALAR = ELEMENTWISE | ACTIVATIONS | SLOPES.keys()
-PRODUCTS = frozenset({"Conv", "ConvInteger", "Gemm", "MatMul", "MatMulInteger"})
-CHEAP = frozenset({"Abs", "Add", "Cast", "Greater", "Less", "Mul", "Neg", "Not", "Relu", "Sub"})
+PRODUCTS = frozenset({Conv.name, ConvInteger.name, Gemm.name, MatMul.name, MatMulInteger.name})
+CHEAP = frozenset(
+    {Abs.name, Add.name, Cast.name, Greater.name, Less.name, Mul.name, Neg.name, Not.name, Relu.name, Sub.name}
+)
 
 
 @dataclass(eq=False, slots=True)
@@ -45,15 +52,15 @@ class Group:
     last: int = 0  # where its last step stands
 
 
-def is_elementwise(step: SpecializedNode, concrete: Concrete) -> bool:
+def is_elementwise(step: SpecializedNode, concrete: SpecializedGraph) -> bool:
     """Whether a step is one scalar expression over types the loop generator has."""
-    if step.op.full_name not in _SCALAR:
+    if not is_scalar(step.op):
         return False
     names = [n for n in (*step.node.inputs, *step.node.outputs) if n]
     return all(concrete.dtype(n) in LOOP_TYPES for n in names) and len(step.node.outputs) == 1
 
 
-def group_steps(concrete: Concrete) -> list[Group]:
+def group_steps(concrete: SpecializedGraph) -> list[Group]:
     """Groups in running order; each elementwise step joins the loop that alone reads it."""
     steps, beside = _with_slopes(concrete.steps)
     readers: dict[str, set[int]] = {}
@@ -82,7 +89,7 @@ def _with_slopes(steps: Sequence[SpecializedNode]) -> tuple[Sequence[Specialized
 
     What a step back needs of an activation is its slope alone: one value is kept, not those the slope is made from.
     """
-    slopes = {(SLOPES[s.op.full_name], s.node.inputs[0]): s for s in steps if s.op.full_name in SLOPES}
+    slopes = {(SLOPES[s.op], s.node.inputs[0]): s for s in steps if s.op in SLOPES}
     if not slopes:
         return steps, set()
     result: list[SpecializedNode] = []
@@ -91,7 +98,7 @@ def _with_slopes(steps: Sequence[SpecializedNode]) -> tuple[Sequence[Specialized
     seen: set[int] = set()
     for step in steps:
         seen.add(id(step))
-        slope = slopes.get((step.op.name, step.node.inputs[0])) if step.node.inputs else None
+        slope = slopes.get((step.op, step.node.inputs[0])) if step.node.inputs else None
         if slope is not None and id(slope) not in seen and slope.attributes == step.attributes:
             places.add(len(result))
             moved.add(id(slope))
@@ -104,7 +111,11 @@ def _with_slopes(steps: Sequence[SpecializedNode]) -> tuple[Sequence[Specialized
 
 
 def _accompanies(
-    step: SpecializedNode, group: Group, concrete: Concrete, readers: dict[str, set[int]], home: dict[int, list[Group]]
+    step: SpecializedNode,
+    group: Group,
+    concrete: SpecializedGraph,
+    readers: dict[str, set[int]],
+    home: dict[int, list[Group]],
 ) -> bool:
     """Have a loop store a slope too, where those who read it run later."""
     name = step.node.outputs[0]
@@ -123,7 +134,7 @@ def _accompanies(
     return True
 
 
-def _attentions(concrete: Concrete) -> dict[int, Group]:
+def _attentions(concrete: SpecializedGraph) -> dict[int, Group]:
     """The group of each step that is part of an attention."""
     groups = {}
     for found in find_attention(concrete):
@@ -134,7 +145,7 @@ def _attentions(concrete: Concrete) -> dict[int, Group]:
 
 def _join(
     step: SpecializedNode,
-    concrete: Concrete,
+    concrete: SpecializedGraph,
     readers: dict[str, set[int]],
     home: dict[int, list[Group]],
     outputs: set[str],
@@ -168,7 +179,7 @@ def _join(
     return joined
 
 
-def _is_cheap(step: SpecializedNode, concrete: Concrete) -> bool:
+def _is_cheap(step: SpecializedNode, concrete: SpecializedGraph) -> bool:
     """Whether a step is one instruction on one value, besides constant numbers."""
     constants = concrete.constants
     read = {n for n in step.node.inputs if n and (n not in constants or constants[n].size != 1)}
@@ -180,14 +191,14 @@ def _ends_product(step: SpecializedNode, readers: dict[str, set[int]], products:
     return any(n in products and n not in outputs and len(readers[n]) == 1 for n in step.node.inputs)
 
 
-def single(step: SpecializedNode, concrete: Concrete) -> Group:
+def single(step: SpecializedNode, concrete: SpecializedGraph) -> Group:
     """A group of one step."""
     if not is_elementwise(step, concrete):
         return Group([step])
     return Group([step], concrete.shape(step.node.outputs[0]), True, {n for n in step.node.inputs if n})
 
 
-def _has_room(group: Group, step: SpecializedNode, concrete: Concrete) -> bool:
+def _has_room(group: Group, step: SpecializedNode, concrete: SpecializedGraph) -> bool:
     constants = concrete.constants
     inputs = group.inputs | {n for n in step.node.inputs if n}
     read = [n for n in inputs if n not in constants or constants[n].size != 1]  # single numbers are part of the code

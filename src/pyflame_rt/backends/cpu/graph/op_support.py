@@ -1,88 +1,38 @@
-"""Which operators the engine takes, and in which role."""
+"""Which operators the engine takes, and in which role: what their declarations and their lowerings say."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
+from pyflame_rt.backends.cpu.graph.scalar_exprs import has_rule
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.microsoft.block_weights import MatMulNBits
+from pyflame_rt.ops.onnx.activation import Gelu, GeluSlope
+from pyflame_rt.ops.onnx.matmul import MatMulInteger
+from pyflame_rt.opt.rules.exact_integers import INTEGER_PRODUCTS, is_kernel_group
+from pyflame_rt.opt.specialized_graph import SpecializedNode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from pyflame_rt.graph import Node
     from pyflame_rt.ops.core.registry import Op
+    from pyflame_rt.opt.specialized_graph import SpecializedGraph
 
-__all__ = [
-    "ACTIVATIONS",
-    "ELEMENTWISE",
-    "LOOK_THEMSELVES",
-    "LOOP_TYPES",
-    "OURS",
-    "PARAMETERS",
-    "SLOPES",
-    "VIEWS",
-    "WHOLE",
-    "keeps",
-]
+    Refusal: TypeAlias = Callable[[SpecializedGraph, SpecializedNode], str]
+    Arrays = Mapping[str, np.ndarray[Any, Any]]
+    Types = Mapping[str, tuple[DType, tuple[int, ...]]]
 
-# Primitives that are one scalar expression of their operands.
-ELEMENTWISE = frozenset(
-    {
-        "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd", "BitwiseNot",
-        "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "Cos", "Cosh", "Div", "Equal", "Erf", "Exp", "Floor", "Greater",
-        "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg", "Not",
-        "Or", "Pow", "Round", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Sqrt", "Sub", "Tan", "Tanh", "Where",
-        "Xor",
-    }
-)  # fmt: skip
-
-# Compositions that are one scalar expression too; kept whole so that they fuse into primitives.
-ACTIVATIONS = frozenset(
-    {
-        "Celu", "Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "PRelu", "Reciprocal", "Relu",
-        "Selu", "Shrink", "Softsign", "Swish", "ThresholdedRelu",
-    }
-)  # fmt: skip
+__all__ = ["BLOCK_PRODUCT", "LOOP_TYPES", "SLOPES", "checked_ops", "declare_native", "is_scalar", "keeps", "refusal_of"]
 
 # Derivatives of activations, which are computed with these: the activation each belongs to.
-SLOPES = {"pyflame::GeluSlope": "Gelu"}
+SLOPES = {GeluSlope: Gelu}
 
-# Other compositions with a kernel of their own.
-WHOLE = frozenset(
-    {
-        "AveragePool", "ConvInteger", "Flatten", "GRU", "Gemm", "GlobalAveragePool", "GlobalMaxPool",
-        "LayerNormalization", "LSTM", "LogSoftmax", "MatMulInteger", "MaxPool", "RMSNormalization", "RNN",
-        "SimplifiedLayerNormalization", "Softmax",
-    }
-)  # fmt: skip
-
-# Compositions of other domains with a kernel, most of them our own.
-OURS = frozenset(
-    {
-        "com.microsoft::MatMulNBits",
-        "pyflame::BatchNormSums", "pyflame::BatchStatistics", "pyflame::ClassScore", "pyflame::ClassScoreGrad",
-        "pyflame::ConvWeightGrad", "pyflame::GRUResetSteps", "pyflame::GRUSteps", "pyflame::GRUStepsGrad",
-        "pyflame::HeadsAttention", "pyflame::HeadsAttentionGrad", "pyflame::LayerNormGrad", "pyflame::LSTMSteps",
-        "pyflame::LSTMStepsGrad",
-        "pyflame::RNNSteps", "pyflame::RNNStepsGrad", "pyflame::RoundedLSTMSteps",
-    }
-)  # fmt: skip
-
-# Operators that only say how elements are found.
-VIEWS = frozenset({"Expand", "Flatten", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
-
-# Operators whose kernels look at every index they use.
-LOOK_THEMSELVES = frozenset({"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "TensorScatter"})
-
-# Inputs that say sizes, axes or ways, not data: plans are made for their contents.
-PARAMETERS: dict[str, tuple[int, ...]] = {
-    "AffineGrid": (1,), "BlackmanWindow": (0,), "CenterCropPad": (1,), "Col2Im": (1, 2), "ConstantOfShape": (0,),
-    "CumProd": (1,), "CumSum": (1,), "DFT": (1, 2), "Expand": (1,), "HammingWindow": (0,), "HannWindow": (0,),
-    "If": (0,), "MaxUnpool": (2,), "MelWeightMatrix": (0, 1, 2, 3, 4), "OneHot": (1,), "Pad": (1, 3),
-    "Range": (0, 1, 2), "ReduceL1": (1,), "ReduceL2": (1,), "ReduceLogSum": (1,), "ReduceLogSumExp": (1,),
-    "ReduceMax": (1,), "ReduceMean": (1,), "ReduceMin": (1,), "ReduceProd": (1,), "ReduceSum": (1,),
-    "ReduceSumSquare": (1,), "Reshape": (1,), "Resize": (1, 2, 3), "STFT": (1, 3), "Slice": (1, 2, 3, 4),
-    "Split": (1,), "Squeeze": (1,), "Tile": (1,), "TopK": (1,), "Trilu": (1,), "Unsqueeze": (1,), "Upsample": (1,),
-}  # fmt: skip
+# A product with weights in blocks, which are unpacked while so many rows are multiplied.
+BLOCK_PRODUCT = MatMulNBits
+FEW_ROWS = 6
 
 # Types of elements that loops load and store; narrow floats are float32 in between.
 LOOP_TYPES = frozenset(
@@ -92,13 +42,87 @@ LOOP_TYPES = frozenset(
     }
 )  # fmt: skip
 
+_native: dict[Op, Refusal | None] = {}  # by the operator itself: a user's may have its name
+_checked: set[str] = set()
 
-def keeps(op: Op, attributes: Mapping[str, Any]) -> bool:
+
+def declare_native(op: Op, refuses: Refusal | None, checks: bool) -> None:
+    """Note that there is a lowering of an operator.
+
+    Args:
+        op: the operator.
+        refuses: why it does not take a node, by its attributes and the types and constants of its inputs; empty when
+            it may. None for a lowering that says so itself.
+        checks: its kernel looks at every index it uses.
+    """
+    _native[op] = refuses
+    if checks:
+        _checked.add(op.full_name)
+
+
+def checked_ops() -> frozenset[str]:
+    """Operators whose kernels look at every index they use."""
+    return frozenset(_checked)
+
+
+def is_scalar(op: Op) -> bool:
+    """Whether an operator is one scalar expression of a loop: a primitive, or a composition that is kept for that.
+
+    Those of ONNX with a given number of inputs are kept: as one step they also end a product's kernel.
+    """
+    if not op.composite:
+        return bool(op.scalar) and has_rule(op.scalar)
+    return op.elementwise and (op in SLOPES or (not op.domain and op.signature.max_inputs is not None))
+
+
+def keeps(node: Node, op: Op, attributes: Mapping[str, Any], graph: SpecializedGraph) -> bool:
     """Whether a composition is taken whole instead of being opened."""
-    if op.domain:
-        return op.full_name in OURS or op.full_name in SLOPES
-    if op.name in ("LayerNormalization", "RMSNormalization"):
-        return attributes.get("stash_type", 1) == 1
-    if op.name == "TensorScatter":
-        return attributes.get("mode", "linear") == "linear" and attributes.get("axis", -2) == -2
-    return op.name in ACTIVATIONS or op.name in WHOLE
+    if op.full_name in INTEGER_PRODUCTS and not _is_integer_product(node, graph.constants, graph.types):
+        return False
+    if op is BLOCK_PRODUCT and not _is_block_product(node, graph.constants, graph.types, attributes):
+        return False
+    return is_scalar(op) or not refusal_of(graph, SpecializedNode(node, op, attributes))
+
+
+def refusal_of(graph: SpecializedGraph, step: SpecializedNode) -> str:
+    """Why no kernel takes a node, as far as that is known before it is lowered; empty when one may."""
+    if step.op not in _native:
+        return step.op.host_reason or "no native kernel for this operator"
+    refuses = _native[step.op]
+    return "" if refuses is None else refuses(graph, step)
+
+
+def _is_integer_product(node: Node, constants: Arrays, types: Types) -> bool:
+    """Whether a MatMulInteger or ConvInteger is one that kernels of integers take: bytes times constant weights."""
+    data, factor, zero, shift = (*node.inputs, "", "")[:4]
+    if factor not in constants or (shift and shift not in constants):
+        return False
+    if any(types[n][0] not in (DType.Int8, DType.UInt8) for n in (data, factor)):
+        return False
+    if zero and int(np.prod(types[zero][1])) != 1:
+        return False
+    shape, rank = constants[factor].shape, len(types[data][1])
+    if node.op_type == MatMulInteger.name:
+        return len(shape) == 2 and rank >= 2
+    return is_kernel_group(node, shape)
+
+
+def _is_block_product(node: Node, constants: Arrays, types: Types, attributes: Mapping[str, Any]) -> bool:
+    """Whether a MatMulNBits is one that kernels take: a few rows of float32, constant weights in whole blocks."""
+    data, weights, scales, zeros, order, bias = (*node.inputs, "", "", "", "")[:6]
+    if order or weights not in constants or scales not in constants or (zeros and zeros not in constants):
+        return False
+    if any(types[n][0] is not DType.Float32 for n in (data, scales, bias) if n):
+        return False
+    depth, columns, block, bits = (attributes[name] for name in ("K", "N", "block_size", "bits"))
+    if bits not in (4, 8) or attributes["weight_prepacked"] or block < 16 or depth % block:
+        return False
+    blocks, sizes = depth // block, types[data][1]
+    points = constants[zeros] if zeros else None
+    if points is not None:
+        packed = points.dtype == np.uint8
+        if points.size != columns * (-(-blocks * bits // 8) if packed else blocks):
+            return False
+    held = constants[weights].nbytes == columns * depth * bits // 8 and constants[scales].size == columns * blocks
+    few = len(sizes) > 0 and sizes[-1] == depth and all(isinstance(n, int) for n in sizes)
+    return held and few and 1 <= int(np.prod(sizes[:-1])) <= FEW_ROWS

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.base import Placement
-from pyflame_rt.backends.cpu.graph.specialize import named_apart
 from pyflame_rt.backends.cpu.jit.compiler import unfinished
+from pyflame_rt.opt.specialize import named_apart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

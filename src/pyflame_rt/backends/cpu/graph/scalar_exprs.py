@@ -1,56 +1,66 @@
-"""Operators as scalar expressions of the loop generator."""
+"""The scalar language as expressions of the loop generator.
+
+A function that the generator has (`ir.kernel_program.OPS`) needs nothing here; others have one rule, which makes them
+of what it has.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pyflame_rt.backends.cpu.ir.kernel_program import Expr, apply, cast, const
+from pyflame_rt.backends.cpu.ir.kernel_program import OPS, Expr, apply, cast, const
 from pyflame_rt.graph import DType, Node, Shape, TensorType
 from pyflame_rt.ops.core.evaluate import bind_attributes
 from pyflame_rt.ops.core.inline import Body, instantiate
 from pyflame_rt.ops.core.registry import Op, get_op
 from pyflame_rt.ops.core.value import Value
+from pyflame_rt.ops.onnx.cast import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
 
-__all__ = ["expression"]
+__all__ = ["RULES", "builds", "expression", "has_rule"]
 
-_UNARY = {
-    "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan", "Atanh": "atanh",
-    "BitwiseNot": "not", "Cosh": "cosh", "Sinh": "sinh", "Tan": "tan",
-    "Abs": "abs", "Ceil": "ceil", "Cos": "cos", "Erf": "erf", "Exp": "exp", "Floor": "floor", "IsNaN": "isnan",
-    "Log": "log", "Neg": "neg", "Not": "not", "Round": "round", "Sigmoid": "sigmoid", "Sign": "sign", "Sin": "sin",
-    "Sqrt": "sqrt", "Tanh": "tanh",
-}  # fmt: skip
-_BINARY = {
-    "BitwiseAnd": "and", "BitwiseOr": "or", "BitwiseXor": "xor",
-    "Add": "add", "And": "and", "Div": "div", "Equal": "eq", "Greater": "gt", "GreaterOrEqual": "ge", "Less": "lt",
-    "LessOrEqual": "le", "Mul": "mul", "Or": "or", "Sub": "sub", "Xor": "xor",
-}  # fmt: skip
+Rule: TypeAlias = "Callable[[Mapping[str, Any], Sequence[Expr | None]], Expr]"
+RULES: dict[str, Rule] = {}
+
+# Functions of the scalar language that the loop generator has under another name; all others are written alike.
+_ALIASES = {"bitand": "and", "bitnot": "not", "bitor": "or", "bitxor": "xor"}
+_WHOLE_ALREADY = ("ceil", "floor", "round")
+
+
+def builds(word: str) -> Callable[[Rule], Rule]:
+    """Declare what a function of the scalar language is: an expression of the attributes and the operands."""
+
+    def declare(rule: Rule) -> Rule:
+        RULES[word] = rule
+        return rule
+
+    return declare
 
 
 def expression(op: Op, attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
     """One element of the operator's output from one element of each input."""
+    if not op.scalar:
+        return _opened(op, attributes, args)
+    rule = RULES.get(op.scalar)
+    if rule is not None:
+        return rule(attributes, args)
     given = [a for a in args if a is not None]
-    if op.name in _UNARY:
-        return given[0] if _is_noop(op.name, given[0]) else apply(_UNARY[op.name], given[0])
-    if op.name in _BINARY:
-        return apply(_BINARY[op.name], *given)
-    special = _SPECIAL.get(op.name)
-    if special is not None:
-        return special(attributes, args)
-    return _opened(op, attributes, args)
+    if op.scalar in _WHOLE_ALREADY and not given[0].dtype.startswith("float"):
+        return given[0]
+    return apply(_ALIASES.get(op.scalar, op.scalar), *given)
 
 
-def _is_noop(name: str, value: Expr) -> bool:
-    return name in ("Ceil", "Floor", "Round") and not value.dtype.startswith("float")
+def has_rule(word: str) -> bool:
+    """Whether loops can compute a function of the scalar language."""
+    return word in RULES or _ALIASES.get(word, word) in OPS
 
 
-def _fold(name: str) -> Callable[[Mapping[str, Any], Sequence[Expr | None]], Expr]:
+def _fold(name: str) -> Rule:
     def build(_: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
         result, *rest = [a for a in args if a is not None]
         for value in rest:
@@ -60,6 +70,11 @@ def _fold(name: str) -> Callable[[Mapping[str, Any], Sequence[Expr | None]], Exp
     return build
 
 
+builds("max")(_fold("max"))
+builds("min")(_fold("min"))
+
+
+@builds("cast")
 def _cast(attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
     (value,) = [a for a in args if a is not None]
     target = DType.from_onnx(attributes["to"]).label
@@ -68,6 +83,7 @@ def _cast(attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
     return value if value.dtype == target else cast(value, target)
 
 
+@builds("where")
 def _where(_: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
     condition, yes, no = args
     assert condition is not None
@@ -76,6 +92,7 @@ def _where(_: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
     return apply("where", condition, yes, no)
 
 
+@builds("pow")
 def _pow(_: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
     base, power = args
     assert base is not None
@@ -95,17 +112,20 @@ def _root(x: Expr) -> Expr:
     return apply("where", apply("eq", x, -math.inf), math.inf, apply("add", apply("sqrt", x), 0.0))
 
 
+@builds("mod")
 def _mod(attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
     left, right = [a for a in args if a is not None]
     return apply("rem" if attributes.get("fmod") else "mod", left, right)
 
 
+@builds("softplus")
 def _softplus(_: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
     (x,) = [a for a in args if a is not None]
     # max(x, 0) + log1p(exp(-|x|)) neither overflows nor loses the small end.
     return apply("add", apply("max", x, 0), apply("log1p", apply("exp", apply("neg", apply("abs", x)))))
 
 
+@builds("isinf")
 def _isinf(attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
     (x,) = [a for a in args if a is not None]
     result = apply("isinf", x)
@@ -116,22 +136,10 @@ def _isinf(attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
     return result
 
 
+@builds("shift")
 def _bit_shift(attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
     left, right = [a for a in args if a is not None]
     return apply("shl" if attributes["direction"] == "LEFT" else "shr", left, right)
-
-
-_SPECIAL: dict[str, Callable[[Mapping[str, Any], Sequence[Expr | None]], Expr]] = {
-    "BitShift": _bit_shift,
-    "Cast": _cast,
-    "IsInf": _isinf,
-    "Max": _fold("max"),
-    "Min": _fold("min"),
-    "Mod": _mod,
-    "Pow": _pow,
-    "Softplus": _softplus,
-    "Where": _where,
-}
 
 
 def _opened(op: Op, attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
@@ -142,7 +150,7 @@ def _opened(op: Op, attributes: Mapping[str, Any], args: Sequence[Expr | None]) 
         values[name] = constant_expr(tensor.raw())
     for node in body.nodes:
         inner = get_op(node.op_type, node.domain)
-        if inner.name == "Identity":
+        if inner.name == Identity.name:
             values[node.outputs[0]] = values[node.inputs[0]]
             continue
         inputs = [values[n] if n else None for n in node.inputs]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.ir.builder import Builder, Lanes, V
-from pyflame_rt.backends.cpu.ir.loops import least, load_vector, loop, splat_load, store_vector, tail_mask
+from pyflame_rt.backends.cpu.ir.instructions import stored
+from pyflame_rt.backends.cpu.ir.loops import least, loop, splat_load, store_vector, tail_mask
 from pyflame_rt.backends.cpu.jit.target import host as this_host
 from pyflame_rt.backends.cpu.kernels.row_loops import SIGNATURE, emit_rows
+from pyflame_rt.backends.cpu.kernels.tiles.register_tile import load_weights
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
@@ -25,17 +27,21 @@ _STREAMS = 4
 class GemvKernel:
     """y = x W, float32, W in panels of so many columns: all of its k rows of them, then the next panel.
 
+    ``weights`` is the type of W, whose numbers become float32 in registers.
+
     bufs: x, W, operands of the epilogue, y. params: [k, n]. rows: ceil(n / panel). A panel is whole vectors.
     ``epilogue`` is a flat kernel over the columns whose output is y, where it finds the sums.
     """
 
     panel: int
     epilogue: RowKernel | None = None
+    weights: str = "float32"
 
     @property
     def key(self) -> str:
         """Equal for kernels of equal structure."""
-        return f"gemv{self.panel}" + ("" if self.epilogue is None else self.epilogue.key)
+        narrow = "" if self.weights == "float32" else f" {self.weights} "
+        return f"gemv{self.panel}{narrow}" + ("" if self.epilogue is None else self.epilogue.key)
 
     def emit(self, name: str, host: Host | None = None) -> str:
         """The module of the kernel."""
@@ -81,7 +87,8 @@ class _GemvEmitter:
     def _together(self, first: str, streams: int) -> list[V]:
         b, kernel, vectors = self.b, self.kernel, self.vectors
         numbers = [b.integer(f"add {first}, {s}") for s in range(streams)]
-        panels = [b.element("float", self.w, b.integer(f"mul {p}, {self.stride}")) for p in numbers]
+        kind = stored(kernel.weights)
+        panels = [b.element(kind, self.w, b.integer(f"mul {p}, {self.stride}")) for p in numbers]
         whole = "0" if b.brief else b.integer(f"and {self.k}, {-_UNROLL}")
 
         def turn(k: str, sums: list[V]) -> list[V]:
@@ -102,9 +109,11 @@ class _GemvEmitter:
         b, at, width = self.b, self.at, self.kernel.panel
         scale = splat_load(at, b.element("float", b.element("float", self.x, k), str(ahead)))
         offset = b.integer(f"mul {k}, {width}")
-        rows = [b.element("float", panel, offset) for panel in panels]
-        places = (b.element("float", r, str(ahead * width + v * at.lanes)) for r in rows for v in range(self.vectors))
-        return [at.fma(load_vector(at, place), scale, s) for place, s in zip(places, sums, strict=True)]
+        kind = stored(self.kernel.weights)
+        rows = [b.element(kind, panel, offset) for panel in panels]
+        places = (b.element(kind, r, str(ahead * width + v * at.lanes)) for r in rows for v in range(self.vectors))
+        loaded = [load_weights(at, place, self.kernel.weights) for place in places]
+        return [at.fma(weight, scale, s) for weight, s in zip(loaded, sums, strict=True)]
 
     def _store(self, sums: list[V], place: str, left: str) -> None:
         """The last panel may have fewer columns."""

@@ -10,9 +10,11 @@ from pyflame_rt.backends.cpu.kernels.attention import AttentionKernel, KeyPackKe
 from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative
 from pyflame_rt.backends.cpu.memory.buffer_views import View, contiguous_strides
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.onnx.attention import Attention as AttentionOp
+from pyflame_rt.ops.onnx.shape import Transpose
 
 if TYPE_CHECKING:
-    from pyflame_rt.backends.cpu.graph.find_attention import Attention
+    from pyflame_rt.opt.rules.attention_steps import Attention
 
 __all__ = ["lower_attention"]
 
@@ -48,7 +50,7 @@ def lower_attention(low: Lowering, found: Attention) -> None:
     kernel = AttentionKernel(rows, mask is not None, found.guarded)
     grain = GRAIN // (rows * keys * (depth + width))
     views = [q, source, v, q if mask is None else mask, out]
-    low.kernel("Attention", kernel, views, params, batch * heads * blocks, grain)
+    low.kernel(AttentionOp.name, kernel, views, params, batch * heads * blocks, grain)
     shape = low.concrete.shape(found.out)
     low.places[found.out] = out if len(shape) == 4 else replace(out, shape=shape, strides=out.strides[1:])
 
@@ -88,7 +90,7 @@ def _result(low: Lowering, found: Attention, shape: tuple[int, ...]) -> View:
     """Heads side by side where the next step turns them so anyway."""
     out = low.new(shape, DType.Float32)
     reader = low.reader.get(found.out)
-    if reader is None or reader.steps[0].op.name != "Transpose":
+    if reader is None or reader.steps[0].op.name != Transpose.name:
         return out
     batch, heads, queries, width = shape
     b, q, h, w = contiguous_strides((batch, queries, heads, width))

@@ -6,15 +6,16 @@ import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pyflame_rt.backends.cpu.graph.traced_sizes import is_traced
 from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.kernels.attention_training import OPERANDS, PARTS, HeadsKernel, Way, heads_tile
 from pyflame_rt.backends.cpu.lower.lowering import PIECES, Lowering, NotNative, lowers
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.pyflame.attention_training import HeadsAttention, HeadsAttentionGrad
+from pyflame_rt.opt.traced_sizes import is_traced
 
 if TYPE_CHECKING:
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
     from pyflame_rt.backends.cpu.memory.buffer_views import View
+    from pyflame_rt.opt.specialized_graph import SpecializedNode
 
 __all__: list[str] = []
 
@@ -22,7 +23,7 @@ BLOCK = 192  # queries whose weights exist at one time on the way back
 MAX_KEYS = 1 << 14
 
 
-@lowers("pyflame::HeadsAttention")
+@lowers(HeadsAttention)
 def heads_attention(low: Lowering, step: SpecializedNode) -> None:
     """softmax(scale q k) v."""
     q, k, v = (_usable(low, name) for name in step.node.inputs)
@@ -32,7 +33,7 @@ def heads_attention(low: Lowering, step: SpecializedNode) -> None:
     low.places[step.node.outputs[0]] = out
 
 
-@lowers("pyflame::HeadsAttentionGrad")
+@lowers(HeadsAttentionGrad)
 def heads_attention_grad(low: Lowering, step: SpecializedNode) -> None:
     """Gradients of queries, keys and values."""
     g, q, k, v = (_usable(low, name) for name in step.node.inputs)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.backends.cpu.graph.exact_integers import BLOCK_PRODUCT
+from pyflame_rt.backends.cpu.graph.op_support import BLOCK_PRODUCT
 from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.kernels.block_gemv import BlockGemvKernel, block_words
 from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative, lowers
@@ -16,8 +16,8 @@ from pyflame_rt.backends.cpu.memory.constants import derived
 from pyflame_rt.graph import DType
 
 if TYPE_CHECKING:
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
     from pyflame_rt.backends.cpu.memory.buffer_views import View
+    from pyflame_rt.opt.specialized_graph import SpecializedNode
 
 __all__ = ["block_product"]
 

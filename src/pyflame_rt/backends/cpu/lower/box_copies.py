@@ -12,12 +12,15 @@ from pyflame_rt.backends.cpu.ir.kernel_program import FillKernel, Map, RowKernel
 from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative, as_bits, lowers
 from pyflame_rt.backends.cpu.lower.row_loops import FLAT_GRAIN, nest_of
 from pyflame_rt.backends.cpu.memory.buffer_views import View, contiguous_strides
-from pyflame_rt.ops.onnx.slicing import pad_pairs
+from pyflame_rt.ops.onnx.arithmetic import SumTo
+from pyflame_rt.ops.onnx.cast import BitCast
+from pyflame_rt.ops.onnx.creation import ConstantOfShape, Trilu
+from pyflame_rt.ops.onnx.slicing import Pad, Tile, pad_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
+    from pyflame_rt.opt.specialized_graph import SpecializedNode
 
 __all__ = ["fill", "padded", "part", "spaced"]
 
@@ -65,7 +68,7 @@ def spaced(low: Lowering, view: View, steps: Sequence[int]) -> View:
     return out
 
 
-@lowers("Pad")
+@lowers(Pad)
 def pad(low: Lowering, step: SpecializedNode) -> None:
     """A border, or a smaller box where a width is negative."""
     view = low.strided(step.node.inputs[0])
@@ -131,7 +134,7 @@ def runs(places: np.ndarray[Any, Any]) -> list[tuple[int, int, int, int]]:
     return result
 
 
-@lowers("Tile")
+@lowers(Tile)
 def tile(low: Lowering, step: SpecializedNode) -> None:
     """The whole repeated: every axis becomes a stretched one before itself."""
     view, counts = low.strided(step.node.inputs[0]), low.constant_of(step.node.inputs[1])
@@ -147,7 +150,7 @@ def tile(low: Lowering, step: SpecializedNode) -> None:
     low.copied(replace(view, shape=shape, strides=strides), target)
 
 
-@lowers("Trilu")
+@lowers(Trilu)
 def trilu(low: Lowering, step: SpecializedNode) -> None:
     """One side of the diagonal, zeros on the other: numbers of rows and columns decide."""
     x = low.strided(step.node.inputs[0])
@@ -172,10 +175,10 @@ def trilu(low: Lowering, step: SpecializedNode) -> None:
     inside = apply("ge" if step.attributes["upper"] else "le", away, const(int(given.ravel()[0]), "int64"))
     value = apply("where", inside, load(0, x.dtype.label), const(0, x.dtype.label))
     kernel = RowKernel(len(nest.outer), tuple(operands[:-1]), (operands[-1],), (Map((Store(3, value),)),))
-    low.row_kernel("Trilu", kernel, nest, views)
+    low.row_kernel(Trilu.name, kernel, nest, views)
 
 
-@lowers("ConstantOfShape")
+@lowers(ConstantOfShape)
 def constant_of_shape(low: Lowering, step: SpecializedNode) -> None:
     """One value everywhere: a stretched constant, or filled where it is handed out."""
     shape = low.concrete.shape(step.node.outputs[0])
@@ -185,7 +188,7 @@ def constant_of_shape(low: Lowering, step: SpecializedNode) -> None:
     low.places[step.node.outputs[0]] = replace(one, shape=shape, strides=(0,) * len(shape))
 
 
-@lowers("BitCast")
+@lowers(BitCast)
 def bit_cast(low: Lowering, step: SpecializedNode) -> None:
     """The same bits under another type of that size."""
     name = step.node.outputs[0]
@@ -196,7 +199,7 @@ def bit_cast(low: Lowering, step: SpecializedNode) -> None:
     low.places[name] = replace(view, dtype=dtype)
 
 
-@lowers("pyflame::SumTo")
+@lowers(SumTo)
 def sum_to(low: Lowering, step: SpecializedNode) -> None:
     """Sums over the axes that broadcasting added or stretched."""
     from pyflame_rt.backends.cpu.lower.loop_nests import fold_axes
@@ -204,7 +207,7 @@ def sum_to(low: Lowering, step: SpecializedNode) -> None:
     x, shape = low.strided(step.node.inputs[0]), low.concrete.shape(step.node.outputs[0])
     extra = len(x.shape) - len(shape)
     axes = [*range(extra), *(extra + k for k, n in enumerate(shape) if n == 1 and x.shape[extra + k] != 1)]
-    total = fold_axes(low, "SumTo", "sum", x, axes) if axes else x
+    total = fold_axes(low, SumTo.name, "sum", x, axes) if axes else x
     result = total.reshaped(shape) or low.copied(total).reshaped(shape)
     assert result is not None
     low.places[step.node.outputs[0]] = result

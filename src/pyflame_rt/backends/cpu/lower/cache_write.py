@@ -4,27 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyflame_rt.backends.cpu.graph.traced_sizes import most
 from pyflame_rt.backends.cpu.kernels.cache_write import CacheWriteKernel
-from pyflame_rt.backends.cpu.lower.lowering import ROW_GRAIN, Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.lower.lowering import ROW_GRAIN, Lowering, lowers
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.onnx.index import TensorScatter
+from pyflame_rt.opt.traced_sizes import most
 
 if TYPE_CHECKING:
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
+    from pyflame_rt.opt.specialized_graph import SpecializedGraph, SpecializedNode
 
 __all__: list[str] = []
 
 
-@lowers("TensorScatter")
+def _other_cache(graph: SpecializedGraph, step: SpecializedNode) -> str:
+    if step.attributes.get("mode", "linear") != "linear" or step.attributes.get("axis", -2) != -2:
+        return "a cache that is written in circles, or along another axis than the last but one"
+    cache, _, starts = (*step.node.inputs, "")[:3]
+    dtype, shape = graph.types[cache]
+    if not starts or len(shape) != 4 or dtype.itemsize > 8:
+        return "a cache without starts, or of other axes than batch, heads, places, width"
+    return "" if graph.dtype(starts) is DType.Int64 else f"starts of {graph.dtype(starts).label}"
+
+
+@lowers(TensorScatter, refuses=_other_cache, checks_indices=True)
 def tensor_scatter(low: Lowering, step: SpecializedNode) -> None:
     """A cache [batch, heads, places, width] with new places at each entry's start."""
-    cache_name, update_name, *more = step.node.inputs
-    cache, update = low.dense(cache_name), low.strided(update_name)
-    if not more or not more[0] or len(cache.shape) != 4 or cache.dtype.itemsize > 8:
-        raise NotNative("a cache without starts, or of other axes than batch, heads, places, width")
-    starts = low.dense(more[0])
-    if starts.dtype is not DType.Int64:
-        raise NotNative(f"starts of {starts.dtype.label}")
+    cache_name, update_name, starts_name = step.node.inputs
+    cache, update, starts = low.dense(cache_name), low.strided(update_name), low.dense(starts_name)
     batch, heads, room, width = cache.shape
     update = update if update.strides[-1] == 1 or width == 1 else low.copied(update)
     out = low.output(step)

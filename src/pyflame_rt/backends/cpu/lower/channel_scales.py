@@ -11,6 +11,8 @@ from pyflame_rt.backends.cpu.ir.kernel_program import Map, RowKernel, Store, app
 from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative
 from pyflame_rt.backends.cpu.lower.row_loops import nest_of
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.onnx.arithmetic import Mul
+from pyflame_rt.ops.onnx.conv import Conv
 from pyflame_rt.ops.onnx.windows import windows
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ class Scales(NamedTuple):
 
 def takes_scales(low: Lowering, group: Group) -> bool:
     """Whether a loop only scales the channels of one image, and its only reader is a product with fewer weights."""
-    if len(group.steps) != 1 or group.extra or group.steps[0].op.name != "Mul" or len(group.shape) != 4:
+    if len(group.steps) != 1 or group.extra or group.steps[0].op.name != Mul.name or len(group.shape) != 4:
         return False
     name = group.steps[0].node.outputs[0]
     image, scales = image_and_scales(low, group)
@@ -58,7 +60,7 @@ def image_and_scales(low: Lowering, group: Group) -> tuple[str, str]:
 def _is_product(low: Lowering, reader: Group, name: str, shape: tuple[int, ...]) -> bool:
     """Whether the reader is a 1x1 convolution of the image by constant weights, fewer than its pixels."""
     (step,) = reader.steps
-    if step.op.name != "Conv" or step.node.inputs[0] != name or name in step.node.inputs[1:]:
+    if step.op.name != Conv.name or step.node.inputs[0] != name or name in step.node.inputs[1:]:
         return False
     weights = low.constant_of(step.node.inputs[1])
     if weights is None or weights.dtype != np.float32 or weights.ndim != 4 or weights.shape[2:] != (1, 1):
@@ -86,6 +88,6 @@ def scaled_panels(low: Lowering, packed: View, scales: Scales) -> View:
     stage = Map((Store(2, apply("mul", load(0, "float32"), load(1, "float32"))),))
     kernel = RowKernel(len(nest.outer), tuple(operands[:2]), (operands[2],), (stage,))
     nodes, low.nodes = low.nodes, (scales.node,)
-    low.row_kernel("Mul", kernel, nest, views)
+    low.row_kernel(Mul.name, kernel, nest, views)
     low.nodes = nodes
     return out

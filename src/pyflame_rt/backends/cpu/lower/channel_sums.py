@@ -26,25 +26,26 @@ from pyflame_rt.backends.cpu.lower.loop_nests import row_step
 from pyflame_rt.backends.cpu.lower.lowering import PIECES, Lowering, NotNative, lowers
 from pyflame_rt.backends.cpu.lower.tiled_products import as_rows
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.onnx.norm import BatchNormSums, BatchStatistics, LayerNormGrad
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
     from pyflame_rt.backends.cpu.memory.buffer_views import View
+    from pyflame_rt.opt.specialized_graph import SpecializedNode
 
 __all__: list[str] = []
 
 BLOCK_FLOATS = 16_384  # of the rows of a block: half of a first-level cache of 128 KB, or an eighth of a second
 
 
-@lowers("pyflame::BatchStatistics")
+@lowers(BatchStatistics)
 def batch_statistics(low: Lowering, step: SpecializedNode) -> None:
     """Mean and variance of every channel."""
     _sums(low, step.op.name, "moments", [_pixels(low, step.node.inputs[0])], step.node.outputs)
 
 
-@lowers("pyflame::BatchNormSums")
+@lowers(BatchNormSums)
 def batch_norm_sums(low: Lowering, step: SpecializedNode) -> None:
     """The sum of a gradient, and that of its products with deviations from the mean."""
     gradient, data, mean = step.node.inputs
@@ -67,7 +68,7 @@ def _pixels(low: Lowering, name: str) -> View:
     return flat
 
 
-@lowers("pyflame::LayerNormGrad")
+@lowers(LayerNormGrad)
 def layer_norm_grad(low: Lowering, step: SpecializedNode) -> None:
     """A pass along the rows for the input's gradient, one down the columns for those of scale and shift."""
     names = step.node.inputs

@@ -21,10 +21,11 @@ from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative, lowers
 from pyflame_rt.backends.cpu.lower.tiled_products import GRAIN
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.records import dataclass
+from pyflame_rt.ops.onnx.conv import ConvWeightGrad
 
 if TYPE_CHECKING:
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
     from pyflame_rt.backends.cpu.memory.buffer_views import View
+    from pyflame_rt.opt.specialized_graph import SpecializedGraph, SpecializedNode
 
 __all__: list[str] = []
 
@@ -50,13 +51,17 @@ class _Sum:
         return math.prod(self.tiles)
 
 
-@lowers("pyflame::ConvWeightGrad")
+def _other_images(graph: SpecializedGraph, step: SpecializedNode) -> str:
+    dtype, shape = graph.types[step.node.inputs[0]]
+    fits = dtype is DType.Float32 and len(shape) == 4 and step.attributes["group"] == 1
+    return "" if fits else "not images of float32, or in groups"
+
+
+@lowers(ConvWeightGrad, refuses=_other_images)
 def conv_weight_grad(low: Lowering, step: SpecializedNode) -> None:
     """Sums of outer products of pixels of the input and of the gradient."""
     data, gradient = step.node.inputs
     shape, source = low.concrete.shape(step.node.outputs[0]), low.concrete.shape(data)
-    if low.concrete.dtype(data) is not DType.Float32 or len(source) != 4 or step.attributes["group"] != 1:
-        raise NotNative("not images of float32, or in groups")
     if not math.prod(shape) * math.prod(source) * math.prod(low.concrete.shape(gradient)):
         raise NotNative("a gradient of nothing")
     way = low.choices.pick(_case(low, step), _ways(low, step), step.node.name)
@@ -138,7 +143,7 @@ def _summed(low: Lowering, plan: _Sum, x: View, g: View, shape: tuple[int, ...])
             run,
         ]
         grain = GRAIN // max(count * rows * width, 1)
-        low.kernel("ConvWeightGrad", kernel, [left, right, sums], params, plan.points * panels, grain)
+        low.kernel(ConvWeightGrad.name, kernel, [left, right, sums], params, plan.points * panels, grain)
     return _collected(low, plan, sums, sheet, shape)
 
 
@@ -155,7 +160,7 @@ def _spread(
     params = [image.shape[1], *image.shape[2:], *plan.tiles[1:], first, count, *window[:2], *steps_of(image), point]
     taps = window[2:] if kernel.kind == "taps" else [0] * 6
     work = image.shape[1] * (plan.points if kernel is plan.left or not plan.shared else 1)
-    low.kernel("ConvWeightGrad", kernel, [image, zeros, target], [*params, *taps], count, GRAIN // 8 // max(work, 1))
+    low.kernel(ConvWeightGrad.name, kernel, [image, zeros, target], [*params, *taps], count, GRAIN // 8 // max(work, 1))
 
 
 def _collected(low: Lowering, plan: _Sum, sums: View, sheet: int, shape: tuple[int, ...]) -> View:
@@ -165,5 +170,5 @@ def _collected(low: Lowering, plan: _Sum, sums: View, sheet: int, shape: tuple[i
     kernel = CollectKernel("taps", tile) if plan.way == "taps" else CollectKernel("winograd", tile, plan.left.edge)
     params = [rows, columns, plan.points, sheet, plan.points * sheet, rows * size, size]
     panels = -(-columns // (tile.vectors * host().lanes(4)))
-    low.kernel("ConvWeightGrad", kernel, [sums, out], params, panels, 32_768 // max(rows * size * 16, 1))
+    low.kernel(ConvWeightGrad.name, kernel, [sums, out], params, panels, 32_768 // max(rows * size * 16, 1))
     return out

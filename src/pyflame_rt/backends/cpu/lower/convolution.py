@@ -33,12 +33,13 @@ from pyflame_rt.backends.cpu.memory.packed_weights import channel_filters, panel
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.records import dataclass
+from pyflame_rt.ops.onnx.conv import ConvTranspose
 from pyflame_rt.ops.onnx.windows import Windows, windows
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.graph.groups import Group
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
     from pyflame_rt.backends.cpu.memory.buffer_views import View
+    from pyflame_rt.opt.specialized_graph import SpecializedNode
 
 __all__ = ["channels_last", "convolution", "steps_of", "turned_convolution"]
 
@@ -119,6 +120,8 @@ def convolution(low: Lowering, step: SpecializedNode, group: Group | None = None
         operands.append(channels_last(low, operand) if reach == "full" else as_rows(low, view, 1, shape[1]))
     n, channels, height, width = shape
     out = low.new((n, height, width, channels), DType.Float32).permuted([0, 3, 1, 2])
+    if way in ("padded", "pixels", "product") and scales is None:
+        weights = low.weights_of(name)
     given = Filters(low.dense(name), turned=False) if weights is None else weights
     _LOWERINGS[way](low, _Task(label, x, given, operands, ending.finish, out, at, scales))
     return out
@@ -139,7 +142,7 @@ def turned_convolution(low: Lowering, step: SpecializedNode, padding: tuple[tupl
     x, filters = channels_last(low, data), Filters(low.dense(name), turned=True)
     n, _, height, width = shape
     out = low.new((n, height, width, columns), DType.Float32).permuted([0, 3, 1, 2])
-    _LOWERINGS[way](low, _Task("ConvTranspose", x, filters, [], PLAIN, out, at))
+    _LOWERINGS[way](low, _Task(ConvTranspose.name, x, filters, [], PLAIN, out, at))
     return out
 
 
@@ -239,6 +242,7 @@ def _pixels(low: Lowering, task: _Task) -> None:
         # The columns of a window lie next to each other: one sum for each of its lines.
         depth, taps = channels * at.kernel[1], [(i, 0) for i in range(at.kernel[0])]
     packed = low.constant(tap_panels(task.weights, columns))
+    tile = replace(tile, weights=packed.dtype.label)
     rows, width = out.shape
     block = block_of(rows, depth * len(taps), tile)
     items = -(-rows // block) * packed.shape[0]

@@ -10,7 +10,6 @@ import math
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.graph.cost_model import views_of
-from pyflame_rt.backends.cpu.graph.traced_sizes import is_traced
 from pyflame_rt.backends.cpu.ir.kernel_program import TransposeKernel
 from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.kernels.tiles.packing import ColumnSumKernel, PackKernel, RowPackKernel
@@ -30,10 +29,13 @@ from pyflame_rt.backends.cpu.lower.tiled_products import (
 )
 from pyflame_rt.backends.cpu.memory.buffer_views import View
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.onnx.matmul import Gemm
+from pyflame_rt.ops.onnx.shape import Transpose
+from pyflame_rt.opt.traced_sizes import is_traced
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.graph.groups import Group
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
+    from pyflame_rt.opt.specialized_graph import SpecializedNode
 
 __all__ = ["moving", "turned_alone"]
 
@@ -83,7 +85,7 @@ def turned_alone(low: Lowering, step: SpecializedNode) -> bool:
     if reader is None or len(low.concrete.shape(name)) != 2 or len(reader.steps) != 1:
         return False
     (only,) = reader.steps
-    return only.op.name == "Transpose" and list(only.attributes["perm"] or (1, 0)) == [1, 0]
+    return only.op.name == Transpose.name and list(only.attributes["perm"] or (1, 0)) == [1, 0]
 
 
 def _turned(low: Lowering, label: str, a: View, b: View) -> View:
@@ -114,7 +116,7 @@ def _operands(low: Lowering, step: SpecializedNode) -> tuple[View, View, str]:
         raise NotNative("not rows times a matrix that is made at run time")
     bias = rest[0] if rest else ""
     a, b = low.strided(first), low.strided(second)
-    if step.op.name == "Gemm":
+    if step.op.name == Gemm.name:
         given = step.attributes
         if given["alpha"] != 1.0 or (bias and given["beta"] != 1.0):
             raise NotNative("a scaled product")

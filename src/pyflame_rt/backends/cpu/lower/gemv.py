@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pyflame_rt.backends.cpu.ir.kernel_program import Map, Operand, RowKernel, Store, apply, load
 from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.kernels.gemv import GemvKernel
@@ -16,12 +14,16 @@ from pyflame_rt.backends.cpu.lower.lowering import PIECES, Lowering, NotNative
 from pyflame_rt.backends.cpu.memory.constants import resident
 from pyflame_rt.backends.cpu.memory.packed_weights import panels
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.onnx.conv import Conv
+from pyflame_rt.ops.onnx.matmul import Gemm, MatMul
 from pyflame_rt.ops.onnx.windows import windows
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from pyflame_rt.backends.cpu.graph.groups import Group
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
     from pyflame_rt.backends.cpu.memory.buffer_views import View
+    from pyflame_rt.opt.specialized_graph import SpecializedNode
 
 __all__ = ["row_product", "takes_row_product"]
 
@@ -31,17 +33,17 @@ GRAIN = 65_536
 
 def takes_row_product(low: Lowering, step: SpecializedNode) -> bool:
     """Whether a step is the product of one row with constant weights."""
-    if step.op.name not in ("Conv", "MatMul", "Gemm"):
+    if step.op.name not in (Conv.name, MatMul.name, Gemm.name):
         return False
-    weights = low.constant_of(step.node.inputs[1])
-    if weights is None or weights.dtype != np.float32 or not weights.size:
+    weights = low.weights_of(step.node.inputs[1])
+    if weights is None or low.concrete.dtype(step.node.inputs[1]) is not DType.Float32 or not weights.size:
         return False
     out = low.concrete.shape(step.node.outputs[0])
-    if step.op.name == "Conv":
+    if step.op.name == Conv.name:
         return _is_pixel(low, step, weights.shape, out)
     if weights.ndim != 2 or len(out) < 2 or math.prod(out[:-1]) != 1:
         return False
-    scaled = step.op.name == "Gemm" and (step.attributes["alpha"] != 1.0 or step.attributes["beta"] != 1.0)
+    scaled = step.op.name == Gemm.name and (step.attributes["alpha"] != 1.0 or step.attributes["beta"] != 1.0)
     return not scaled
 
 
@@ -57,7 +59,7 @@ def _is_pixel(low: Lowering, step: SpecializedNode, weights: tuple[int, ...], ou
 
 def row_product(low: Lowering, step: SpecializedNode, group: Group | None = None) -> View:
     """Lower a product of one row, together with the loop that alone reads it."""
-    weights: Any = low.constant_of(step.node.inputs[1])
+    weights: Any = low.weights_of(step.node.inputs[1])
     matrix = _matrix(step, weights)
     depth, width = matrix.shape
     columns = tile_for(host(), width).vectors * host().lanes(4)  # as products of more rows have them
@@ -70,7 +72,7 @@ def row_product(low: Lowering, step: SpecializedNode, group: Group | None = None
     out = low.new(shape, DType.Float32)
     low.kernel(
         "+".join([step.op.name, *(s.op.name for s in (group.steps if group is not None else ()))]),
-        GemvKernel(columns, finish),
+        GemvKernel(columns, finish, packed.dtype.label),
         [x, packed, *operands, out],
         [depth, width],
         -(-width // columns),
@@ -82,9 +84,9 @@ def row_product(low: Lowering, step: SpecializedNode, group: Group | None = None
 
 def _matrix(step: SpecializedNode, weights: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Weights by depth and column."""
-    if step.op.name == "Conv":
+    if step.op.name == Conv.name:
         return weights.reshape(weights.shape[:2]).T
-    return weights.T if step.op.name == "Gemm" and step.attributes["transB"] else weights
+    return weights.T if step.op.name == Gemm.name and step.attributes["transB"] else weights
 
 
 def _finish(

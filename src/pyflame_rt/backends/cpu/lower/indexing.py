@@ -26,11 +26,15 @@ from pyflame_rt.backends.cpu.lower.loop_nests import row_step, rows_of
 from pyflame_rt.backends.cpu.lower.lowering import PIECES, ROW_GRAIN, Lowering, NotNative, as_bits, lowers
 from pyflame_rt.backends.cpu.memory.buffer_views import View, contiguous_strides
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.onnx.index import GatherElements, GatherND, ScatterElements, ScatterND, TopK
+from pyflame_rt.ops.onnx.loss import ClassScore, ClassScoreGrad
+from pyflame_rt.ops.onnx.reduce import ArgMax, ArgMin, CumProd, CumSum
+from pyflame_rt.ops.pyflame.within import Look
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
+    from pyflame_rt.opt.specialized_graph import SpecializedNode
 
 __all__: list[str] = []
 
@@ -91,7 +95,7 @@ def _indexed(
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 
-@lowers("pyflame::Within")
+@lowers(Look)
 def within(low: Lowering, step: SpecializedNode) -> None:
     """Look through numbers; who reads the result reads the numbers themselves."""
     view = low.dense(step.node.inputs[0])
@@ -104,10 +108,10 @@ def within(low: Lowering, step: SpecializedNode) -> None:
         return
     kernel = WithinKernel(view.dtype.label, "".join(given))
     params = [given.get(mark, 0) for mark in names]
-    low.kernel("Within", kernel, [view, low.flag()], params, view.count, ROW_GRAIN, PIECES)
+    low.kernel(Look.name, kernel, [view, low.flag()], params, view.count, ROW_GRAIN, PIECES)
 
 
-@lowers("GatherElements")
+@lowers(GatherElements, checks_indices=True)
 def gather_elements(low: Lowering, step: SpecializedNode) -> None:
     """For each place of the indices, the element they point at along an axis."""
     data, indices = low.strided(step.node.inputs[0]), _indices(low, step.node.inputs[1])
@@ -120,7 +124,7 @@ def gather_elements(low: Lowering, step: SpecializedNode) -> None:
     far = [0 if k == axis else s for k, s in enumerate(data.strides)]
     _indexed(
         low,
-        "GatherElements",
+        GatherElements.name,
         (data, indices, out),
         indices.shape,
         (far, indices.strides, out.strides),
@@ -129,7 +133,7 @@ def gather_elements(low: Lowering, step: SpecializedNode) -> None:
     )
 
 
-@lowers("GatherND")
+@lowers(GatherND, checks_indices=True)
 def gather_nd(low: Lowering, step: SpecializedNode) -> None:
     """Slices of the data at index tuples."""
     data, indices = low.dense(step.node.inputs[0]), _indices(low, step.node.inputs[1])
@@ -141,7 +145,7 @@ def gather_nd(low: Lowering, step: SpecializedNode) -> None:
     axes = [(data.shape[batch + k], data.strides[batch + k]) for k in range(depth)]
     near = [s * n for s in contiguous_strides(lead)]
     strides = (far, indices.strides[:-1], near)
-    _indexed(low, "GatherND", (data, indices, out), lead, strides, (n, 1, indices.strides[-1], 1), axes)
+    _indexed(low, GatherND.name, (data, indices, out), lead, strides, (n, 1, indices.strides[-1], 1), axes)
 
 
 def _fold_of(step: SpecializedNode, dtype: DType) -> str:
@@ -153,7 +157,7 @@ def _fold_of(step: SpecializedNode, dtype: DType) -> str:
     return fold
 
 
-@lowers("ScatterElements")
+@lowers(ScatterElements, checks_indices=True)
 def scatter_elements(low: Lowering, step: SpecializedNode) -> None:
     """A copy of the data, updated at the elements the indices point at along an axis."""
     data, indices = low.strided(step.node.inputs[0]), _indices(low, step.node.inputs[1])
@@ -169,7 +173,7 @@ def scatter_elements(low: Lowering, step: SpecializedNode) -> None:
     far = [0 if k == axis else s for k, s in enumerate(out.strides)]
     _indexed(
         low,
-        "ScatterElements",
+        ScatterElements.name,
         (out, indices, updates),
         indices.shape,
         (far, indices.strides, updates.strides),
@@ -180,7 +184,7 @@ def scatter_elements(low: Lowering, step: SpecializedNode) -> None:
     )
 
 
-@lowers("ScatterND")
+@lowers(ScatterND, checks_indices=True)
 def scatter_nd(low: Lowering, step: SpecializedNode) -> None:
     """A copy of the data, its slices updated at index tuples."""
     if _is_row_sums(low, step):
@@ -200,7 +204,7 @@ def scatter_nd(low: Lowering, step: SpecializedNode) -> None:
     axes = [(out.shape[k], out.strides[k]) for k in range(depth)]
     strides = ([0] * len(lead), indices.strides[:-1], near)
     inner = (n, 1, indices.strides[-1], 1)
-    _indexed(low, "ScatterND", (out, indices, updates), lead, strides, inner, axes, put=True, fold=fold)
+    _indexed(low, ScatterND.name, (out, indices, updates), lead, strides, inner, axes, put=True, fold=fold)
 
 
 def _is_row_sums(low: Lowering, step: SpecializedNode) -> bool:
@@ -228,13 +232,15 @@ def _row_sums(low: Lowering, step: SpecializedNode) -> None:
     kernel = RowSumsKernel(_SUMMED[out.dtype], indices.dtype.label)
     params = [width, rows, count, 1, updates.strides[0], SUMS_BLOCK]
     views = [out, indices, updates, low.flag()]
-    low.kernel("ScatterND", kernel, views, params, -(-width // SUMS_BLOCK), max(1, ROW_GRAIN // (count * SUMS_BLOCK)))
+    low.kernel(
+        ScatterND.name, kernel, views, params, -(-width // SUMS_BLOCK), max(1, ROW_GRAIN // (count * SUMS_BLOCK))
+    )
 
 
 # ---------------------------------------------------------------------- along an axis
 
 
-@lowers("ArgMax", "ArgMin")
+@lowers(ArgMax, ArgMin)
 def arg_extreme(low: Lowering, step: SpecializedNode) -> None:
     """The extreme of each row, then the first (or last) place that has it."""
     x = low.strided(step.node.inputs[0])
@@ -254,7 +260,7 @@ def arg_extreme(low: Lowering, step: SpecializedNode) -> None:
     last = bool(step.attributes["select_last_index"])
     place = apply("where", found, index(), const(-1 if last else 2**62, "int64"))
     stages = [
-        Reduce((Reduction("top", "max" if step.op.name == "ArgMax" else "min", value),)),
+        Reduce((Reduction("top", "max" if step.op.name == ArgMax.name else "min", value),)),
         Reduce((Reduction("place", "max" if last else "min", place),)),
         Scalar("out", scalar("place", "int64"), 1),
     ]
@@ -268,7 +274,7 @@ def _rows_params(view: View, axis: int) -> tuple[list[int], list[int], int]:
     return dims, strides, view.strides[axis]
 
 
-@lowers("CumSum", "CumProd")
+@lowers(CumSum, CumProd)
 def running(low: Lowering, step: SpecializedNode) -> None:
     """Running sums or products."""
     x = low.strided(step.node.inputs[0])
@@ -282,7 +288,7 @@ def running(low: Lowering, step: SpecializedNode) -> None:
     source, target = (_reversed(v, axis) for v in (x, out)) if step.attributes["reverse"] else (x, out)
     dims, strides, inner = _rows_params(source, axis)
     _, to, to_inner = _rows_params(target, axis)
-    kind = "sum" if step.op.name == "CumSum" else "prod"
+    kind = "sum" if step.op.name == CumSum.name else "prod"
     kernel = RunningKernel(x.dtype.label, len(dims), kind, bool(step.attributes["exclusive"]))
     n = x.shape[axis]
     params = [n, *dims, *strides, inner, *to, to_inner]
@@ -296,7 +302,7 @@ def _reversed(view: View, axis: int) -> View:
     return replace(view, strides=tuple(strides), offset=offset)
 
 
-@lowers("TopK")
+@lowers(TopK)
 def top_k(low: Lowering, step: SpecializedNode) -> None:
     """The k largest or smallest, in order, and where they were."""
     x = low.strided(step.node.inputs[0])
@@ -317,13 +323,13 @@ def top_k(low: Lowering, step: SpecializedNode) -> None:
     params = [x.shape[axis], k, *dims, *strides, inner, *to, to_inner]
     rows = math.prod(dims)
     if rows and k:
-        low.kernel("TopK", kernel, [x, values, places], params, rows, max(1, ROW_GRAIN // (8 * x.shape[axis])))
+        low.kernel(TopK.name, kernel, [x, values, places], params, rows, max(1, ROW_GRAIN // (8 * x.shape[axis])))
 
 
 # ---------------------------------------------------------------------- one class of each row
 
 
-@lowers("pyflame::ClassScore")
+@lowers(ClassScore)
 def class_score(low: Lowering, step: SpecializedNode) -> None:
     """The largest and the sum of each row in one kernel; its own class is picked out of the row afterwards."""
     x, indices, label = _class_operands(low, step, 0)
@@ -348,7 +354,7 @@ def class_score(low: Lowering, step: SpecializedNode) -> None:
             low.places[name] = view
 
 
-@lowers("pyflame::ClassScoreGrad")
+@lowers(ClassScoreGrad)
 def class_score_grad(low: Lowering, step: SpecializedNode) -> None:
     """What every class loses, then what the row's own class gains, in place."""
     x, indices, label = _class_operands(low, step, 1)

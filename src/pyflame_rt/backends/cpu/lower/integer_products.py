@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.backends.cpu.faults import FAULTS
-from pyflame_rt.backends.cpu.graph.exact_integers import INTEGER_PRODUCTS, is_depthwise
 from pyflame_rt.backends.cpu.graph.op_support import LOOP_TYPES
-from pyflame_rt.backends.cpu.graph.traced_sizes import is_traced, least, most
 from pyflame_rt.backends.cpu.ir.kernel_program import Expr, load, shared
 from pyflame_rt.backends.cpu.ir.whole_numbers import kept_whole
 from pyflame_rt.backends.cpu.jit.target import host
@@ -26,15 +24,19 @@ from pyflame_rt.backends.cpu.lower.tiled_products import PIECES, as_rows, label_
 from pyflame_rt.backends.cpu.memory.constants import derived
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.records import dataclass
+from pyflame_rt.ops.onnx.conv import ConvInteger
+from pyflame_rt.ops.onnx.matmul import MatMulInteger
 from pyflame_rt.ops.onnx.windows import Windows, windows
+from pyflame_rt.opt.rules.exact_integers import INTEGER_PRODUCTS, is_depthwise
+from pyflame_rt.opt.traced_sizes import is_traced, least, most
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyflame_rt.backends.cpu.graph.groups import Group
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
     from pyflame_rt.backends.cpu.kernels.tiles.register_tile import Reach, Tile
     from pyflame_rt.backends.cpu.memory.buffer_views import View
+    from pyflame_rt.opt.specialized_graph import SpecializedNode
 
 __all__ = ["fuse_integers"]
 
@@ -99,7 +101,7 @@ def fuse_integers(low: Lowering, group: Group) -> bool:
     return False
 
 
-@lowers(*INTEGER_PRODUCTS)
+@lowers(ConvInteger, MatMulInteger)
 def integer_product(low: Lowering, step: SpecializedNode) -> None:
     """A product of integers on its own."""
     _lower(low, step, None)
@@ -111,7 +113,7 @@ def _lower(low: Lowering, step: SpecializedNode, group: Group | None) -> None:
     array = low.constant_of(name)
     if dots is None or array is None or low.concrete.dtype(data) not in (DType.UInt8, DType.Int8):
         raise NotNative("weights that are not constant, or a machine without integer products")
-    is_conv = step.op.name == "ConvInteger"
+    is_conv = step.op.name == ConvInteger.name
     ending = _ending_of(low, step, group, 1 if is_conv else len(low.concrete.shape(step.node.outputs[0])) - 1)
     (_convolution if is_conv else _matmul)(low, step, array, ending, dots, label_of(step, group))
 
@@ -364,6 +366,8 @@ def _as_matrix(view: View, rows: int) -> View:
 def _pixels_of(low: Lowering, name: str) -> View:
     """An image whose channels lie next to each other, pixels and lines densely; put so once for all who ask."""
     view = low.strided(name)
+    if len(view.shape) != 4:
+        raise NotNative("an operand of a convolution's loop that has fewer axes than the image")
     turned = f"{name}\0pixels"
     if turned not in low.places:
         if not view.permuted([0, 2, 3, 1]).is_contiguous:

@@ -12,7 +12,6 @@ import numpy as np
 from pyflame_rt.backends.cpu.faults import FAULTS
 from pyflame_rt.backends.cpu.graph.op_support import LOOP_TYPES
 from pyflame_rt.backends.cpu.graph.scalar_exprs import constant_expr, expression
-from pyflame_rt.backends.cpu.graph.traced_sizes import most
 from pyflame_rt.backends.cpu.ir.kernel_program import (
     Expr,
     Map,
@@ -37,12 +36,18 @@ from pyflame_rt.backends.cpu.memory.buffer_views import View, contiguous_strides
 from pyflame_rt.graph import DType
 from pyflame_rt.ops.core.evaluate import Context, run_op
 from pyflame_rt.ops.core.type_rules import normalize_axes
+from pyflame_rt.ops.microsoft.fused import SimplifiedLayerNormalization
+from pyflame_rt.ops.onnx.activation import LogSoftmax, Softmax
+from pyflame_rt.ops.onnx.norm import LayerNormalization, RMSNormalization
+from pyflame_rt.ops.onnx.reduce import ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum
+from pyflame_rt.opt.traced_sizes import most
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyflame_rt.backends.cpu.graph.groups import Group
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
+    from pyflame_rt.ops.core.registry import Op
+    from pyflame_rt.opt.specialized_graph import SpecializedGraph, SpecializedNode
 
 __all__ = ["external_names", "group_expression", "group_values", "lower_loop"]
 
@@ -182,11 +187,15 @@ def row_step(low: Lowering, label: str, views: list[View], outputs: int, stages:
     low.row_kernel(label, kernel, nest, views)
 
 
-@lowers("Softmax", "LogSoftmax")
+def _no_float(graph: SpecializedGraph, step: SpecializedNode) -> str:
+    dtype = graph.dtype(step.node.inputs[0])
+    return "" if dtype in (DType.Float32, DType.Float64) else f"softmax of {dtype.label}"
+
+
+@lowers(Softmax, LogSoftmax, refuses=_no_float)
 def softmax(low: Lowering, step: SpecializedNode) -> None:
     """Maximum, exponentials and their sum, division: one kernel."""
     x = low.strided(step.node.inputs[0])
-    _need_float(x)
     axis = step.attributes["axis"] % len(x.shape)
     out = low.output(step)
     if not out.count:
@@ -197,27 +206,36 @@ def softmax(low: Lowering, step: SpecializedNode) -> None:
     shifted = apply("sub", value, scalar("top", label))
     top = Reduce((Reduction("top", "top", value),))  # a NaN makes the sum one all the same
     raised = apply("decay", shifted)
-    if step.op.name == "Softmax":
+    if step.op.name == Softmax.name:
         total = Reduce((Reduction("sum", "sum", raised),), (Store(1, raised),))
         factor = Scalar("factor", apply("reciprocal", scalar("sum", label)))
         last: Stage = Map((Store(1, apply("mul", load(1, label), scalar("factor", label))),))
-        row_step(low, "Softmax", [a, b], 1, [top, total, factor, last])
+        row_step(low, Softmax.name, [a, b], 1, [top, total, factor, last])
         return
     total = Reduce((Reduction("sum", "sum", raised),))
     log = Scalar("log", apply("log", scalar("sum", label)))
     row_step(
-        low, "LogSoftmax", [a, b], 1, [top, total, log, Map((Store(1, apply("sub", shifted, scalar("log", label))),))]
+        low,
+        LogSoftmax.name,
+        [a, b],
+        1,
+        [top, total, log, Map((Store(1, apply("sub", shifted, scalar("log", label))),))],
     )
 
 
-@lowers("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
+def _other_norm(graph: SpecializedGraph, step: SpecializedNode) -> str:
+    if step.op is not SimplifiedLayerNormalization and step.attributes.get("stash_type", 1) != 1:
+        return "a normalisation that is computed in another type than float32"
+    if len([o for o in step.node.outputs if o]) > 1:
+        return "further outputs of the normalisation are asked for"
+    dtype = graph.dtype(step.node.inputs[0])
+    return "" if dtype is DType.Float32 else f"normalisation of {dtype.label}"
+
+
+@lowers(LayerNormalization, RMSNormalization, SimplifiedLayerNormalization, refuses=_other_norm)
 def normalization(low: Lowering, step: SpecializedNode) -> None:
     """Mean and variance (or mean square) of each row, then the affine map: one kernel."""
-    if len([o for o in step.node.outputs if o]) > 1:
-        raise NotNative("further outputs of the normalisation are asked for")
     x = low.strided(step.node.inputs[0])
-    if x.dtype is not DType.Float32:
-        raise NotNative(f"normalisation of {x.dtype.label}")
     axis = step.attributes["axis"] % len(x.shape)
     out = low.output(step)
     if not out.count:
@@ -234,7 +252,7 @@ def normalization(low: Lowering, step: SpecializedNode) -> None:
 def _norm_stages(step: SpecializedNode, affine: int) -> list[Stage]:
     value, stages = load(0, "float32"), []
     centred = value
-    if step.op.name == "LayerNormalization":
+    if step.op.name == LayerNormalization.name:
         stages.append(Reduce((Reduction("sum", "sum", value),)))
         stages.append(Scalar("mean", apply("div", scalar("sum"), count())))
         centred = apply("sub", value, scalar("mean"))
@@ -251,14 +269,11 @@ def _norm_stages(step: SpecializedNode, affine: int) -> list[Stage]:
     return stages
 
 
-_FOLDS = {"ReduceSum": "sum", "ReduceMean": "sum", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "prod"}
-
-
-@lowers(*_FOLDS)
+@lowers(ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd)
 def reduction(low: Lowering, step: SpecializedNode) -> None:
     """A fold over axes."""
     x = low.strided(step.node.inputs[0])
-    _need_fold(step.op.name, x.dtype)
+    _need_fold(step.op, x.dtype)
     axes = _reduced_axes(low, step, len(x.shape))
     if not axes:
         low.places[step.node.outputs[0]] = x
@@ -275,16 +290,17 @@ def reduction(low: Lowering, step: SpecializedNode) -> None:
     flat = View(out.buffer, out.dtype, rows.shape[:-1], contiguous_strides(rows.shape[:-1]))
     target = View(flat.buffer, flat.dtype, rows.shape, (*flat.strides, 0))
     value = load(0, x.dtype.label)
-    fold = Reduce((Reduction("r", _FOLDS[step.op.name], value),))  # type: ignore[arg-type]
+    mean = step.op.fold == "mean"
+    fold = Reduce((Reduction("r", "sum" if mean else step.op.fold, value),))  # type: ignore[arg-type]
     result: Any = scalar("r", value.dtype)
-    if step.op.name == "ReduceMean":
+    if mean:
         result = apply("div", result, count(value.dtype))
     row_step(low, step.op.name, [rows, target], 1, [fold, Scalar("out", result, 1)])
 
 
 def _column_sums(low: Lowering, step: SpecializedNode, x: View, axes: Sequence[int], out: View) -> bool:
     """Sums over axes that are not last go down columns, many at a time, instead of jumping from row to row for each."""
-    if step.op.name not in ("ReduceSum", "ReduceMean") or x.dtype is not DType.Float32:
+    if step.op.fold not in ("sum", "mean") or x.dtype is not DType.Float32:
         return False
     found = _matrices(x, axes)
     if found is None:
@@ -296,7 +312,7 @@ def _column_sums(low: Lowering, step: SpecializedNode, x: View, axes: Sequence[i
     width = min(-(-share // unit) * unit, MAX_COLUMNS)
     items = -(-columns // width)
     params = [rows, columns, found.strides[1], width, items, found.strides[0]]
-    kernel = ColumnSumKernel(step.op.name == "ReduceMean")
+    kernel = ColumnSumKernel(step.op.fold == "mean")
     low.kernel(step.op.name, kernel, [found, out], params, matrices * items, 1 if divided else _grain(rows * width))
     return True
 
@@ -329,12 +345,12 @@ def fold_axes(low: Lowering, label: str, kind: str, x: View, axes: Sequence[int]
     return out
 
 
-def _need_fold(name: str, dtype: DType) -> None:
+def _need_fold(op: Op, dtype: DType) -> None:
     """Which types a fold takes; narrow integers are summed in a wider type than loops have for them."""
-    ordered = name in ("ReduceMax", "ReduceMin")
+    ordered = op.fold in ("max", "min")
     narrow = dtype in (DType.Int8, DType.UInt8, DType.Int16, DType.UInt16, DType.Bool)
     if dtype not in LOOP_TYPES or (narrow and not ordered):
-        raise NotNative(f"{name} of {dtype.label}")
+        raise NotNative(f"{op.name} of {dtype.label}")
 
 
 def _fold_nothing(low: Lowering, step: SpecializedNode, x: View) -> None:
@@ -355,8 +371,3 @@ def _reduced_axes(low: Lowering, step: SpecializedNode, rank: int) -> list[int] 
     if axes is None or axes.size == 0:
         return None if step.attributes.get("noop_with_empty_axes") else list(range(rank))
     return sorted(normalize_axes([int(a) for a in axes.ravel()], rank))
-
-
-def _need_float(view: View) -> None:
-    if view.dtype not in (DType.Float32, DType.Float64):
-        raise NotNative(f"softmax of {view.dtype.label}")

@@ -12,11 +12,11 @@ import numpy as np
 
 from pyflame_rt.backends.cpu.faults import FAULTS, note_fault
 from pyflame_rt.backends.cpu.graph.groups import PRODUCTS, Group, group_steps, single
-from pyflame_rt.backends.cpu.graph.specialize import Concrete, SpecializedNode
-from pyflame_rt.backends.cpu.graph.traced_sizes import MARK, most
+from pyflame_rt.backends.cpu.graph.op_support import declare_native, refusal_of
 from pyflame_rt.backends.cpu.ir.instructions import HEAVY
 from pyflame_rt.backends.cpu.ir.kernel_program import Kernel, Map, RowKernel, Store, TransposeKernel, load
 from pyflame_rt.backends.cpu.jit.compiler import prepare
+from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.lower.kernel_choice import Case, Choices
 from pyflame_rt.backends.cpu.lower.row_loops import FLAT_GRAIN, MAX_OUTER, Nest, nest_of
 from pyflame_rt.backends.cpu.memory.buffer_views import Buffer, Place, View, contiguous_strides, strides_in_order
@@ -26,11 +26,14 @@ from pyflame_rt.backends.cpu.onednn.primitives import reorder
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, ShapeMismatchError
 from pyflame_rt.graph.records import dataclass
+from pyflame_rt.opt.specialized_graph import SpecializedGraph, SpecializedNode
+from pyflame_rt.opt.traced_sizes import MARK, most
 
 if TYPE_CHECKING:
-    from pyflame_rt.backends.cpu.graph.find_attention import Attention
     from pyflame_rt.backends.cpu.onednn.primitive import Primitive
     from pyflame_rt.backends.cpu.run.parallel_branches import Window
+    from pyflame_rt.ops.core.registry import Op
+    from pyflame_rt.opt.rules.attention_steps import Attention
 
 __all__ = [
     "REFUSALS",
@@ -132,14 +135,28 @@ class Mark(NamedTuple):
 
 
 LoweringFn = Callable[["Lowering", SpecializedNode], None]
-_lowerings: dict[str, LoweringFn] = {}
+_lowerings: dict[Op, LoweringFn] = {}
 
 
-def lowers(*names: str) -> Callable[[LoweringFn], LoweringFn]:
-    """Declare how operators become native steps."""
+def lowers(
+    *ops: Op,
+    refuses: Callable[[SpecializedGraph, SpecializedNode], str] | None = None,
+    checks_indices: bool = False,
+) -> Callable[[LoweringFn], LoweringFn]:
+    """Declare how operators become native steps.
+
+    Args:
+        ops: the operators; compositions among them are not opened.
+        refuses: why it does not take a node, empty when it may: asked before a composition is kept whole, when only
+            attributes and the types and constants of inputs are known. What the layout in memory decides, the
+            lowering itself refuses.
+        checks_indices: the kernel looks at every index it uses, so that nothing before it has to.
+    """
 
     def declare(fn: LoweringFn) -> LoweringFn:
-        _lowerings.update(dict.fromkeys(names, fn))
+        for op in ops:
+            _lowerings[op] = fn
+            declare_native(op, refuses, checks_indices)
         return fn
 
     return declare
@@ -149,7 +166,7 @@ def lowers(*names: str) -> Callable[[LoweringFn], LoweringFn]:
 class Lowering:
     """Work in progress: where each value is, and the steps so far."""
 
-    concrete: Concrete
+    concrete: SpecializedGraph
     threads: int = 1
     choices: Choices = field(default_factory=Choices)
     places: dict[str, View] = field(default_factory=dict)
@@ -196,6 +213,13 @@ class Lowering:
     def constant_of(self, name: str) -> np.ndarray[Any, Any] | None:
         """Contents of a value that is constant."""
         return self.concrete.constants.get(name)
+
+    def weights_of(self, name: str) -> np.ndarray[Any, Any] | None:
+        """Like :meth:`constant_of`; of numbers that were widened, those of 16 bits, for a kernel that widens them."""
+        narrow = self.concrete.narrow.get(name)
+        if narrow is None or (narrow.dtype == np.float16 and not host().half):
+            return self.constant_of(name)
+        return narrow
 
     def numbers_of(self, name: str) -> list[int] | None:
         """Contents of a value that is constant, or made of traced sizes, as a list."""
@@ -428,12 +452,12 @@ class Lowering:
 
     def compute(self, step: SpecializedNode) -> None:
         """Lower one step, natively where a kernel fits."""
-        lowering = _lowerings.get(step.op.full_name)
-        reason = "no native kernel for this operator"
-        if lowering is not None:
+        called = _call_of(step)
+        reason = "" if called is not None else refusal_of(self.concrete, step)
+        if not reason:
             kept = self.mark()
             try:
-                lowering(self, step)
+                (called or _lowerings[step.op])(self, step)
                 self._as_inferred(step)
             except (*REFUSALS, *FAULTS) as error:
                 # What a kernel cannot express, the reference runs, and says so if it cannot either.
@@ -491,6 +515,16 @@ class Lowering:
         buffer = self._buffer(view.count * view.dtype.itemsize, Place.OUTPUT, index)
         target = View(buffer, view.dtype, view.shape, contiguous_strides(view.shape))
         return self.copied(view, target)
+
+
+def _call_of(step: SpecializedNode) -> LoweringFn | None:
+    """How an operator is lowered whose kernel is an address."""
+    call = step.op.native
+    if call is None:
+        return None
+    from pyflame_rt.backends.cpu.lower.native_calls import lower_native_call
+
+    return lambda low, given: lower_native_call(low, given, call)
 
 
 _BITS = {1: DType.UInt8, 2: DType.UInt16, 4: DType.UInt32, 8: DType.UInt64}

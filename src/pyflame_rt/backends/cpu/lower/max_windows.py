@@ -14,6 +14,7 @@ from pyflame_rt.backends.cpu.ir.kernel_program import Map, RowKernel, Store, app
 from pyflame_rt.backends.cpu.lower.box_copies import part
 from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative
 from pyflame_rt.backends.cpu.lower.row_loops import nest_of
+from pyflame_rt.ops.onnx.maxpool import MaxPool
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.memory.buffer_views import View
@@ -75,5 +76,5 @@ def _greatest(low: Lowering, views: list[View], out: View) -> None:
     operands = [nest.operand(i, label) for i in range(len(views) + 1)]
     stage = Map((Store(len(views), value),))
     low.row_kernel(
-        "MaxPool", RowKernel(len(nest.outer), tuple(operands[:-1]), (operands[-1],), (stage,)), nest, [*views, out]
+        MaxPool.name, RowKernel(len(nest.outer), tuple(operands[:-1]), (operands[-1],), (stage,)), nest, [*views, out]
     )

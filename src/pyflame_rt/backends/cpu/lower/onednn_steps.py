@@ -9,7 +9,6 @@ import numpy as np
 
 from pyflame_rt.backends.cpu.faults import FAULTS
 from pyflame_rt.backends.cpu.graph.epilogue import Epilogue, find_epilogue
-from pyflame_rt.backends.cpu.graph.exact_integers import INTEGER_PRODUCTS
 from pyflame_rt.backends.cpu.graph.op_support import LOOP_TYPES
 from pyflame_rt.backends.cpu.lower.convolution import channels_last, convolution
 from pyflame_rt.backends.cpu.lower.gemv import row_product, takes_row_product
@@ -25,14 +24,19 @@ from pyflame_rt.backends.cpu.onednn.attr import Attr
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.run.threads import threads_for
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.onnx.conv import Conv
+from pyflame_rt.ops.onnx.matmul import Gemm, MatMul
+from pyflame_rt.ops.onnx.maxpool import MaxPool
+from pyflame_rt.ops.onnx.pool import AveragePool, GlobalAveragePool, GlobalMaxPool
 from pyflame_rt.ops.onnx.windows import Windows, windows
+from pyflame_rt.opt.rules.exact_integers import INTEGER_PRODUCTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyflame_rt.backends.cpu.graph.groups import Group
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
     from pyflame_rt.backends.cpu.onednn.primitive import Primitive
+    from pyflame_rt.opt.specialized_graph import SpecializedGraph, SpecializedNode
 
 __all__ = ["fuse_epilogue", "fuse_results"]
 
@@ -71,7 +75,7 @@ def fuse_results(low: Lowering, group: Group) -> bool:
     inputs = {n for s in group.steps for n in s.node.inputs if n}
     for name in _real_products(low, inputs):
         step = low.deferred[name]
-        if step.op.name == "Conv" or low.constant_of(step.node.inputs[1]) is not None:
+        if step.op.name == Conv.name or low.constant_of(step.node.inputs[1]) is not None:
             continue
         try:
             if _fuse_tiled(low, group, name):
@@ -105,7 +109,7 @@ def _fuse_tiled(low: Lowering, group: Group, name: str) -> bool:
     step = low.deferred.pop(name)
     low.nodes = (step.node.name, *low.nodes)
     try:
-        out = (convolution if step.op.name == "Conv" else dense)(low, step, group)
+        out = (convolution if step.op.name == Conv.name else dense)(low, step, group)
     except BetterApart:
         low.back_to(kept)
         raise
@@ -125,7 +129,7 @@ def _alone(low: Lowering, step: SpecializedNode) -> bool:
         return False
     kept = low.mark()
     try:
-        low.places[step.node.outputs[0]] = (convolution if step.op.name == "Conv" else dense)(low, step)
+        low.places[step.node.outputs[0]] = (convolution if step.op.name == Conv.name else dense)(low, step)
     except NotNative:
         low.back_to(kept)
         return False
@@ -133,13 +137,13 @@ def _alone(low: Lowering, step: SpecializedNode) -> bool:
 
 
 def _product(low: Lowering, step: SpecializedNode, epilogue: Epilogue) -> View:
-    return _convolution(low, step, epilogue) if step.op.name == "Conv" else _matmul(low, step, epilogue)
+    return _convolution(low, step, epilogue) if step.op.name == Conv.name else _matmul(low, step, epilogue)
 
 
 _NONE = Epilogue((), ())
 
 
-@lowers("Conv")
+@lowers(Conv)
 def conv(low: Lowering, step: SpecializedNode) -> None:
     """A convolution on its own; in loops where elements are not float32."""
     if low.concrete.dtype(step.node.inputs[0]) is not DType.Float32:
@@ -265,7 +269,7 @@ def _packed(low: Lowering, name: str, shape: tuple[int, ...], primitive: Primiti
 # ---------------------------------------------------------------------- products
 
 
-@lowers("MatMul", "Gemm")
+@lowers(MatMul, Gemm)
 def matmul(low: Lowering, step: SpecializedNode) -> None:
     """A product on its own."""
     if takes_row_product(low, step):
@@ -277,7 +281,7 @@ def matmul(low: Lowering, step: SpecializedNode) -> None:
     try:
         low.places[step.node.outputs[0]] = _matmul(low, step, _NONE)
     except (OneDnnError, NotNative) as error:
-        if step.op.name != "MatMul":
+        if step.op.name != MatMul.name:
             raise NotNative(str(error)) from error
         low.back_to(kept)
         low.places[step.node.outputs[0]] = general_matmul(low, step)
@@ -289,7 +293,7 @@ def _matmul(low: Lowering, step: SpecializedNode, epilogue: Epilogue) -> View:
     if a.dtype is not DType.Float32 or not a.count or not b.count or min(len(a.shape), len(b.shape)) < 2:
         raise NotNative("a product of vectors, of nothing, or of another type than float32")
     bias, scale = None, 1.0
-    if step.op.name == "Gemm":
+    if step.op.name == Gemm.name:
         a, b, bias, scale = _gemm_operands(low, step, a, b)
     rank = len(out_shape)
     if len(b.shape) == 2 and low.constant_of(step.node.inputs[1]) is not None and scale == 1.0:
@@ -400,17 +404,22 @@ def _packed_matrix(low: Lowering, view: View, primitive: Primitive) -> View:
 # ---------------------------------------------------------------------- pooling
 
 
-@lowers("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
+def _other_pool(graph: SpecializedGraph, step: SpecializedNode) -> str:
+    if len([o for o in step.node.outputs if o]) > 1:
+        return "the indices of the maxima are asked for"
+    dtype, shape = graph.types[step.node.inputs[0]]
+    if step.op in (MaxPool, GlobalMaxPool):
+        return f"pooling of {dtype.label}" if dtype not in LOOP_TYPES or dtype is DType.Bool else ""
+    return "" if dtype is DType.Float32 and 3 <= len(shape) <= 5 else f"pooling of {dtype.label}{list(shape)}"
+
+
+@lowers(MaxPool, AveragePool, GlobalAveragePool, GlobalMaxPool, refuses=_other_pool)
 def pool(low: Lowering, step: SpecializedNode) -> None:
     """Pooling in the layout its input has; maxima by a loop, since the library's pass over NaN."""
-    if len([o for o in step.node.outputs if o]) > 1:
-        raise NotNative("the indices of the maxima are asked for")
     src = low.view(step.node.inputs[0])
-    if "Max" in step.op.name:
+    if step.op in (MaxPool, GlobalMaxPool):
         low.places[step.node.outputs[0]] = _max_pool(low, step, src)
         return
-    if src.dtype is not DType.Float32 or not 3 <= len(src.shape) <= 5:
-        raise NotNative(f"pooling of {src.dtype.label}{list(src.shape)}")
     if not src.is_blocked and not src.is_dense:
         src = low.dense(step.node.inputs[0])
     out_shape = low.concrete.shape(step.node.outputs[0])
@@ -421,8 +430,8 @@ def pool(low: Lowering, step: SpecializedNode) -> None:
     if any(after >= kernel for (_, after), kernel in zip(reach, at.kernel, strict=True)):
         raise NotNative("a window that lies in the padding alone")
     kind = _pool_kind(step)
-    if kind == "avg_include_padding" and tuple(reach) != at.padding:
-        raise NotNative("ceil_mode that counts padding")
+    if kind == "avg_include_padding" and (tuple(reach) != at.padding or any(at.beyond)):
+        raise NotNative("windows that reach beyond the padding they count")
     try:
         primitive = primitives.pooling(
             low.desc(src),
@@ -445,8 +454,6 @@ def pool(low: Lowering, step: SpecializedNode) -> None:
 
 
 def _max_pool(low: Lowering, step: SpecializedNode, src: View) -> View:
-    if src.dtype not in LOOP_TYPES or src.dtype is DType.Bool:
-        raise NotNative(f"pooling of {src.dtype.label}")
     name = step.node.inputs[0]
     x = channels_last(low, name) if src.is_blocked and len(src.shape) == 4 else low.strided(name)
     return greatest(low, x, _pool_windows(step, x.shape[2:]))

@@ -31,12 +31,16 @@ from pyflame_rt.backends.cpu.lower.max_windows import max_windows
 from pyflame_rt.backends.cpu.lower.row_loops import nest_of
 from pyflame_rt.backends.cpu.memory.buffer_views import View, contiguous_strides
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.onnx.arithmetic import Add
+from pyflame_rt.ops.onnx.conv import Conv
+from pyflame_rt.ops.onnx.maxpool import MaxPool, MaxPoolIndices, MaxPoolValues
+from pyflame_rt.ops.onnx.pool import ReduceWindow
 from pyflame_rt.ops.onnx.windows import Windows, pad_pairs, windows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
+    from pyflame_rt.opt.specialized_graph import SpecializedNode
 
 __all__ = ["add_bias", "boxes", "convolve", "greatest"]
 
@@ -74,7 +78,7 @@ def _taps(view: View, at: Windows) -> list[int]:
     return list(range(rank - len(at.kernel), rank))
 
 
-@lowers("pyflame::ReduceWindow")
+@lowers(ReduceWindow)
 def reduce_window(low: Lowering, step: SpecializedNode) -> None:
     """Sums or maxima of windows over all axes."""
     x, given = low.strided(step.node.inputs[0]), step.attributes
@@ -83,7 +87,7 @@ def reduce_window(low: Lowering, step: SpecializedNode) -> None:
     pairs = tuple(pad_pairs(given["pads"], len(x.shape)))
     at = Windows(tuple(given["window"]), tuple(given["strides"]), tuple(given["dilations"]), pairs, partial=True)
     view = boxes(low, x, at, 0 if given["kind"] == "sum" else _least(x.dtype))
-    low.places[step.node.outputs[0]] = fold_axes(low, "ReduceWindow", given["kind"], view, _taps(view, at))
+    low.places[step.node.outputs[0]] = fold_axes(low, ReduceWindow.name, given["kind"], view, _taps(view, at))
 
 
 def _pool_windows(step: SpecializedNode, x: View) -> Windows:
@@ -92,7 +96,7 @@ def _pool_windows(step: SpecializedNode, x: View) -> Windows:
     return windows(x.shape[2:], step.attributes["kernel_shape"], **given, partial=True)
 
 
-@lowers("pyflame::MaxPoolValues")
+@lowers(MaxPoolValues)
 def max_pool_values(low: Lowering, step: SpecializedNode) -> None:
     """Maxima of windows over space."""
     x = low.strided(step.node.inputs[0])
@@ -109,10 +113,10 @@ def greatest(low: Lowering, x: View, at: Windows) -> View:
     except NotNative:
         low.back_to(kept)
     view = boxes(low, x, at, _least(x.dtype))
-    return fold_axes(low, "MaxPool", "max", view, _taps(view, at))
+    return fold_axes(low, MaxPool.name, "max", view, _taps(view, at))
 
 
-@lowers("pyflame::MaxPoolIndices")
+@lowers(MaxPoolIndices)
 def max_pool_indices(low: Lowering, step: SpecializedNode) -> None:
     """Where in the flattened input each window has its first maximum."""
     x = low.strided(step.node.inputs[0])
@@ -142,7 +146,7 @@ def max_pool_indices(low: Lowering, step: SpecializedNode) -> None:
         Reduce((Reduction("place", "max", _at_tap()),)),
         Scalar("out", apply("add", scalar("place", "int64"), load(2, "int64")), 3),
     ]
-    row_step(low, "MaxPoolIndices", [rows, flat, base, target], 1, stages)
+    row_step(low, MaxPoolIndices.name, [rows, flat, base, target], 1, stages)
 
 
 def _at_tap() -> Any:
@@ -201,7 +205,7 @@ def convolve(low: Lowering, x: View, weights: View, at: Windows, groups: int) ->
         each_group = outputs // groups * pixels
         steps = (groups * each_group, each_group, 1, pixels)
         dot_products(
-            low, "Conv", left, right, replace(out, shape=(n, groups, pixels, outputs // groups), strides=steps)
+            low, Conv.name, left, right, replace(out, shape=(n, groups, pixels, outputs // groups), strides=steps)
         )
         return out
     full = (n, groups, outputs // groups, *space, depth)
@@ -212,7 +216,7 @@ def convolve(low: Lowering, x: View, weights: View, at: Windows, groups: int) ->
     target = View(out.buffer, out.dtype, full, (*contiguous_strides(full[:-1]), 0))
     value = apply("mul", load(0, x.dtype.label), load(1, weights.dtype.label))
     stages = [Reduce((Reduction("r", "sum", value),)), Scalar("out", scalar("r", value.dtype), 2)]
-    row_step(low, "Conv", [a, b, target], 1, stages)
+    row_step(low, Conv.name, [a, b, target], 1, stages)
     return out
 
 
@@ -225,5 +229,5 @@ def add_bias(low: Lowering, y: View, bias: View) -> View:
     operands = [nest.operand(i, v.dtype.label) for i, v in enumerate((y, spread, y))]
     value = apply("add", load(0, y.dtype.label), load(1, bias.dtype.label))
     kernel = RowKernel(len(nest.outer), tuple(operands[:2]), (operands[2],), (Map((Store(2, value),)),))
-    low.row_kernel("Add", kernel, nest, [y, spread, y])
+    low.row_kernel(Add.name, kernel, nest, [y, spread, y])
     return y

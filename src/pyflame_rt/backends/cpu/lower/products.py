@@ -21,12 +21,13 @@ from pyflame_rt.backends.cpu.onednn import primitives
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.onednn.packing import pack
 from pyflame_rt.graph import DType
-from pyflame_rt.ops.onnx.conv import transposed_geometry
+from pyflame_rt.ops.onnx.conv import ConvTranspose, transposed_geometry
+from pyflame_rt.ops.onnx.signal import DFT
 from pyflame_rt.ops.onnx.windows import Windows, windows
 
 if TYPE_CHECKING:
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
     from pyflame_rt.backends.cpu.onednn.primitive import Primitive
+    from pyflame_rt.opt.specialized_graph import SpecializedNode
 
 __all__ = ["general_convolution", "general_matmul"]
 
@@ -98,7 +99,7 @@ def general_convolution(low: Lowering, step: SpecializedNode) -> View:
 # ---------------------------------------------------------------------- transposed convolution
 
 
-@lowers("ConvTranspose")
+@lowers(ConvTranspose)
 def conv_transpose(low: Lowering, step: SpecializedNode) -> None:
     """The library's deconvolution; ONNX keeps weights (in, out / groups, ...)."""
     src, kernel = low.strided(step.node.inputs[0]), step.node.inputs[1]
@@ -138,7 +139,7 @@ def conv_transpose(low: Lowering, step: SpecializedNode) -> None:
     if bias is not None:
         args["bias"] = bias
     out = low.new_blocked(primitive.args["dst"], DType.Float32)
-    low.primitive("ConvTranspose", primitive, {**args, "dst": out})
+    low.primitive(ConvTranspose.name, primitive, {**args, "dst": out})
     low.places[step.node.outputs[0]] = out
 
 
@@ -219,7 +220,7 @@ def _turned_weights(low: Lowering, name: str, wide: tuple[int, ...], primitive: 
 # ---------------------------------------------------------------------- Fourier transforms
 
 
-@lowers("DFT")
+@lowers(DFT)
 def fourier(low: Lowering, step: SpecializedNode) -> None:
     """A transform of moderate length is a product with the transform of the unit signals."""
     from pyflame_rt.ops.core.evaluate import Context, run_op
@@ -249,7 +250,7 @@ def fourier(low: Lowering, step: SpecializedNode) -> None:
     out = low.new((rows, matrix.shape[1]), DType.Float32)
     b = low.constant(matrix)
     primitive = primitives.matmul(low.desc(a), low.desc(b), low.desc(out))
-    low.primitive("DFT", primitive, {"src": a, "weights": b, "dst": out})
+    low.primitive(DFT.name, primitive, {"src": a, "weights": b, "dst": out})
     turned = tuple(shape[k] for k in order)
     result = out.reshaped(turned)
     assert result is not None

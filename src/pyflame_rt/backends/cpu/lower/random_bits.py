@@ -10,17 +10,18 @@ from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative, lowers
 from pyflame_rt.backends.cpu.lower.row_loops import Nest
 from pyflame_rt.graph import DType
 from pyflame_rt.ops.onnx.random import PARITY, ROTATIONS
+from pyflame_rt.ops.pyflame.seeded_random import KeyedBits
 
 if TYPE_CHECKING:
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
     from pyflame_rt.backends.cpu.memory.buffer_views import View
+    from pyflame_rt.opt.specialized_graph import SpecializedNode
 
 __all__ = ["keyed_bits"]
 
 WORD = "uint32"
 
 
-@lowers("pyflame::KeyedBits")
+@lowers(KeyedBits)
 def keyed_bits(low: Lowering, step: SpecializedNode) -> None:
     """The first words of all counters, then the second ones."""
     key = low.dense(step.node.inputs[1])
@@ -41,7 +42,7 @@ def _make(low: Lowering, key: View, value: Expr, out: View) -> None:
     nest = Nest((), out.count, ((0,), (0,), (1,)))
     operands = [nest.operand(i, v.dtype.label) for i, v in enumerate([*words, out])]
     kernel = RowKernel(0, tuple(operands[:2]), tuple(operands[2:]), (Map((Store(2, value),)),))
-    low.row_kernel("KeyedBits", kernel, nest, [*words, out])
+    low.row_kernel(KeyedBits.name, kernel, nest, [*words, out])
 
 
 def _words(stream: int) -> tuple[Expr, Expr]:

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.backends.cpu.kernels.rnn_sequence import RecurrentKernel
-from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative
 from pyflame_rt.backends.cpu.memory.buffer_views import View, contiguous_strides
 from pyflame_rt.backends.cpu.memory.constants import pack
 from pyflame_rt.backends.cpu.onednn import primitives
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.run.threads import threads_for
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.onnx.matmul import MatMul
+from pyflame_rt.ops.onnx.rnn import LSTM
 
 if TYPE_CHECKING:
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
+    from pyflame_rt.backends.cpu.lower.lowering import Lowering
+    from pyflame_rt.opt.specialized_graph import SpecializedNode
 
 __all__ = ["generated_layer", "takes_generated"]
 
@@ -24,14 +26,14 @@ __all__ = ["generated_layer", "takes_generated"]
 MAX_BATCH = 4
 
 
-def takes_generated(step: SpecializedNode, x: View) -> bool:
+def takes_generated(step: SpecializedNode, batch: int) -> bool:
     """Whether the generated kernel is the faster one and knows the form."""
-    return x.shape[1] <= MAX_BATCH and (step.op.name == "LSTM" or bool(step.attributes["linear_before_reset"]))
+    return batch <= MAX_BATCH and (step.op.name == LSTM.name or bool(step.attributes["linear_before_reset"]))
 
 
 def generated_layer(low: Lowering, step: SpecializedNode, x: View) -> None:
     """Lower a layer in one or both directions."""
-    kernel = RecurrentKernel("lstm" if step.op.name == "LSTM" else "gru")
+    kernel = RecurrentKernel("lstm" if step.op.name == LSTM.name else "gru")
     steps, batch, depth = x.shape
     inner, recurrent = (_split(kernel, low.constant_of(step.node.inputs[i])) for i in (1, 2))
     directions, hidden = recurrent.shape[0], recurrent.shape[-1]
@@ -61,8 +63,7 @@ def _input(step: SpecializedNode, i: int) -> str:
 
 def _split(kernel: RecurrentKernel, array: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
     """Direction, gate, unit, what it is multiplied with."""
-    if array is None:
-        raise NotNative("weights that are not constant")
+    assert array is not None  # asked before
     return array.reshape(array.shape[0], kernel.gates, -1, array.shape[-1])
 
 
@@ -83,8 +84,7 @@ def _biases(
     directions, hidden = sizes
     name = _input(step, 3)
     array = low.constant_of(name) if name else np.zeros((directions, 2 * kernel.gates * hidden), np.float32)
-    if array is None:
-        raise NotNative("a bias that is not constant")
+    assert array is not None
     halves = array.reshape(directions, 2, kernel.gates, hidden)
     joined, apart = halves.sum(1), np.zeros((directions, kernel.gates, hidden), np.float32)
     if kernel.kind == "gru":
@@ -110,7 +110,7 @@ def _product(low: Lowering, x: View, matrix: np.ndarray[Any, Any], bias: np.ndar
     like = View(x.buffer, DType.Float32, (width, depth), ())
     out = low.new((rows, width), DType.Float32)
     args = {"src": x, "weights": low.constant(pack(matrix, wanted), wanted, like), "bias": low.constant(bias)}
-    low.primitive("MatMul", primitive, {**args, "dst": out})
+    low.primitive(MatMul.name, primitive, {**args, "dst": out})
     return out
 
 

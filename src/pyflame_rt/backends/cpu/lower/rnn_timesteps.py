@@ -12,22 +12,35 @@ from pyflame_rt.backends.cpu.kernels.quantized_lstm import RoundedSteps
 from pyflame_rt.backends.cpu.kernels.rnn_timesteps import GATES, BackwardSteps, ForwardSteps, PanelKernel, panel_width
 from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative, lowers
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.microsoft.block_weights import RoundedLSTMSteps
+from pyflame_rt.ops.onnx.rnn import LSTM, RNN
+from pyflame_rt.ops.pyflame.recurrence import (
+    GRUResetSteps,
+    GRUSteps,
+    GRUStepsGrad,
+    LSTMSteps,
+    LSTMStepsGrad,
+    RNNSteps,
+    RNNStepsGrad,
+)
 
 if TYPE_CHECKING:
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
     from pyflame_rt.backends.cpu.kernels.rnn_timesteps import Cell, Element
     from pyflame_rt.backends.cpu.memory.buffer_views import View
+    from pyflame_rt.opt.specialized_graph import SpecializedGraph, SpecializedNode
 
 __all__: list[str] = []
 
 _ELEMENTS: dict[DType, Element] = {DType.Float32: "float", DType.Float64: "double"}
 
 
+def _other_type(graph: SpecializedGraph, step: SpecializedNode) -> str:
+    dtype = graph.dtype(step.node.inputs[0])
+    return "" if dtype in _ELEMENTS else f"steps of a recurrent layer in {dtype.label}"
+
+
 def _element(low: Lowering, name: str) -> Element:
-    dtype = low.concrete.dtype(name)
-    if dtype not in _ELEMENTS:
-        raise NotNative(f"steps of a recurrent layer in {dtype.label}")
-    return _ELEMENTS[dtype]
+    return _ELEMENTS[low.concrete.dtype(name)]
 
 
 def _optional(step: SpecializedNode, i: int) -> str:
@@ -35,9 +48,9 @@ def _optional(step: SpecializedNode, i: int) -> str:
 
 
 def _cell(step: SpecializedNode) -> Cell:
-    if step.op.name.startswith("RNN"):
+    if step.op.name.startswith(RNN.name):
         return "tanh" if step.attributes["activation"] == "tanh" else "relu"
-    return "lstm" if step.op.name.startswith("LSTM") else "gru"
+    return "lstm" if step.op.name.startswith(LSTM.name) else "gru"
 
 
 def _sequence(low: Lowering, name: str) -> View:
@@ -84,7 +97,7 @@ def _hand_out(low: Lowering, step: SpecializedNode, made: list[View]) -> None:
             low.places[name] = view
 
 
-@lowers("pyflame::LSTMSteps", "pyflame::GRUSteps", "pyflame::RNNSteps")
+@lowers(LSTMSteps, GRUSteps, RNNSteps, refuses=_other_type)
 def forward_steps(low: Lowering, step: SpecializedNode) -> None:
     """One kernel over all steps."""
     names, cell = step.node.inputs, _cell(step)
@@ -107,7 +120,7 @@ def forward_steps(low: Lowering, step: SpecializedNode) -> None:
     _hand_out(low, step, made)
 
 
-@lowers("pyflame::GRUResetSteps")
+@lowers(GRUResetSteps, refuses=_other_type)
 def reset_steps(low: Lowering, step: SpecializedNode) -> None:
     """One kernel over all steps, with the weights of the new state in panels of their own."""
     names = step.node.inputs
@@ -126,7 +139,7 @@ def reset_steps(low: Lowering, step: SpecializedNode) -> None:
     _hand_out(low, step, [y, last])
 
 
-@lowers("pyflame::LSTMStepsGrad", "pyflame::GRUStepsGrad", "pyflame::RNNStepsGrad")
+@lowers(LSTMStepsGrad, GRUStepsGrad, RNNStepsGrad, refuses=_other_type)
 def backward_steps(low: Lowering, step: SpecializedNode) -> None:
     """One kernel over all steps, last to first."""
     names, cell = step.node.inputs, _cell(step)
@@ -165,7 +178,7 @@ def _state(low: Lowering, name: str, shape: tuple[int, ...], dtype: DType) -> Vi
 # ---------------------------------------------------------------------- quantized weights
 
 
-@lowers("pyflame::RoundedLSTMSteps")
+@lowers(RoundedLSTMSteps)
 def rounded_steps(low: Lowering, step: SpecializedNode) -> None:
     """One kernel over all steps, a direction a thread."""
     names = step.node.inputs

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from pyflame_rt.backends.cpu.graph.traced_sizes import least, most
 from pyflame_rt.backends.cpu.ir.kernel_program import (
     Expr,
     apply,
@@ -21,16 +19,20 @@ from pyflame_rt.backends.cpu.kernels.tiles.products import ProductKernel
 from pyflame_rt.backends.cpu.kernels.tiles.register_tile import Finish, Reach, Tile, tile_for
 from pyflame_rt.backends.cpu.lower.loop_nests import external_names, group_values
 from pyflame_rt.backends.cpu.lower.lowering import ByLibrary, Lowering, NotNative
-from pyflame_rt.backends.cpu.memory.packed_weights import panels
+from pyflame_rt.backends.cpu.memory.packed_weights import kept_steps, listed_panels, panels
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.records import dataclass
+from pyflame_rt.ops.onnx.matmul import Gemm
+from pyflame_rt.opt.traced_sizes import least, most
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+
     from pyflame_rt.backends.cpu.graph.groups import Group
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
     from pyflame_rt.backends.cpu.memory.buffer_views import View
+    from pyflame_rt.opt.specialized_graph import SpecializedNode
 
 __all__ = [
     "GRAIN",
@@ -57,6 +59,8 @@ BLOCK_FLOATS = 65_536
 SHORT = 256  # rows that are one block
 MAX_DEPTH = 16_384
 MANY_ITEMS = 1024
+# Panels that keep more of their steps than this are quicker whole (benchmarks/sparse.py).
+MOST_KEPT = 0.5
 PIECES = 32  # of a product a thread may have: the fewer, the longer one waits for another that was delayed
 
 
@@ -137,18 +141,18 @@ def reach_of(low: Lowering, name: str, shape: tuple[int, ...], axis: int, *, sin
 def dense(low: Lowering, step: SpecializedNode, group: Group | None = None) -> View:
     """Lower a product, with the loop that alone reads it; NotNative where the library does better."""
     source, name, *rest = step.node.inputs
-    weights = low.constant_of(name)
+    weights = low.weights_of(name)
     if weights is None:
         from pyflame_rt.backends.cpu.lower.gemm import moving
 
         return moving(low, step, group)
-    if weights.ndim != 2 or weights.dtype != np.float32 or not weights.size:
+    if weights.ndim != 2 or low.concrete.dtype(name) is not DType.Float32 or not weights.size:
         raise NotNative("weights that are not a matrix of float32")
     shape = low.concrete.shape(step.node.outputs[0])
     if low.concrete.dtype(source) is not DType.Float32 or len(low.concrete.shape(source)) < 2:
         raise NotNative("not rows of float32")
     transposed = False
-    if step.op.name == "Gemm":
+    if step.op.name == Gemm.name:
         a = step.attributes
         if a["transA"] or a["alpha"] != 1.0 or a["beta"] != 1.0:
             raise NotNative("a scaled product, or one with its first operand turned")
@@ -203,6 +207,14 @@ def product_step(
 ) -> None:
     """The step that multiplies rows by packed weights."""
     columns = tile_for(host(), out.shape[1]).vectors * host().lanes(4)
+    kept = None if low.choices.strict else kept_steps(matrix, columns)
+    if kept is not None:
+        share = float(kept.mean())
+        label = f"{label} ({share:.0%} of the weights' panels{'' if share <= MOST_KEPT else ', taken as dense'})"
+        if share <= MOST_KEPT:
+            steps, table = listed_panels(matrix, columns, kept)
+            packed_step(low, label, x, low.constant(steps), operands, finish, out, table=low.constant(table))
+            return
     packed_step(low, label, x, low.constant(panels(matrix, columns)), operands, finish, out)
 
 
@@ -217,22 +229,27 @@ def packed_step(
     block: int = 0,
     *,
     more: Sequence[View] = (),
+    table: View | None = None,
 ) -> None:
     """The step that multiplies rows by a matrix in panels; ``block`` rows share a panel, or as many as is usual.
+
+    With a ``table`` the panels have only the steps of the depth that it lists.
 
     ``more`` results of the finish lie as ``out``. Rows may be in panels too, by the depth and number of columns of a
     tile: then ``x`` has three axes.
     """
     depth, (rows, width) = x.shape[1], out.shape
-    tile = tile_for(host(), width)
+    tile = replace(tile_for(host(), width), weights=packed.dtype.label)
     columns = tile.vectors * host().lanes(4)
     block = block or block_of(rows, depth, tile)
     blocks, count = -(-rows // block), -(-width // columns)
     params = [rows, width, depth, block, blocks, x.strides[0], out.strides[0]]
     params += [o.strides[0] for o, r in zip(operands, finish.operands, strict=True) if r == "full"]
-    grain = GRAIN // most(least(block, rows) * depth * columns, 1)
-    kernel = ProductKernel("rows" if len(x.shape) == 2 else "panels", tile, finish)
-    low.kernel(label, kernel, [x, packed, *operands, out, *more], params, blocks * count, grain, PIECES)
+    deep = depth if table is None else -(-packed.shape[0] // count)
+    grain = GRAIN // most(least(block, rows) * deep * columns, 1)
+    kernel = ProductKernel("rows" if len(x.shape) == 2 else "panels", tile, finish, listed=table is not None)
+    weights = [packed] if table is None else [packed, table]
+    low.kernel(label, kernel, [x, *weights, *operands, out, *more], params, blocks * count, grain, PIECES)
 
 
 def apart_of(low: Lowering, items: int) -> int:

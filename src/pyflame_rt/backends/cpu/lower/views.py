@@ -5,22 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pyflame_rt.backends.cpu.graph.traced_sizes import is_traced
 from pyflame_rt.backends.cpu.ir.kernel_program import GatherKernel
 from pyflame_rt.backends.cpu.lower.lowering import ROW_GRAIN, Lowering, NotNative, as_bits, lowers
 from pyflame_rt.graph import DType
-from pyflame_rt.ops.onnx.slicing import slice_start
+from pyflame_rt.ops.onnx.index import Gather
+from pyflame_rt.ops.onnx.shape import Expand, Flatten, Reshape, Squeeze, Transpose, Unsqueeze
+from pyflame_rt.ops.onnx.slicing import Concat, Slice, Split, slice_start
+from pyflame_rt.opt.traced_sizes import is_traced
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
     from pyflame_rt.backends.cpu.memory.buffer_views import View
+    from pyflame_rt.opt.specialized_graph import SpecializedNode
 
 __all__: list[str] = []
 
 
-@lowers("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+@lowers(Reshape, Flatten, Squeeze, Unsqueeze)
 def reshape(low: Lowering, step: SpecializedNode) -> None:
     """The same elements under other sizes."""
     name = step.node.inputs[0]
@@ -29,7 +31,7 @@ def reshape(low: Lowering, step: SpecializedNode) -> None:
     low.places[step.node.outputs[0]] = low.dense(name).reshaped(shape) if view is None else view  # type: ignore[assignment]
 
 
-@lowers("Transpose")
+@lowers(Transpose)
 def transpose(low: Lowering, step: SpecializedNode) -> None:
     """Axes in another order."""
     view = low.strided(step.node.inputs[0])
@@ -38,7 +40,7 @@ def transpose(low: Lowering, step: SpecializedNode) -> None:
     low.places[step.node.outputs[0]] = view.permuted(order)
 
 
-@lowers("Expand")
+@lowers(Expand)
 def expand(low: Lowering, step: SpecializedNode) -> None:
     """Stretched axes."""
     low.places[step.node.outputs[0]] = low.strided(step.node.inputs[0]).broadcast(
@@ -46,7 +48,7 @@ def expand(low: Lowering, step: SpecializedNode) -> None:
     )
 
 
-@lowers("Slice")
+@lowers(Slice)
 def slice_(low: Lowering, step: SpecializedNode) -> None:
     """A box with steps."""
     view = low.strided(step.node.inputs[0])
@@ -67,9 +69,11 @@ def slice_(low: Lowering, step: SpecializedNode) -> None:
     low.places[step.node.outputs[0]] = low.copied(result) if any(s < 0 for s in strides) else result
 
 
-@lowers("Split")
+@lowers(Split)
 def split(low: Lowering, step: SpecializedNode) -> None:
     """Pieces of one axis."""
+    if "" in step.node.outputs:
+        raise NotNative("a part without a name, of a size nobody noted")
     view = low.strided(step.node.inputs[0])
     axis = step.attributes["axis"] % len(view.shape)
     offset = view.offset
@@ -79,7 +83,7 @@ def split(low: Lowering, step: SpecializedNode) -> None:
         offset += shape[axis] * view.strides[axis]
 
 
-@lowers("Concat")
+@lowers(Concat)
 def concat(low: Lowering, step: SpecializedNode) -> None:
     """Each input is copied to its place; the result lies in memory as the largest of them does."""
     parts = [low.strided(n) for n in step.node.inputs]
@@ -110,7 +114,7 @@ def _side_by_side(parts: Sequence[View], shape: tuple[int, ...], axis: int) -> V
     return replace(first, shape=shape)
 
 
-@lowers("Gather")
+@lowers(Gather, checks_indices=True)
 def gather(low: Lowering, step: SpecializedNode) -> None:
     """Rows by index; one constant index is a view."""
     source, index = step.node.inputs
@@ -144,5 +148,5 @@ def _gather_rows(low: Lowering, step: SpecializedNode, axis: int) -> None:
     kernel = GatherKernel(as_bits(view).dtype.label, index.dtype.label, single=inner == 1 and view.shape[axis] > 0)  # type: ignore[arg-type]
     params = [inner, index.count, view.shape[axis], inner * view.shape[axis], inner]
     low.kernel(
-        "Gather", kernel, [view, index, out, low.flag()], params, outer * index.count, ROW_GRAIN // max(inner, 1)
+        Gather.name, kernel, [view, index, out, low.flag()], params, outer * index.count, ROW_GRAIN // max(inner, 1)
     )

@@ -6,7 +6,7 @@ import mmap
 import os
 import sys
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -17,12 +17,14 @@ from pyflame_rt.backends.cpu.jit.thread_pool import HELPERS, PoolTask, do_all
 from pyflame_rt.backends.cpu.memory.weight_regions import SMALL, weights_empty
 from pyflame_rt.backends.cpu.onednn import packing
 from pyflame_rt.backends.cpu.onednn.api import cpu_isa, version
+from pyflame_rt.cache.folders import make_folder
 from pyflame_rt.cache.models import is_settled
 from pyflame_rt.cache.places import place_of
 from pyflame_rt.cache.signature import code_signature
 from pyflame_rt.cache.store import current_store
+from pyflame_rt.graph.budget import current_budget
 from pyflame_rt.graph.locks import new_rlock
-from pyflame_rt.graph.pages import file_of, forget_pages, root_of
+from pyflame_rt.graph.pages import file_memory, file_of, forget_pages, root_of
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
@@ -168,14 +170,20 @@ def _on_disk(
 ) -> tuple[Bytes, Callable[[], None] | None] | None:
     """The result as an entry of the store, or what makes it and writes it there later; None where it is not kept."""
     found = file_of(source)
-    if found is None or not is_settled(found[1]):
+    if found is None:
         return None
+    if not is_settled(found[1]):
+        return (_in_file(size, fill), None) if current_budget().in_files else None
     _, identity, offset = found
     store = current_store()
     key = f"{_build()} {tuple(identity)} {offset} {source.shape} {source.strides} {source.dtype.str} {form}"
     kept = store.open_large("weights", key)
     if kept is not None and len(kept) == size:
         return kept, None
+    if current_budget().in_files:
+        out = _in_file(size, fill)
+        kept = store.open_large("weights", key) if store.put_large("weights", key, out.data) else None
+        return (out if kept is None else kept), None
     if not store.writable:
         return None
     out = weights_empty(size)
@@ -189,6 +197,18 @@ def _on_disk(
         packed.written = store.put_large("weights", key, out.data)
 
     return out, work
+
+
+def _in_file(size: int, fill: Callable[[Bytes], None]) -> Bytes:
+    """The result in a file of this process alone."""
+    store, folder = current_store(), None
+    if store.writable:
+        with suppress(OSError):
+            make_folder(store.folder)
+            folder = store.folder
+    out = file_memory(size, folder)
+    fill(out)
+    return out
 
 
 @dataclass(slots=True)
@@ -276,7 +296,7 @@ _residents: weakref.WeakValueDictionary[tuple[Any, ...], Resident] = weakref.Wea
 
 def resident(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Weights that every run reads whole, taken out of a mapped file: its small pages are slower to read."""
-    if array.nbytes < SMALL or isinstance(array, Resident):
+    if array.nbytes < SMALL or isinstance(array, Resident) or current_budget().in_files:
         return array
     if not isinstance(root_of(array), mmap.mmap):
         return array if _packed_at(array) is None else _marked(array)

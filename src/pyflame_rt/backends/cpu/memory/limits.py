@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import mmap
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.backends.cpu.memory.buffer_views import Place
 from pyflame_rt.graph.budget import Budget, check_memory
 from pyflame_rt.graph.errors import MemoryLimitError
+from pyflame_rt.graph.pages import root_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyflame_rt.backends.base import RunHooks
-    from pyflame_rt.backends.cpu.graph.specialize import Concrete
     from pyflame_rt.backends.cpu.run.plan import Plan
     from pyflame_rt.graph import DType, Node
+    from pyflame_rt.opt.specialized_graph import SpecializedGraph
 
 __all__ = ["check_values", "limit_plan", "needed", "watching"]
 
 
-def check_values(concrete: Concrete, feeds: Mapping[str, tuple[DType, tuple[int, ...]]]) -> None:
+def check_values(concrete: SpecializedGraph, feeds: Mapping[str, tuple[DType, tuple[int, ...]]]) -> None:
     """Refuse a graph with a value that the budget does not allow, before anything is laid out for it."""
     given = sum(array.nbytes for array in concrete.constants.values())
     given += sum(prod(shape) * dtype.numpy.itemsize for dtype, shape in feeds.values())
@@ -34,7 +36,7 @@ def check_values(concrete: Concrete, feeds: Mapping[str, tuple[DType, tuple[int,
 
 def limit_plan(plan: Plan, budget: Budget, model: str) -> None:
     """Refuse a plan that needs more than the budget allows; concurrent runs wait rather than exceed a set limit."""
-    weights, outputs = needed([plan]) - plan.arena_bytes, plan.output_bytes
+    weights, outputs = needed([plan], in_files=budget.in_files) - plan.arena_bytes, plan.output_bytes
     limit = budget.allowed(weights + plan.input_bytes)
     fixed, each = weights, plan.arena_bytes + outputs
     if fixed + each > limit and (budget.limit or each > limit):
@@ -47,14 +49,21 @@ def limit_plan(plan: Plan, budget: Budget, model: str) -> None:
         plan.limit_runs((limit - fixed) // max(each, 1))
 
 
-def needed(plans: Iterable[Plan | None]) -> int:
-    """Bytes of weights and of one arena of each plan; weights that plans share are counted once."""
+def needed(plans: Iterable[Plan | None], *, in_files: bool = False) -> int:
+    """Bytes of weights and of one arena of each plan; weights that plans share are counted once.
+
+    Args:
+        plans: None stands for a plan that cannot be made.
+        in_files: leave out weights in mapped files.
+    """
     there = [plan for plan in plans if plan is not None]
     weights = {
         buffer.array.ctypes.data: buffer.nbytes
         for plan in there
         for buffer in plan.lowered.buffers
-        if buffer.place is Place.CONSTANT and buffer.first >= 0  # read by a step
+        if buffer.place is Place.CONSTANT
+        and buffer.first >= 0  # read by a step
+        and not (in_files and isinstance(root_of(buffer.array), mmap.mmap))
     }
     return sum(weights.values()) + sum(plan.arena_bytes for plan in there)
 

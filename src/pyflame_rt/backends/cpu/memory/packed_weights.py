@@ -19,21 +19,50 @@ __all__ = ["channel_filters", "panels", "tap_panels", "winograd_panels"]
 
 Array = np.ndarray[Any, Any]
 
+# Weights with more than this share other than zero are taken to be dense.
+DENSE = 0.6
+
 
 def panels(matrix: Array, width: int) -> Array:
-    """A matrix [depth, columns] as [panels, depth, width], zeros beyond the last column."""
+    """A matrix [depth, columns] as [panels, depth, width] of its type, zeros beyond the last column."""
     depth, columns = matrix.shape
     shape = (-(-columns // width), depth, width)
     return _shared(matrix, ("panels", width), shape, lambda out: _fill_panels(matrix, out))
 
 
+def kept_steps(matrix: Array, width: int) -> Array | None:
+    """True for steps of the depth that hold anything in a panel of columns, [panels, depth]; None for dense weights.
+
+    Whether it is worth a look is decided by a few thousand of the weights.
+    """
+    depth, columns = matrix.shape
+    few = matrix[:: max(1, depth // 64), :: max(1, columns // 64)]
+    if np.count_nonzero(few) > DENSE * few.size:
+        return None
+    padded = np.zeros((depth, -(-columns // width) * width), bool)
+    np.not_equal(matrix, 0, out=padded[:, :columns])
+    return np.ascontiguousarray(padded.reshape(depth, -1, width).any(axis=2).T)
+
+
+def listed_panels(matrix: Array, width: int, kept: Array) -> tuple[Array, Array]:
+    """The kept steps of all panels [steps, width], and the table of a kernel of listed weights."""
+    ends = np.cumsum(kept.sum(axis=1), dtype=np.int64)
+    table = np.concatenate([[0], ends, *(np.flatnonzero(row) for row in kept)]).astype(np.int64)
+    shape = (max(int(ends[-1]), 1), width)
+
+    def fill(out: Array) -> None:
+        out[:] = 0
+        for p, row in enumerate(kept):
+            part = matrix[row, p * width : (p + 1) * width]
+            out[ends[p] - len(part) : ends[p], : part.shape[1]] = part
+
+    return _shared(matrix, ("listed panels", width), shape, fill), table
+
+
 def _shared(array: Array, how: tuple[Any, ...], shape: tuple[int, ...], fill: Callable[[Array], None]) -> Array:
-    size = 4 * math.prod(shape)
-    return derived(array, how, size, lambda out: fill(_floats(out, shape))).view(np.float32).reshape(shape)
-
-
-def _floats(memory: Array, shape: tuple[int, ...]) -> Array:
-    return memory.view(np.float32).reshape(shape)
+    dtype = array.dtype
+    size = dtype.itemsize * math.prod(shape)
+    return derived(array, how, size, lambda out: fill(out.view(dtype).reshape(shape))).view(dtype).reshape(shape)
 
 
 def _fill_panels(matrix: Array, result: Array) -> None:

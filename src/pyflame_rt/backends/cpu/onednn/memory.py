@@ -71,12 +71,15 @@ def _usual_strides(dims: tuple[int, ...], strides: Sequence[int]) -> tuple[int, 
     """The strides, with those of axes of one element as a dense tensor has them.
 
     The library takes descriptors that differ there alone for equal, but chooses another implementation by them: its
-    cache then gives the code of one to the other, which has no scratch memory for it.
+    cache then gives the code of one to the other, which has no scratch memory for it. A batch of one lies around all
+    that it holds: the library knows channels-last images by that, and has fast code for them.
     """
     usual = list(strides)
-    for axis in reversed(range(len(dims))):
+    for axis in reversed(range(1, len(dims))):
         if dims[axis] == 1:
             usual[axis] = usual[axis + 1] * max(dims[axis + 1], 1) if axis + 1 < len(dims) else 1
+    if dims and dims[0] == 1:
+        usual[0] = max((stride * max(size, 1) for stride, size in zip(usual[1:], dims[1:], strict=True)), default=1)
     return tuple(usual)
 
 

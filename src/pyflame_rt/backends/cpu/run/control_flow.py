@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pyflame_rt.backends.base import Timeline
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
+    from pyflame_rt.opt.specialized_graph import SpecializedNode
 
 __all__ = ["ControlContext", "bind_constants"]
 

@@ -18,7 +18,6 @@ import numpy as np
 
 from pyflame_rt.backends.cpu.faults import FAULTS, note_fault
 from pyflame_rt.backends.cpu.graph.cost_model import StepFacts
-from pyflame_rt.backends.cpu.graph.specialize import Before, Blocker, Concrete
 from pyflame_rt.backends.cpu.lower.lowering import NotNative
 from pyflame_rt.backends.cpu.memory.limits import limit_plan
 from pyflame_rt.backends.cpu.run.control_flow import ControlContext, bind_constants
@@ -31,12 +30,13 @@ from pyflame_rt.graph.errors import DTypeMismatchError, InputError, ShapeMismatc
 from pyflame_rt.graph.graph import node_subgraphs
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.core.evaluate import Context, run_node
+from pyflame_rt.opt.specialized_graph import Blocker, EarlierStages, SpecializedGraph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyflame_rt.backends.base import RunHooks
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
+    from pyflame_rt.opt.specialized_graph import SpecializedNode
 
 __all__ = ["HostNode", "Stage", "Stages", "Unplannable", "own"]
 
@@ -62,13 +62,13 @@ class HostNode(NamedTuple):
 class Stage:
     """A plan, what runs on the host after it, and the stages that may follow."""
 
-    concrete: Concrete
+    concrete: SpecializedGraph
     plan: Plan | None
     names: tuple[str, ...] = ()
     hosts: list[HostNode] = field(default_factory=list)
     contents: tuple[str, ...] = ()
     rest: Graph | None = None
-    before: Before = field(default_factory=Before)
+    before: EarlierStages = field(default_factory=EarlierStages)
     live: frozenset[str] = frozenset()
     following: dict[Any, Stage] = field(default_factory=dict)
     parent: tuple[Stage, Any] | None = None
@@ -169,7 +169,7 @@ class Stages:
                 outputs = {info.name for info in self.graph.outputs}
                 graph = self.graph if outputs <= set(names) else self.graph.needed_for(names)
                 first.enter_context(answering())
-                found = self._roots[key] = self._make(graph, values, names, Before(), None)
+                found = self._roots[key] = self._make(graph, values, names, EarlierStages(), None)
             return found
 
     def _next(self, stage: Stage, values: Mapping[str, Any], first: ExitStack) -> Stage:
@@ -190,14 +190,14 @@ class Stages:
             return found
 
     def _make(
-        self, graph: Graph, values: Mapping[str, Any], names: tuple[str, ...], before: Before, parent: Any
+        self, graph: Graph, values: Mapping[str, Any], names: tuple[str, ...], before: EarlierStages, parent: Any
     ) -> Stage:
         contents = () if parent is None else parent[0].contents
         plain = {n: v for n, v in values.items() if isinstance(v, np.ndarray) and v.dtype != object}
         types = {name: (DType.of(array.dtype), array.shape) for name, array in plain.items()}
         known = {name: plain[name].copy() for name in contents}
         opaque = [name for name in values if name not in plain]
-        here = Before(known, opaque, before.origins, before.places, before.count, staged=True)
+        here = EarlierStages(known, opaque, before.origins, before.places, before.count, staged=True)
         try:
             with use_threads(self.threads):  # primitives divide their work when they are made
                 concrete, plan = specialise(graph, types, self.threads, names, here)
@@ -238,10 +238,10 @@ class Stages:
         rest.outputs = []
         origins = {node.name: origin for node, origin in deferred}
         stage.rest = rest
-        stage.before = Before(origins=origins, places=concrete.places, count=concrete.count)
+        stage.before = EarlierStages(origins=origins, places=concrete.places, count=concrete.count)
         stage.live = frozenset(read | set(stage.names))
 
-    def _host(self, blocker: Blocker, concrete: Concrete) -> HostNode:
+    def _host(self, blocker: Blocker, concrete: SpecializedGraph) -> HostNode:
         step = blocker.step
         control = next(node_subgraphs(step.node), None) is not None
         label = "body, iterated by the host" if control else step.node.full_name

@@ -7,6 +7,7 @@ import os
 import threading
 from collections import OrderedDict
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +19,6 @@ from pyflame_rt.backends.cpu.driver.entry import prepare_entry
 from pyflame_rt.backends.cpu.driver.native_driver import prepare_driver
 from pyflame_rt.backends.cpu.faults import FAULTS, note_fault
 from pyflame_rt.backends.cpu.graph.placement import place_nodes
-from pyflame_rt.backends.cpu.graph.specialize import ShapesUnknown
 from pyflame_rt.backends.cpu.jit.compiler import compiling
 from pyflame_rt.backends.cpu.lower.kernel_choice import choosing
 from pyflame_rt.backends.cpu.lower.lowering import NotNative
@@ -42,6 +42,7 @@ from pyflame_rt.graph import DType, Graph
 from pyflame_rt.graph.budget import EAGER, Budget, budgeted
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.ops.core.evaluate import Context, Program
+from pyflame_rt.opt.specialized_graph import ShapesUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,6 +64,9 @@ class CpuBackend:
         """Prepare a graph; plans are made when the first inputs of a shape come."""
         threads = int(getattr(options, "num_threads", 0) or 0) or available_threads()
         budget = Budget(int(getattr(options, "memory_limit", 0) or 0), model=True)
+        if getattr(options, "immutable_model", False):
+            weights = sum(tensor.size_bytes for tensor in graph.initializers.values())
+            budget = replace(budget, in_files=weights > budget.allowed(weights))
         checked = getattr(options, "checked", False) or os.environ.get("PYFLAME_CHECKED", "0") not in ("", "0")
         plans = getattr(options, "plan_cache_size", MAX_PLANS)
         executable = CpuExecutable(graph, threads, plans, budget=budget, checked=checked)
@@ -297,8 +301,8 @@ class CpuExecutable(Executable):
             self._plans[key] = plan
             self._last = plan or self._last
             dropped = [self._plans.popitem(last=False)[1]] if len(self._plans) > self.max_plans else []
-            limit = self.budget.limit
-            while limit and len(self._plans) > 1 and needed(self._plans.values()) > limit:
+            limit, in_files = self.budget.limit, self.budget.in_files
+            while limit and len(self._plans) > 1 and needed(self._plans.values(), in_files=in_files) > limit:
                 dropped.append(self._plans.popitem(last=False)[1])
         for old in dropped:
             if old is not None:
@@ -309,7 +313,8 @@ class CpuExecutable(Executable):
         plan = None if self.tune else self._from_template(graph, types, names)
         if plan is None:
             few = len(self._plans) < MAX_STORED
-            plan = make_plan(graph, types, self.threads, names, self._folded, stored=not self.checked, keep=few)
+            stored = not self.checked and not self.budget.in_files  # plans of the store have their weights in memory
+            plan = make_plan(graph, types, self.threads, names, self._folded, stored=stored, keep=few)
         plan.checked = self.checked
         if self._donors and names == self.outputs and not self.checked:
             plan.donation = donation_of(plan.lowered, self._donors)

@@ -87,21 +87,6 @@ class FastPath:
         table = self._table(*map(address_of, inputs), *map(address_of, outputs))
         return outputs if self.run(ctypes.addressof(table)) else None
 
-    def on(self, arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]] | None:
-        """The same for arrays in the order of :attr:`order`."""
-        plan = self._plan
-        if plan.retired or not plan.free:
-            return None
-        for array, (_, dtype, shape) in zip(arrays, self._expected, strict=True):
-            if array.dtype is not dtype or array.shape != shape:
-                return None
-            flags = array.flags
-            if not flags.c_contiguous or not flags.aligned:
-                return None
-        outputs = [make() for make in self.makers]
-        table = self._table(*map(address_of, arrays), *map(address_of, outputs))
-        return outputs if self.run(ctypes.addressof(table)) else None
-
     def _checked(self, feed: Mapping[str, Any]) -> list[np.ndarray[Any, Any]] | None:
         """The inputs in the plan's order, when each is as expected."""
         if not isinstance(feed, dict) or len(feed) != len(self._expected):
@@ -117,7 +102,7 @@ class FastPath:
             inputs.append(array)
         return inputs
 
-    def run(self, table: int) -> bool:
+    def run(self, table: int | bytes) -> bool:
         """Run on the inputs and outputs that a table of addresses tells of; False: nothing may be relied on.
 
         The table has each input in the order of :attr:`order`, then each output; the caller answers for their types.

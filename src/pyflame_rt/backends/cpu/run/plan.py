@@ -9,25 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.backends.cpu.graph.cost_model import step_facts
-from pyflame_rt.backends.cpu.graph.gather_matmul import tables_first
-from pyflame_rt.backends.cpu.graph.op_support import keeps
-from pyflame_rt.backends.cpu.graph.specialize import Before, Concrete, ShapesUnknown, concretize
-from pyflame_rt.backends.cpu.lower import attention_training as lower_heads
-from pyflame_rt.backends.cpu.lower import block_weights as lower_blocks
-from pyflame_rt.backends.cpu.lower import box_copies as lower_moves
-from pyflame_rt.backends.cpu.lower import cache_write as lower_caches
-from pyflame_rt.backends.cpu.lower import channel_sums as lower_channels
-from pyflame_rt.backends.cpu.lower import conv_gradients as lower_gradients
-from pyflame_rt.backends.cpu.lower import indexing as lower_index
-from pyflame_rt.backends.cpu.lower import integer_products as lower_integers
-from pyflame_rt.backends.cpu.lower import loop_nests as lower_loops
-from pyflame_rt.backends.cpu.lower import onednn_steps as lower_dnn
-from pyflame_rt.backends.cpu.lower import pooling as lower_windows
-from pyflame_rt.backends.cpu.lower import products as lower_products
-from pyflame_rt.backends.cpu.lower import random_bits as lower_random
-from pyflame_rt.backends.cpu.lower import rnn as lower_rnn
-from pyflame_rt.backends.cpu.lower import rnn_timesteps as lower_steps
-from pyflame_rt.backends.cpu.lower import views as lower_views
+from pyflame_rt.backends.cpu.graph.op_support import checked_ops, keeps
+from pyflame_rt.backends.cpu.lower import load_lowerings
 from pyflame_rt.backends.cpu.lower.kernel_choice import choices_key, current_choices
 from pyflame_rt.backends.cpu.lower.lowering import DnnStep, HostStep, KernelStep, Lowered, Lowering
 from pyflame_rt.backends.cpu.memory.arena import Arena
@@ -44,37 +27,26 @@ from pyflame_rt.backends.cpu.run.step_timing import StepClock, report
 from pyflame_rt.backends.cpu.run.threads import set_threads
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.core.evaluate import where
+from pyflame_rt.opt.rules.exact_integers import exact_float_product
+from pyflame_rt.opt.rules.gather_matmul import gather_matmul
+from pyflame_rt.opt.rules.quantized_products import quantized_products
+from pyflame_rt.opt.specialize import BackendTarget, specialize
+from pyflame_rt.opt.specialized_graph import EarlierStages, ShapesUnknown, SpecializedGraph
+from pyflame_rt.registry import replaced_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyflame_rt.backends.base import RunHooks, Timeline
     from pyflame_rt.backends.cpu.graph.cost_model import StepFacts
-    from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
     from pyflame_rt.backends.cpu.memory.donation import Donation
-    from pyflame_rt.graph import DType, Graph
+    from pyflame_rt.graph import DType, Graph, Node
+    from pyflame_rt.ops.core.registry import Op
+    from pyflame_rt.opt.specialized_graph import SpecializedNode
 
 __all__ = ["Plan", "Retired", "lower_graph", "make_plan", "plan_of", "specialise"]
 
-# Declaring the lowerings is what importing these modules is for.
-_FAMILIES = (
-    lower_blocks,
-    lower_caches,
-    lower_channels,
-    lower_dnn,
-    lower_gradients,
-    lower_heads,
-    lower_index,
-    lower_loops,
-    lower_moves,
-    lower_integers,
-    lower_products,
-    lower_random,
-    lower_rnn,
-    lower_steps,
-    lower_views,
-    lower_windows,
-)
+load_lowerings()
 
 
 class Retired(Exception):
@@ -265,7 +237,7 @@ def make_plan(
         feeds: element type and sizes of each input.
         threads: how many each step may use.
         wanted: values to hand out.
-        folded: for :func:`concretize`.
+        folded: for :func:`pyflame_rt.opt.specialize.specialize`.
         stored: take the plan from the cache if it is there.
         keep: put it there if it is not.
     """
@@ -312,9 +284,9 @@ def specialise(
     feeds: Mapping[str, tuple[DType, tuple[int, ...]]],
     threads: int,
     wanted: Sequence[str],
-    before: Before | None = None,
+    before: EarlierStages | None = None,
     folded: dict[str, list[Any]] | None = None,
-) -> tuple[Concrete, Plan | None]:
+) -> tuple[SpecializedGraph, Plan | None]:
     """What is known of a graph for these types, and its plan; composites that no kernel takes are opened.
 
     Without ``before`` there is a plan only for the whole graph, with it for what can be planned.
@@ -332,19 +304,17 @@ def lower_graph(
     feeds: Mapping[str, tuple[DType, tuple[int, ...]]],
     threads: int,
     wanted: Sequence[str],
-    before: Before | None,
+    before: EarlierStages | None,
     folded: dict[str, list[Any]] | None,
     refused: set[Any],
-) -> tuple[Concrete, Lowered | None]:
+) -> tuple[SpecializedGraph, Lowered | None]:
     """Like :func:`specialise`, without places in memory; ``refused`` are forms no kernel takes, and is added to."""
     while True:
         choices = current_choices(threads)
-        concrete = concretize(graph, feeds, keeps, wanted, before, folded, refused, integers=not choices.strict)
+        concrete = specialize(graph, feeds, _target(refused, strict=choices.strict), wanted, before, folded)
         if (before is None and concrete.blockers) or (before is not None and not concrete.outputs):
             return concrete, None
         check_values(concrete, feeds)
-        if not choices.strict:
-            tables_first(concrete)
         lowering = Lowering(concrete, threads, choices)
         with packing_beside():
             lowered = lowering.run()
@@ -360,6 +330,20 @@ def lower_graph(
     note_lives(lowered)
     drop_unread(lowered)
     return concrete, lowered
+
+
+# Rules for one set of sizes; `strict_math_mode` leaves out those that change the last bits.
+_RULES = (quantized_products, exact_float_product, gather_matmul)
+
+
+def _target(refused: set[Any], *, strict: bool) -> BackendTarget:
+    """What the engine takes of a graph, but for the forms that a kernel refused as they lie in memory."""
+
+    def whole(node: Node, op: Op, attributes: Mapping[str, Any], made: SpecializedGraph) -> bool:
+        return keeps(node, op, attributes, made) and not (refused and made.form(node, op, attributes) in refused)
+
+    rules = () if replaced_ops() else tuple(rule for rule in _RULES if rule.exact or not strict)
+    return BackendTarget(whole, checked_ops(), rules=rules)
 
 
 def _splits(step: KernelStep | DnnStep | HostStep) -> bool:

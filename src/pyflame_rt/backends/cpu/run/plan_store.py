@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pyflame_rt.backends.cpu.graph.specialize import SpecializedNode
 from pyflame_rt.backends.cpu.jit.compiler import compile_kernels
 from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.lower.kernel_choice import Case
@@ -37,6 +36,8 @@ from pyflame_rt.cache.store import current_store
 from pyflame_rt.graph.errors import PyFlameRTError
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.core.registry import Op, get_op
+from pyflame_rt.opt.specialized_graph import SpecializedNode
+from pyflame_rt.registry import depends_on_added
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -76,7 +77,7 @@ def plan_key(
     graph: Graph, feeds: Mapping[str, tuple[DType, tuple[int, ...]]], threads: int, wanted: Sequence[str]
 ) -> str | None:
     """What a plan is kept under; None when nothing tells the graph from others."""
-    if graph.origin is None:
+    if graph.origin is None or depends_on_added(graph):
         return None
     shapes = [(name, dtype.label, shape) for name, (dtype, shape) in feeds.items()]
     return f"{_build()} {graph.origin.key} {shapes} {tuple(wanted)} {threads}"
@@ -84,7 +85,7 @@ def plan_key(
 
 @cache
 def _build() -> str:
-    sources = code_signature("backends/cpu", "ops", "graph", "cache")
+    sources = code_signature("backends/cpu", "opt", "ops", "graph", "cache")
     return f"{sys.version_info[:2]} {np.__version__} {version()} {cpu_isa()} {host()} {sources}"
 
 

@@ -16,19 +16,19 @@ import numpy as np
 
 from pyflame_rt.backends.cpu.faults import FAULTS, note_fault
 from pyflame_rt.backends.cpu.graph.cost_model import views_of
-from pyflame_rt.backends.cpu.graph.specialize import ShapesUnknown
-from pyflame_rt.backends.cpu.graph.traced_sizes import MARK, BoundError, Numbers, Trace, is_traced
 from pyflame_rt.backends.cpu.lower.lowering import DnnStep, HostStep, KernelStep, Lowered, NotNative
 from pyflame_rt.backends.cpu.memory.buffer_views import Buffer, Place, View
 from pyflame_rt.backends.cpu.run.plan import Plan, lower_graph, plan_of
 from pyflame_rt.graph.errors import PyFlameRTError
 from pyflame_rt.ops.core.evaluate import Context, run_op
+from pyflame_rt.opt.specialized_graph import ShapesUnknown
+from pyflame_rt.opt.traced_sizes import MARK, BoundError, Numbers, Trace, is_traced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pyflame_rt.backends.cpu.graph.specialize import Concrete, SpecializedNode
     from pyflame_rt.graph import DType, Graph
+    from pyflame_rt.opt.specialized_graph import SpecializedGraph, SpecializedNode
 
     Types = Mapping[str, tuple[DType, tuple[int, ...]]]
     AnyStep = KernelStep | DnnStep | HostStep
@@ -55,7 +55,7 @@ class PlanTemplate:
     """A traced plan; ``types`` are those it was traced for."""
 
     def __init__(
-        self, symbols: Sequence[Open], types: Types, trace: Trace, concrete: Concrete, lowered: Lowered
+        self, symbols: Sequence[Open], types: Types, trace: Trace, concrete: SpecializedGraph, lowered: Lowered
     ) -> None:
         self.symbols, self.types, self.trace, self.lowered = symbols, types, trace, lowered
         self.steps, self.derived, self.sizes = concrete.steps, concrete.derived, concrete.sizes

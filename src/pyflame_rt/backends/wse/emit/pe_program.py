@@ -69,7 +69,12 @@ def _narrows(kernel: MapKernel) -> bool:
     """Whether floats become int64, of which PEs hold 32 bits."""
     expr = kernel.expr
     floats = [b.dtype for b in kernel.operands if b.dtype in ("f16", "f32")]
-    return isinstance(expr, App) and expr.op == "Cast" and ("to", DType.Int64.onnx) in expr.attributes and bool(floats)
+    return (
+        isinstance(expr, App)
+        and expr.function == "cast"
+        and ("to", DType.Int64.onnx) in expr.attributes
+        and bool(floats)
+    )
 
 
 def build(items: list[Item]) -> s.File:
@@ -347,4 +352,4 @@ def describe(index: int, kernel: Kernel) -> str:
 
 
 def _names(expr: object) -> str:
-    return "" if not isinstance(expr, App) else " ".join(filter(None, [*(_names(a) for a in expr.args), expr.op]))
+    return "" if not isinstance(expr, App) else " ".join(filter(None, [*(_names(a) for a in expr.args), expr.function]))

@@ -1,4 +1,4 @@
-"""Primitives on single elements: each has one rule that says what it is in CSL.
+"""The scalar language in CSL: one rule for each of its functions.
 
 A rule gets the names of its operands and gives an expression. Operands of type ``bool`` are truth values of the
 language; in memory they are 0 and 1.
@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from pyflame_rt.backends.wse.plan.kernels import INTEGERS, App, Lit, Ref
 from pyflame_rt.graph.errors import UnsupportedOperatorError
 from pyflame_rt.graph.records import dataclass
+from pyflame_rt.ops.core.registry import find_op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyflame_rt.backends.wse.plan.kernels import Expr, MapKernel
 
-__all__ = ["RULES", "VECTOR", "Instruction", "literal", "scalar_function", "vector_chain"]
+__all__ = ["RULES", "VECTOR", "Instruction", "function_of", "literal", "scalar_function", "vector_chain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,19 @@ class ScalarContext:
 RULES: dict[str, Callable[..., str]] = {}
 
 
+def function_of(name: str) -> str:
+    """The scalar function of an operator, by its full name; empty where it has none, or none that CSL has a rule for.
+
+    >>> function_of("Add"), function_of("BitwiseAnd"), function_of("MatMul")
+    ('add', '', '')
+    """
+    domain, _, plain = name.rpartition("::")
+    op = find_op(plain, domain)
+    return op.scalar if op is not None and op.scalar in RULES else ""
+
+
 def emits(*names: str) -> Callable[[Callable[..., str]], Callable[..., str]]:
-    """Declare the rule of primitives."""
+    """Declare the rule of functions."""
 
     def declare(rule: Callable[..., str]) -> Callable[..., str]:
         RULES.update(dict.fromkeys(names, rule))
@@ -67,47 +79,32 @@ def _special(name: str) -> Callable[..., str]:
     return lambda c, a: c.special(name, a)
 
 
-RULES.update({name: _infix(sign) for name, sign in {"Add": "+", "Sub": "-", "Mul": "*"}.items()})
-RULES.update(
-    {
-        name: _infix(sign)
-        for name, sign in {"Less": "<", "LessOrEqual": "<=", "Greater": ">", "GreaterOrEqual": ">="}.items()
-    }
-)
-RULES.update({name: _infix(word) for name, word in {"And": "and", "Or": "or", "Xor": "!="}.items()})
-RULES.update(
-    {
-        name: _math(fn)
-        for name, fn in {
-            "Ceil": "ceil",
-            "Cos": "cos",
-            "Exp": "exp",
-            "Floor": "floor",
-            "IsNaN": "isNaN",
-            "Log": "log",
-            "Sigmoid": "sig",
-            "Sin": "sin",
-            "Sqrt": "sqrt",
-            "Tanh": "tanh",
-        }.items()
-    }
-)
-_SPECIALS = ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Erf", "Round", "Sinh", "Softplus")
-RULES.update({name: _special(name.lower()) for name in _SPECIALS})
+_SIGNS = {
+    "add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
+    "and": "and", "or": "or", "xor": "!=",
+}  # fmt: skip
+_MATH = {
+    "ceil": "ceil", "cos": "cos", "exp": "exp", "floor": "floor", "isnan": "isNaN", "log": "log", "sigmoid": "sig",
+    "sin": "sin", "sqrt": "sqrt", "tanh": "tanh",
+}  # fmt: skip
+_SPECIALS = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "erf", "round", "sinh", "softplus")
+RULES.update({word: _infix(sign) for word, sign in _SIGNS.items()})
+RULES.update({word: _math(name) for word, name in _MATH.items()})
+RULES.update({word: _special(word) for word in _SPECIALS})
 
 
-@emits("Div")
+@emits("div")
 def _div(c: ScalarContext, a: str, b: str) -> str:
     # Beyond the end of a tensor there may be zeros.
     return f"if ({b} == 0) @as({c.dtype}, 0) else {a} / {b}" if c.dtype in INTEGERS else f"{a} / {b}"
 
 
-@emits("Abs")
+@emits("abs")
 def _abs(c: ScalarContext, a: str) -> str:
     return f"if ({a} < 0) -{a} else {a}" if c.dtype in INTEGERS else f"math.abs({a})"
 
 
-@emits("Sign")
+@emits("sign")
 def _sign(c: ScalarContext, a: str) -> str:
     if c.dtype not in INTEGERS:
         return f"if ({a} != {a}) {a} else math.sign({a})"
@@ -115,32 +112,27 @@ def _sign(c: ScalarContext, a: str) -> str:
     return f"if ({a} > 0) {one} else (if ({a} < 0) -{one} else {none})"
 
 
-@emits("Equal")
-def _equal(_: ScalarContext, a: str, b: str) -> str:
-    return f"{a} == {b}"
-
-
-@emits("Not")
+@emits("not")
 def _not(_: ScalarContext, a: str) -> str:
     return f"!{a}"
 
 
-@emits("Neg")
+@emits("neg")
 def _neg(_: ScalarContext, a: str) -> str:
     return f"-{a}"
 
 
-@emits("Tan")
+@emits("tan")
 def _tan(_: ScalarContext, a: str) -> str:
     return f"math.sin({a}) / math.cos({a})"
 
 
-@emits("Max")
+@emits("max")
 def _max(c: ScalarContext, *args: str) -> str:
     return _extreme(c, "larger", args)
 
 
-@emits("Min")
+@emits("min")
 def _min(c: ScalarContext, *args: str) -> str:
     return _extreme(c, "smaller", args)
 
@@ -154,12 +146,12 @@ def _extreme(c: ScalarContext, name: str, args: tuple[str, ...]) -> str:
     return found
 
 
-@emits("Pow")
+@emits("pow")
 def _pow(_: ScalarContext, a: str, b: str) -> str:
     return f"math.pow({a}, {b})"
 
 
-@emits("Mod")
+@emits("mod")
 def _mod(c: ScalarContext, a: str, b: str) -> str:
     if c.dtype in INTEGERS:
         call = f"special.{'remainder' if c.attributes.get('fmod') else 'modulo'}(@as(i32, {a}), @as(i32, {b}))"
@@ -168,12 +160,12 @@ def _mod(c: ScalarContext, a: str, b: str) -> str:
     return f"{a} - {whole} * {b}"
 
 
-@emits("Where")
+@emits("where")
 def _where(_: ScalarContext, condition: str, a: str, b: str) -> str:
     return f"if ({condition}) {a} else {b}"
 
 
-@emits("IsInf")
+@emits("isinf")
 def _isinf(c: ScalarContext, a: str) -> str:
     zero = c.number(0.0)
     signs = [sign for key, sign in (("detect_negative", "<"), ("detect_positive", ">")) if c.attributes.get(key, 1)]
@@ -182,7 +174,7 @@ def _isinf(c: ScalarContext, a: str) -> str:
     return f"math.isInf({a})" if len(signs) == 2 else f"math.isInf({a}) and {a} {signs[0]} {zero}"
 
 
-@emits("Cast")
+@emits("cast")
 def _cast(c: ScalarContext, a: str) -> str:
     target = c.result
     if target == c.dtype:
@@ -247,14 +239,14 @@ class _ScalarWriter:
 
 def _apply(expr: App, args: list[tuple[str, str]], result: str) -> str:
     attributes = dict(expr.attributes)
-    if expr.op == "Pow" and (simple := _power(expr, args)):
+    if expr.function == "pow" and (simple := _power(expr, args)):
         return simple
-    if expr.op == "Pow" and any(kind in INTEGERS for _, kind in args):
+    if expr.function == "pow" and any(kind in INTEGERS for _, kind in args):
         if args[0][1] in INTEGERS:
             raise UnsupportedOperatorError("Pow of whole numbers has no rule for the wafer; cast to float32 first")
         args = [args[0], (f"@as({args[0][1]}, {args[1][0]})", args[0][1])]
-    first = args[1][1] if expr.op == "Where" else args[0][1]
-    return RULES[expr.op](ScalarContext(first, result, attributes), *[name for name, _ in args])
+    first = args[1][1] if expr.function == "where" else args[0][1]
+    return RULES[expr.function](ScalarContext(first, result, attributes), *[name for name, _ in args])
 
 
 def _power(expr: App, args: list[tuple[str, str]]) -> str:
@@ -280,7 +272,7 @@ def scalar_function(name: str, kernel: MapKernel) -> str:
 
 # --- a kernel's expression as vector instructions ---------------------------------------------------------------------
 
-VECTOR = {"Add": "fadd", "Sub": "fsub", "Mul": "fmul", "Max": "fmax", "Neg": "fneg", "Abs": "fabs"}
+VECTOR = {"add": "fadd", "sub": "fsub", "mul": "fmul", "max": "fmax", "neg": "fneg", "abs": "fabs"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,10 +295,15 @@ def vector_chain(kernel: MapKernel) -> list[Instruction] | None:
     node: Expr = kernel.expr
     while isinstance(node, App):
         inner = [a for a in node.args if isinstance(a, App)]
-        if node.op not in VECTOR or len(inner) > 1 or len(node.args) > 2 or any(a.dtype != dtype for a in node.args):
+        if (
+            node.function not in VECTOR
+            or len(inner) > 1
+            or len(node.args) > 2
+            or any(a.dtype != dtype for a in node.args)
+        ):
             return None
         sources = tuple(None if isinstance(a, App) else a for a in node.args)
-        chain.append(Instruction(f"{VECTOR[node.op]}{letter}", sources))
+        chain.append(Instruction(f"{VECTOR[node.function]}{letter}", sources))
         node = inner[0] if inner else Lit(0.0, dtype)
     chain.reverse()
     later = {s.index for i in chain[1:] for s in i.sources if isinstance(s, Ref)}

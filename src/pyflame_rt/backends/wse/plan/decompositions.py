@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from pyflame_rt.backends.wse.plan.specialize import PrimitiveCall
+from pyflame_rt.backends.wse.plan.primitives import PrimitiveCall
 from pyflame_rt.graph import DType
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from pyflame_rt.backends.wse.plan.specialize import Flat
+    from pyflame_rt.backends.wse.plan.primitives import Flat
 
 __all__ = ["Opening", "open_steps"]
 

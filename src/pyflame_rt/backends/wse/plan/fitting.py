@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.wse.options import CodeGenOptions
     from pyflame_rt.backends.wse.plan.host_passes import Family
     from pyflame_rt.backends.wse.plan.kernels import WaferPlan
-    from pyflame_rt.backends.wse.plan.specialize import Flat
+    from pyflame_rt.backends.wse.plan.primitives import Flat
 
 __all__ = ["make_plan"]
 

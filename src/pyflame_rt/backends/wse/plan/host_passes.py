@@ -13,13 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.backends.wse.emit.scalar_csl import RULES
-from pyflame_rt.backends.wse.plan.specialize import Flat
+from pyflame_rt.backends.wse.emit.scalar_csl import function_of
+from pyflame_rt.backends.wse.plan.primitives import Flat
+from pyflame_rt.ops.onnx.arithmetic import SumTo
+from pyflame_rt.ops.onnx.matmul import MatMul
+from pyflame_rt.ops.onnx.reduce import ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum
+from pyflame_rt.ops.onnx.shape import Expand, Reshape, Squeeze, Transpose, Unsqueeze
+from pyflame_rt.ops.onnx.slicing import Concat, Pad, Slice, Tile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyflame_rt.backends.wse.plan.specialize import PrimitiveCall
+    from pyflame_rt.backends.wse.plan.primitives import PrimitiveCall
 
 __all__ = ["Family", "Fold", "families", "folded"]
 
@@ -169,14 +174,14 @@ def _cut(step: PrimitiveCall, types: dict[str, Any]) -> PrimitiveCall:
 
 
 def _elementwise(f: _Families, step: PrimitiveCall) -> None:
-    for name in step.inputs[:1] if step.op == "Expand" else step.inputs:
+    for name in step.inputs[:1] if step.op == Expand.name else step.inputs:
         f.aligned(name, step.output)
 
 
 def _reduction(f: _Families, step: PrimitiveCall) -> None:
     source, out = step.inputs[0], step.output
     shape, made = f.flat.shape(source), f.flat.shape(out)
-    if step.op == "pyflame::SumTo":
+    if step.op == SumTo.full_name:
         full = (1,) * (len(shape) - len(made)) + made
         gone = [d for d, (a, b) in enumerate(zip(shape, full, strict=True)) if a != b]
         f.aligned(source, out, gone)
@@ -257,9 +262,14 @@ def _resized(f: _Families, step: PrimitiveCall) -> None:
     """Slice, Pad and Tile: what has its size has its elements, unless a slice turns them round."""
     a, b = f.flat.shape(step.inputs[0]), f.flat.shape(step.output)
     changed = [d for d in range(len(a)) if a[d] != b[d]]
-    if step.op == "Pad":
+    if step.op == Pad.name:
         changed = _padded(f, step)
-    if step.op == "Slice" and len(step.inputs) > 4 and step.inputs[4] and (f.flat.constants[step.inputs[4]] < 0).any():
+    if (
+        step.op == Slice.name
+        and len(step.inputs) > 4
+        and step.inputs[4]
+        and (f.flat.constants[step.inputs[4]] < 0).any()
+    ):
         changed = list(range(len(a)))
     _same_sizes(f, step, changed)
 
@@ -335,15 +345,16 @@ def _put(f: _Families, step: PrimitiveCall) -> None:
 
 
 _RULES: dict[str, Callable[[_Families, PrimitiveCall], None]] = {
-    **dict.fromkeys(RULES, _elementwise),
-    **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "pyflame::SumTo"), _reduction),
-    **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze"), _reshape),
-    **dict.fromkeys(("Slice", "Pad", "Tile"), _resized),
-    "Concat": _concat,
-    "Expand": _elementwise,
+    **dict.fromkeys(
+        (ReduceSum.name, ReduceMean.name, ReduceMax.name, ReduceMin.name, ReduceProd.name, SumTo.full_name), _reduction
+    ),
+    **dict.fromkeys((Reshape.name, Squeeze.name, Unsqueeze.name), _reshape),
+    **dict.fromkeys((Slice.name, Pad.name, Tile.name), _resized),
+    Concat.name: _concat,
+    Expand.name: _elementwise,
     "Indices": _indices,
-    "MatMul": _product,
-    "Transpose": _transpose,
+    MatMul.name: _product,
+    Transpose.name: _transpose,
     "Windows": _windows,
     "wse::Put": _put,
     "wse::Take": _take,
@@ -351,4 +362,4 @@ _RULES: dict[str, Callable[[_Families, PrimitiveCall], None]] = {
 
 
 def _rule(op: str) -> Callable[[_Families, PrimitiveCall], None]:
-    return _RULES[op]
+    return _elementwise if function_of(op) else _RULES[op]

@@ -15,11 +15,21 @@ from pyflame_rt.backends.wse.plan.decompositions import Opening
 from pyflame_rt.backends.wse.plan.views import VIEWS
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.errors import UnsupportedOperatorError
+from pyflame_rt.ops.onnx.arithmetic import Add, Mul
+from pyflame_rt.ops.onnx.cast import Cast
+from pyflame_rt.ops.onnx.creation import Trilu
+from pyflame_rt.ops.onnx.index import Gather, GatherElements, GatherND, ScatterElements, ScatterND
+from pyflame_rt.ops.onnx.logic import Equal, Less, Or, Where
+from pyflame_rt.ops.onnx.math import IsNaN
+from pyflame_rt.ops.onnx.matmul import MatMul
+from pyflame_rt.ops.onnx.reduce import ArgMax, ArgMin, CumSum, ReduceMax, ReduceMin, ReduceSum
+from pyflame_rt.ops.onnx.shape import Reshape, Transpose
+from pyflame_rt.ops.onnx.slicing import Concat, Slice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyflame_rt.backends.wse.plan.specialize import Flat, PrimitiveCall
+    from pyflame_rt.backends.wse.plan.primitives import Flat, PrimitiveCall
 
 __all__ = ["INDEXED"]
 
@@ -52,27 +62,27 @@ class _Indexing(Opening):
             part = name
             if len(sizes) > 1:
                 bounds = tuple(self.constant(np.array([n])) for n in (j, j + 1, len(shape) - 1))
-                part = self.add("Slice", (name, *bounds), (*shape[:-1], 1), dtype=dtype)
-                part = self.add("Reshape", (part,), out, dtype=dtype)
+                part = self.add(Slice.name, (name, *bounds), (*shape[:-1], 1), dtype=dtype)
+                part = self.add(Reshape.name, (part,), out, dtype=dtype)
             part = self._counted(part, size, out, dtype)
             if len(sizes) > 1:
                 step = self.constant(np.array(math.prod(sizes[j + 1 :]), dtype.numpy))
-                part = self.add("Mul", (part, step), out, dtype=dtype)
-            total = self.add("Add", (total, part), out, dtype=dtype) if total else part
+                part = self.add(Mul.name, (part, step), out, dtype=dtype)
+            total = self.add(Add.name, (total, part), out, dtype=dtype) if total else part
         return total
 
     def _counted(self, name: str, size: int, shape: tuple[int, ...], dtype: DType) -> str:
         zero, whole = (self.constant(np.array(n, dtype.numpy)) for n in (0, size))
-        below = self.add("Less", (name, zero), shape, dtype=DType.Bool)
-        moved = self.add("Add", (name, whole), shape, dtype=dtype)
-        return self.add("Where", (below, moved, name), shape, dtype=dtype)
+        below = self.add(Less.name, (name, zero), shape, dtype=DType.Bool)
+        moved = self.add(Add.name, (name, whole), shape, dtype=dtype)
+        return self.add(Where.name, (below, moved, name), shape, dtype=dtype)
 
     def gather(self) -> list[PrimitiveCall]:
         """Gather and GatherElements."""
         data, index = self.step.inputs[:2]
         axis = self.axis(data)
         places = self.places(index, [self.flat.shape(data)[axis]])
-        each = self.step.op == "GatherElements"
+        each = self.step.op == GatherElements.name
         self.add("wse::Take", (data, places), self.shape, self.step.output, axis=axis, each=each)
         return self.steps
 
@@ -91,9 +101,9 @@ class _Indexing(Opening):
         depth = given[-1]
         places = self.places(index, list(shape[:depth]))
         if depth == 1:
-            return data, self.add("Reshape", (places,), given[:-1], dtype=self.flat.dtype(places))
+            return data, self.add(Reshape.name, (places,), given[:-1], dtype=self.flat.dtype(places))
         flat = (math.prod(shape[:depth]), *shape[depth:])
-        return self.add("Reshape", (data,), flat, dtype=self.flat.dtype(data)), places
+        return self.add(Reshape.name, (data,), flat, dtype=self.flat.dtype(data)), places
 
     def scatter(self) -> list[PrimitiveCall]:
         """ScatterElements."""
@@ -110,7 +120,7 @@ class _Indexing(Opening):
         straight = shape == self.shape
         made = self._put((data, places, self.step.inputs[2]), shape, self.step.output if straight else "", 0, False)
         if not straight:
-            self.add("Reshape", (made,), self.shape, self.step.output)
+            self.add(Reshape.name, (made,), self.shape, self.step.output)
         return self.steps
 
     def _put(self, inputs: tuple[str, ...], shape: tuple[int, ...], output: str, axis: int, each: bool) -> str:
@@ -125,21 +135,21 @@ class _Indexing(Opening):
         kept = tuple(1 if d == axis else n for d, n in enumerate(shape))
         size, last = shape[axis], bool(given.get("select_last_index"))
         axes = self.constant(np.array([axis]))
-        best = "ReduceMax" if self.step.op == "ArgMax" else "ReduceMin"
+        best = ReduceMax.name if self.step.op == ArgMax.name else ReduceMin.name
         found = self.add(best, (source, axes), kept, dtype=dtype, keepdims=1)
-        hit = self.add("Equal", (source, found), shape, dtype=DType.Bool)
+        hit = self.add(Equal.name, (source, found), shape, dtype=DType.Bool)
         if dtype.is_float:
-            nan = self.add("IsNaN", (source,), shape, dtype=DType.Bool)
-            hit = self.add("Or", (hit, nan), shape, dtype=DType.Bool)
+            nan = self.add(IsNaN.name, (source,), shape, dtype=DType.Bool)
+            hit = self.add(Or.name, (hit, nan), shape, dtype=DType.Bool)
         column = tuple(size if d == axis else 1 for d in range(len(shape)))
         numbers = self.constant(np.arange(size, dtype=np.float32).reshape(column))
         other = self.constant(np.array(-1 if last else size, np.float32))
-        picked = self.add("Where", (hit, numbers, other), shape, dtype=DType.Float32)
+        picked = self.add(Where.name, (hit, numbers, other), shape, dtype=DType.Float32)
         first = self.add(
-            "ReduceMax" if last else "ReduceMin", (picked, axes), kept, dtype=DType.Float32, keepdims=1
+            ReduceMax.name if last else ReduceMin.name, (picked, axes), kept, dtype=DType.Float32, keepdims=1
         )  # fmt: skip
-        whole = self.add("Cast", (first,), kept, dtype=DType.Int64, to=DType.Int64.onnx)
-        self.add("Reshape", (whole,), self.shape, self.step.output)
+        whole = self.add(Cast.name, (first,), kept, dtype=DType.Int64, to=DType.Int64.onnx)
+        self.add(Reshape.name, (whole,), self.shape, self.step.output)
         return self.steps
 
     def trilu(self) -> list[PrimitiveCall]:
@@ -151,7 +161,7 @@ class _Indexing(Opening):
         above = np.arange(cols) - np.arange(rows)[:, None]
         mask = self.constant(above >= shift if self.step.attributes.get("upper", 1) else above <= shift)
         zero = self.constant(np.zeros((), self.dtype.numpy))
-        self.add("Where", (mask, source, zero), self.shape, self.step.output)
+        self.add(Where.name, (mask, source, zero), self.shape, self.step.output)
         return self.steps
 
     def running_sum(self) -> list[PrimitiveCall]:
@@ -168,26 +178,26 @@ class _Indexing(Opening):
         turned = tuple(self.shape[d] for d in order)
         source, straight = self.step.inputs[0], axis == rank - 1
         if not straight:
-            source = self.add("Transpose", (source,), turned, perm=order)
+            source = self.add(Transpose.name, (source,), turned, perm=order)
         made = self.add(
-            "MatMul",
+            MatMul.name,
             (source, self.constant(inside.astype(self.dtype.numpy))),
             turned,
             self.step.output if straight else "",
         )
         if not straight:
-            self.add("Transpose", (made,), self.shape, self.step.output, perm=[int(i) for i in np.argsort(order)])
+            self.add(Transpose.name, (made,), self.shape, self.step.output, perm=[int(i) for i in np.argsort(order)])
         return self.steps
 
     def _added(self, axis: int, inside: np.ndarray[Any, Any]) -> list[PrimitiveCall]:
         rank, size = len(self.shape), self.shape[axis]
         before, after = self.shape[:axis], self.shape[axis + 1 :]
-        column = self.add("Reshape", (self.step.inputs[0],), (*before, size, 1, *after))
+        column = self.add(Reshape.name, (self.step.inputs[0],), (*before, size, 1, *after))
         mask = self.constant(inside.reshape(size, size, *[1] * (rank - axis - 1)))
         zero = self.constant(np.zeros((), self.dtype.numpy))
-        picked = self.add("Where", (mask, column, zero), (*before, size, size, *after))
+        picked = self.add(Where.name, (mask, column, zero), (*before, size, size, *after))
         axes = self.constant(np.array([axis]))
-        self.add("ReduceSum", (picked, axes), self.shape, self.step.output, keepdims=0)
+        self.add(ReduceSum.name, (picked, axes), self.shape, self.step.output, keepdims=0)
         return self.steps
 
 
@@ -196,7 +206,7 @@ def _from_host(flat: Flat, name: str) -> bool:
     makers = {s.output: s for s in flat.steps}
     while name not in flat.inputs and name not in flat.constants:
         step = makers.get(name)
-        if step is None or step.op not in VIEWS or step.op == "Concat":
+        if step is None or step.op not in VIEWS or step.op == Concat.name:
             return False
         name = step.inputs[0]
     return True
@@ -207,13 +217,13 @@ def _rule(method: str) -> Callable[[Flat, PrimitiveCall], list[PrimitiveCall]]:
 
 
 INDEXED = {
-    "ArgMax": _rule("arg"),
-    "ArgMin": _rule("arg"),
-    "CumSum": _rule("running_sum"),
-    "Gather": _rule("gather"),
-    "GatherElements": _rule("gather"),
-    "GatherND": _rule("gather_nd"),
-    "ScatterElements": _rule("scatter"),
-    "ScatterND": _rule("scatter_nd"),
-    "Trilu": _rule("trilu"),
+    ArgMax.name: _rule("arg"),
+    ArgMin.name: _rule("arg"),
+    CumSum.name: _rule("running_sum"),
+    Gather.name: _rule("gather"),
+    GatherElements.name: _rule("gather"),
+    GatherND.name: _rule("gather_nd"),
+    ScatterElements.name: _rule("scatter"),
+    ScatterND.name: _rule("scatter_nd"),
+    Trilu.name: _rule("trilu"),
 }

@@ -94,9 +94,9 @@ class Lit:
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """A primitive applied to scalars."""
+    """A function of the scalar language applied to operands."""
 
-    op: str
+    function: str
     args: tuple[Expr, ...]
     dtype: str
     attributes: tuple[tuple[str, Any], ...] = ()

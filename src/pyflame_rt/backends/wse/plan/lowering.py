@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from pyflame_rt.backends.wse.emit.scalar_csl import RULES
+from pyflame_rt.backends.wse.emit.scalar_csl import function_of
 from pyflame_rt.backends.wse.plan.decompositions import open_steps
-from pyflame_rt.backends.wse.plan.indexing import INDEXED
 from pyflame_rt.backends.wse.plan.kernels import (
     INTEGERS,
     App,
@@ -30,32 +29,33 @@ from pyflame_rt.backends.wse.plan.kernels import (
     Take,
     WaferPlan,
 )
+from pyflame_rt.backends.wse.plan.op_support import OPENED, fold_of
+from pyflame_rt.backends.wse.plan.primitives import PrimitiveCall
 from pyflame_rt.backends.wse.plan.products import settled
 from pyflame_rt.backends.wse.plan.redistribution import CoordinateView, view_of
 from pyflame_rt.backends.wse.plan.sliding_windows import SLIDING, can_slide, sides_of
-from pyflame_rt.backends.wse.plan.specialize import PrimitiveCall
 from pyflame_rt.backends.wse.plan.tiling import Grid, Tiling
-from pyflame_rt.backends.wse.plan.views import VIEWS, host_view, reshaped
-from pyflame_rt.backends.wse.plan.window_patches import WINDOWED
+from pyflame_rt.backends.wse.plan.views import host_view, reshaped
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, UnsupportedOperatorError
 from pyflame_rt.graph.records import dataclass
+from pyflame_rt.ops.onnx.arithmetic import SumTo
+from pyflame_rt.ops.onnx.cast import Cast
+from pyflame_rt.ops.onnx.conv import Conv
+from pyflame_rt.ops.onnx.matmul import MatMul as MatMulOp
+from pyflame_rt.ops.onnx.maxpool import MaxPoolValues
+from pyflame_rt.ops.onnx.shape import Expand, Reshape, Squeeze, Unsqueeze
+from pyflame_rt.ops.onnx.slicing import Concat
 from wsesim import watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyflame_rt.backends.wse.plan.kernels import Expr, HostExpr, Kernel
-    from pyflame_rt.backends.wse.plan.specialize import Flat
+    from pyflame_rt.backends.wse.plan.primitives import Flat
 
-__all__ = ["KNOWN", "lower", "opened", "sliding"]
+__all__ = ["lower", "opened", "sliding"]
 
-_REDUCTIONS = {"ReduceSum": "sum", "ReduceMean": "sum", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "prod"}
-_OPENED = {**WINDOWED, **INDEXED}
-KNOWN = frozenset({*RULES, *VIEWS, *_REDUCTIONS, "Expand", "MatMul", "Split", "pyflame::SumTo", *_OPENED}) - {
-    "Indices",
-    "Windows",
-}
 _DTYPES = {
     DType.Float32: "f32", DType.Float16: "f16", DType.Bool: "u16", DType.Int16: "i16", DType.Int32: "i32",
     DType.Int64: "i32",
@@ -94,20 +94,20 @@ def lower(
 
 def opened(flat: Flat) -> Flat:
     """The graph with only such steps as have kernels or are done by the host."""
-    return open_steps(flat, _OPENED)
+    return open_steps(flat, OPENED)
 
 
 def sliding(flat: Flat, grid: Grid) -> Flat:
     """A copy in which windows that need only the edges of neighbours on this grid slide over tiles."""
-    return open_steps(flat.copy(), {**_OPENED, **{op: _or_slide(op, grid) for op in SLIDING}})
+    return open_steps(flat.copy(), {**OPENED, **{op: _or_slide(op, grid) for op in SLIDING}})
 
 
 def _or_slide(op: str, grid: Grid) -> Callable[[Flat, PrimitiveCall], list[PrimitiveCall]]:
     def rule(flat: Flat, step: PrimitiveCall) -> list[PrimitiveCall]:
         if not can_slide(flat, step, grid):
-            return _OPENED[op](flat, step)
-        kind = "conv" if op == "Conv" else "max" if op == "pyflame::MaxPoolValues" else step.attributes["kind"]
-        inputs = tuple(n for n in step.inputs if n) if op == "Conv" else step.inputs[:1]
+            return OPENED[op](flat, step)
+        kind = "conv" if op == Conv.name else "max" if op == MaxPoolValues.full_name else step.attributes["kind"]
+        inputs = tuple(n for n in step.inputs if n) if op == Conv.name else step.inputs[:1]
         attributes = {"kind": kind, "sides": sides_of(flat, step, grid)}
         return [PrimitiveCall("wse::Slide", inputs, step.output, attributes, step.origin)]
 
@@ -138,13 +138,13 @@ class _Lowering:
         for step in self.flat.steps:
             watch.poll()
             self._check_type(step)
-            if step.op in RULES or step.op == "Expand":
+            if function_of(step.op) or step.op == Expand.name:
                 self._elementwise(step)
-            elif step.op in _REDUCTIONS:
+            elif fold_of(step.op):
                 self._reduce(step)
-            elif step.op == "pyflame::SumTo":
+            elif step.op == SumTo.full_name:
                 self._sum_to(step)
-            elif step.op == "MatMul":
+            elif step.op == MatMulOp.name:
                 self._matmul(step)
             elif step.op == "wse::Slide":
                 self._slide(step)
@@ -273,7 +273,7 @@ class _Lowering:
         if step is None or (self._placed(name) is not None and name in self.computed):
             return [(name, ())]
         shape = self.flat.shape(name)
-        if step.op == "Concat":
+        if step.op == Concat.name:
             found: list[tuple[str, tuple[CoordinateView | None, ...]]] = []
             axis, first = step.attributes["axis"] % len(shape), 0
             for source in step.inputs:
@@ -299,7 +299,7 @@ class _Lowering:
             return ["read", buffer.name], [buffer]
         if name in self.views:
             step = self.views[name]
-            count = len(step.inputs) if step.op == "Concat" else 1
+            count = len(step.inputs) if step.op == Concat.name else 1
             found = [self._host(n) for n in step.inputs[:count]]
             return host_view(step, self.flat, [e for e, _ in found]), [b for _, reads in found for b in reads]
         self.used_inputs[name] = None
@@ -324,22 +324,23 @@ class _Lowering:
 
     def _elementwise(self, step: PrimitiveCall) -> None:
         out = step.output
-        names = step.inputs[:1] if step.op == "Expand" else step.inputs
+        names = step.inputs[:1] if step.op == Expand.name else step.inputs
         args = tuple(self._tree(n, self.flat.shape(out)) for n in names)
         attributes = tuple(sorted((k, v) for k, v in step.attributes.items() if isinstance(v, (int, float, str))))
-        tree: Tree = args[0] if step.op == "Expand" else App(step.op, args, self._dtype(out), attributes)  # type: ignore[arg-type]
+        function = function_of(step.op)
+        tree: Tree = App(function, args, self._dtype(out), attributes) if function else args[0]  # type: ignore[arg-type]
         used, size = _measure(tree)
         if len(used) > _MAX_OPERANDS or size > _MAX_NODES:
-            tree = App(step.op, tuple(self._plain(n) for n in names), self._dtype(out), attributes)  # type: ignore[arg-type]
+            tree = App(function, tuple(self._plain(n) for n in names), self._dtype(out), attributes)  # type: ignore[arg-type]
         if self._narrowed(step):  # a kernel of its own, whose results are looked at
-            tree = App(step.op, tuple(self._plain(n) for n in names), self._dtype(out), attributes)  # type: ignore[arg-type]
+            tree = App(function, tuple(self._plain(n) for n in names), self._dtype(out), attributes)  # type: ignore[arg-type]
         self.pending[out] = (tree, step.origin)
         if not self.optimize or self._narrowed(step):
             self._materialise(out)
 
     def _narrowed(self, step: PrimitiveCall) -> bool:
         """Whether floats become int64, of which PEs hold 32 bits."""
-        if step.op != "Cast" or self.flat.dtype(step.output) != DType.Int64:
+        if step.op != Cast.name or self.flat.dtype(step.output) != DType.Int64:
             return False
         return self._dtype(step.inputs[0]) in ("f16", "f32") and step.inputs[0] not in self.flat.constants
 
@@ -398,8 +399,9 @@ class _Lowering:
             self.pending[out] = (self._plain(source), step.origin)
             return
         dims = tuple(sorted(set(given))) or tuple(range(len(shape)))
-        mean = math.prod(shape[d] for d in dims) if step.op == "ReduceMean" else 1
-        self._reduction(step, _REDUCTIONS[step.op], dims, mean)
+        fold = fold_of(step.op)
+        mean = math.prod(shape[d] for d in dims) if fold == "mean" else 1
+        self._reduction(step, "sum" if fold == "mean" else fold, dims, mean)
 
     def _sum_to(self, step: PrimitiveCall) -> None:
         shape, want = self.flat.shape(step.inputs[0]), self.flat.shape(step.output)
@@ -463,7 +465,7 @@ class _Lowering:
         made = f"{name}.{'row' if shape[0] == 1 else 'column'}"
         if made not in self.flat.types:
             self.flat.types[made] = (self.flat.dtype(name), shape)
-            self._view(PrimitiveCall("Reshape", (name,), made, {}, name))
+            self._view(PrimitiveCall(Reshape.name, (name,), made, {}, name))
         return made
 
     def _product_axes(
@@ -540,7 +542,7 @@ class _Lowering:
     def _view(self, step: PrimitiveCall) -> None:
         source = step.inputs[0]
         placed = self._placed(source)
-        if placed is not None and step.op in ("Reshape", "Squeeze", "Unsqueeze", "pyflame::SumTo"):
+        if placed is not None and step.op in (Reshape.name, Squeeze.name, Unsqueeze.name, SumTo.full_name):
             tiling = reshaped(placed.tiling, self.flat.shape(step.output))
             if tiling is not None:
                 self._share(step.output, placed, tiling)
@@ -553,7 +555,7 @@ class _Lowering:
 def _is_flat(flat: Flat) -> bool:
     """Whether there are only vectors, which then go over all PEs row by row."""
     ranks = [len(flat.shape(n)) for s in flat.steps for n in (*s.inputs[:1], s.output) if n]
-    return max(ranks, default=0) <= 1 and not any(s.op == "MatMul" for s in flat.steps)
+    return max(ranks, default=0) <= 1 and not any(s.op == MatMulOp.name for s in flat.steps)
 
 
 def _aligned(axes: tuple[str, ...], rank: int) -> tuple[str, ...]:
@@ -584,4 +586,4 @@ def _indexed(tree: Tree, index: dict[str, int]) -> Expr:
         return Ref(index[tree.value], tree.dtype)
     if isinstance(tree, Lit):
         return tree
-    return App(tree.op, tuple(_indexed(a, index) for a in tree.args), tree.dtype, tree.attributes)  # type: ignore[arg-type]
+    return App(tree.function, tuple(_indexed(a, index) for a in tree.args), tree.dtype, tree.attributes)  # type: ignore[arg-type]

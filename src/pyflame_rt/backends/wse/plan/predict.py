@@ -17,8 +17,8 @@ from pyflame_rt.backends.wse.emit.hostrun import run_program
 from pyflame_rt.backends.wse.emit.package import package
 from pyflame_rt.backends.wse.generator import make_plan
 from pyflame_rt.backends.wse.options import TARGETS, CodeGenOptions
-from pyflame_rt.backends.wse.plan.lowering import KNOWN
-from pyflame_rt.backends.wse.plan.specialize import flatten
+from pyflame_rt.backends.wse.plan.op_support import KNOWN
+from pyflame_rt.backends.wse.plan.primitives import flatten
 from pyflame_rt.backends.wse.simulate import SimulatedDevice, compile_sources
 from pyflame_rt.graph.errors import BackendError, InputError, MemoryLimitError
 from wsesim.csl.program.driver import compile_texts

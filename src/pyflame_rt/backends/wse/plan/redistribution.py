@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.backends.wse.plan.views import pad_pairs, slice_parts
+from pyflame_rt.ops.onnx.shape import Reshape, Squeeze, Transpose, Unsqueeze
+from pyflame_rt.ops.onnx.slicing import Pad, Slice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyflame_rt.backends.wse.plan.specialize import Flat, PrimitiveCall
+    from pyflame_rt.backends.wse.plan.primitives import Flat, PrimitiveCall
 
 __all__ = ["SPREADS", "CoordinateView", "view_of"]
 
-SPREADS = frozenset({"Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze", "Windows"})
+SPREADS = frozenset({Pad.name, Reshape.name, Slice.name, Squeeze.name, Transpose.name, Unsqueeze.name, "Windows"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +41,16 @@ def view_of(step: PrimitiveCall, flat: Flat) -> CoordinateView | None:
     """A step as a change of coordinates; None when it is not one."""
     shape = flat.shape(step.output)
     match step.op:
-        case "Reshape" | "Squeeze" | "Unsqueeze":
+        case Reshape.name | Squeeze.name | Unsqueeze.name:
             return CoordinateView("reshape", shape)
-        case "Transpose":
+        case Transpose.name:
             return CoordinateView("transpose", shape, tuple(step.attributes.get("perm") or range(len(shape))[::-1]))
-        case "Slice":
+        case Slice.name:
             parts = slice_parts(step, flat)
             return CoordinateView(
                 "slice", shape, tuple((p[0] or 0, p[2], n) for p, n in zip(parts, shape, strict=True))
             )
-        case "Pad" if step.attributes.get("mode") in (None, "", "constant"):
+        case Pad.name if step.attributes.get("mode") in (None, "", "constant"):
             pairs, fill = pad_pairs(step, flat)
             if any(n < 0 for pair in pairs for n in pair):
                 return None

@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.onnx.conv import Conv
+from pyflame_rt.ops.onnx.maxpool import MaxPoolValues
+from pyflame_rt.ops.onnx.pool import ReduceWindow
 from pyflame_rt.ops.onnx.windows import windows
 
 if TYPE_CHECKING:
-    from pyflame_rt.backends.wse.plan.specialize import Flat, PrimitiveCall
+    from pyflame_rt.backends.wse.plan.primitives import Flat, PrimitiveCall
     from pyflame_rt.backends.wse.plan.tiling import Grid
 
 __all__ = ["SLIDING", "Side", "can_slide", "sides_of"]
 
-SLIDING = frozenset({"Conv", "pyflame::MaxPoolValues", "pyflame::ReduceWindow"})
+SLIDING = frozenset({Conv.name, MaxPoolValues.full_name, ReduceWindow.full_name})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ def _geometry(flat: Flat, step: PrimitiveCall) -> tuple[list[Any], ...] | None:
     given, shape = step.attributes, flat.shape(step.inputs[0])
     if len(shape) < 2:
         return None
-    if step.op == "pyflame::ReduceWindow":
+    if step.op == ReduceWindow.full_name:
         if given["kind"] not in ("max", "sum"):
             return None
         plain = zip(
@@ -75,10 +78,10 @@ def _geometry(flat: Flat, step: PrimitiveCall) -> tuple[list[Any], ...] | None:
             return None
         names = ("window", "strides", "dilations")
         return *(list(given[n][-2:]) for n in names), list(given["pads"][len(shape) - 2 : len(shape)])
-    if len(shape) != 4 or (step.op == "Conv" and given["group"] != 1):
+    if len(shape) != 4 or (step.op == Conv.name and given["group"] != 1):
         return None
-    taps = flat.shape(step.inputs[1])[2:] if step.op == "Conv" else given["kernel_shape"]
-    names = ["strides", "dilations", "pads", "auto_pad", *(["ceil_mode"] if step.op != "Conv" else [])]
+    taps = flat.shape(step.inputs[1])[2:] if step.op == Conv.name else given["kernel_shape"]
+    names = ["strides", "dilations", "pads", "auto_pad", *(["ceil_mode"] if step.op != Conv.name else [])]
     found = windows(shape[2:], taps, **{n: given[n] for n in names})
     return list(found.kernel), list(found.strides), list(found.dilations), [p[0] for p in found.padding]
 

@@ -6,17 +6,30 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.backends.wse.plan.tiling import Tiling
 from pyflame_rt.graph.errors import UnsupportedOperatorError
+from pyflame_rt.ops.onnx.shape import Reshape, Squeeze, Transpose, Unsqueeze
+from pyflame_rt.ops.onnx.slicing import Concat, Pad, Slice, Tile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyflame_rt.backends.wse.plan.kernels import HostExpr
-    from pyflame_rt.backends.wse.plan.specialize import Flat, PrimitiveCall
+    from pyflame_rt.backends.wse.plan.primitives import Flat, PrimitiveCall
 
 __all__ = ["VIEWS", "host_view", "pad_pairs", "reshaped", "slice_parts"]
 
 VIEWS = frozenset(
-    {"Concat", "Indices", "Pad", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Windows"}
+    {
+        Concat.name,
+        "Indices",
+        Pad.name,
+        Reshape.name,
+        Slice.name,
+        Squeeze.name,
+        Tile.name,
+        Transpose.name,
+        Unsqueeze.name,
+        "Windows",
+    }
 )
 _PAD_MODES = {"constant": "constant", "edge": "edge", "reflect": "reflect", "wrap": "wrap"}
 
@@ -25,18 +38,18 @@ def host_view(step: PrimitiveCall, flat: Flat, sources: Sequence[HostExpr]) -> H
     """What the host evaluates for a view of these sources."""
     shape = list(flat.shape(step.output))
     match step.op:
-        case "Reshape" | "Squeeze" | "Unsqueeze":
+        case Reshape.name | Squeeze.name | Unsqueeze.name:
             return ["reshape", sources[0], shape]
-        case "Transpose":
+        case Transpose.name:
             rank = len(shape)
             return ["transpose", sources[0], list(step.attributes.get("perm") or range(rank)[::-1])]
-        case "Concat":
+        case Concat.name:
             return ["concat", step.attributes["axis"] % len(shape), *sources]
-        case "Slice":
+        case Slice.name:
             return ["slice", sources[0], slice_parts(step, flat)]
-        case "Pad":
+        case Pad.name:
             return _padded(step, flat, sources[0])
-        case "Tile":
+        case Tile.name:
             return ["tile", sources[0], _numbers(step, flat, 1, "repeats")]
         case "Indices":
             return ["indices", sources[0], step.attributes["sizes"]]

@@ -14,12 +14,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.backends.wse.plan.decompositions import Opening
+from pyflame_rt.ops.onnx.arithmetic import Add
+from pyflame_rt.ops.onnx.conv import Conv
+from pyflame_rt.ops.onnx.matmul import MatMul
+from pyflame_rt.ops.onnx.maxpool import MaxPoolValues
+from pyflame_rt.ops.onnx.pool import ReduceWindow
+from pyflame_rt.ops.onnx.reduce import ReduceMax, ReduceSum
+from pyflame_rt.ops.onnx.shape import Reshape, Transpose
 from pyflame_rt.ops.onnx.windows import windows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyflame_rt.backends.wse.plan.specialize import PrimitiveCall
+    from pyflame_rt.backends.wse.plan.primitives import PrimitiveCall
 
 __all__ = ["WINDOWED"]
 
@@ -43,22 +50,22 @@ class _Windows(Opening):
         places, many = list(self.shape[2:]), math.prod(self.shape[2:])
         rank, depth = len(places), inner * math.prod(taps)
         cut = self.windowed(x, geometry, (batch, channels, *places), "0")
-        cut = self.add("Reshape", (cut,), (batch, groups, inner, *places, *taps))
+        cut = self.add(Reshape.name, (cut,), (batch, groups, inner, *places, *taps))
         order = [1, 0, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank)]
-        cut = self.add("Transpose", (cut,), (groups, batch, *places, inner, *taps), perm=order)
+        cut = self.add(Transpose.name, (cut,), (groups, batch, *places, inner, *taps), perm=order)
         front = (groups,) if groups > 1 else ()
-        rows = self.add("Reshape", (cut,), (*front, batch * many, depth))
-        weight = self.add("Reshape", (w,), (groups, outs // groups, depth))
-        weight = self.add("Transpose", (weight,), (groups, depth, outs // groups), perm=[0, 2, 1])
-        weight = self.add("Reshape", (weight,), (*front, depth, outs // groups))
-        made = self.add("MatMul", (rows, weight), (*front, batch * many, outs // groups))
+        rows = self.add(Reshape.name, (cut,), (*front, batch * many, depth))
+        weight = self.add(Reshape.name, (w,), (groups, outs // groups, depth))
+        weight = self.add(Transpose.name, (weight,), (groups, depth, outs // groups), perm=[0, 2, 1])
+        weight = self.add(Reshape.name, (weight,), (*front, depth, outs // groups))
+        made = self.add(MatMul.name, (rows, weight), (*front, batch * many, outs // groups))
         if len(self.step.inputs) > 2 and self.step.inputs[2]:
-            bias = self.add("Reshape", (self.step.inputs[2],), (groups, 1, outs // groups) if front else (outs,))
-            made = self.add("Add", (made, bias), (*front, batch * many, outs // groups))
-        made = self.add("Reshape", (made,), (groups, batch, *places, outs // groups))
+            bias = self.add(Reshape.name, (self.step.inputs[2],), (groups, 1, outs // groups) if front else (outs,))
+            made = self.add(Add.name, (made, bias), (*front, batch * many, outs // groups))
+        made = self.add(Reshape.name, (made,), (groups, batch, *places, outs // groups))
         order = [1, 0, 2 + rank, *range(2, 2 + rank)]
-        made = self.add("Transpose", (made,), (batch, groups, outs // groups, *places), perm=order)
-        self.add("Reshape", (made,), self.shape, self.step.output)
+        made = self.add(Transpose.name, (made,), (batch, groups, outs // groups, *places), perm=order)
+        self.add(Reshape.name, (made,), self.shape, self.step.output)
         return self.steps
 
     def pooling(self) -> list[PrimitiveCall]:
@@ -66,7 +73,7 @@ class _Windows(Opening):
         given = self.step.attributes
         x = self.step.inputs[0]
         shape = self.flat.shape(x)
-        if self.step.op == "pyflame::MaxPoolValues":
+        if self.step.op == MaxPoolValues.full_name:
             names = ("strides", "dilations", "pads", "auto_pad", "ceil_mode")
             found = windows(shape[2:], given["kernel_shape"], **{k: given[k] for k in names})
             geometry, kind = _all_axes(found), "max"
@@ -77,11 +84,11 @@ class _Windows(Opening):
             geometry, kind = {**geometry, "pads": pads}, given["kind"]
         cut = self.windowed(x, geometry, self.shape, "-inf" if kind == "max" else "0")
         flat = (math.prod(self.shape), math.prod(geometry["window"]))
-        rows = self.add("Reshape", (cut,), flat)
+        rows = self.add(Reshape.name, (cut,), flat)
         axes = self.constant(np.array([1]))
-        op = "ReduceMax" if kind == "max" else "ReduceSum"
+        op = ReduceMax.name if kind == "max" else ReduceSum.name
         made = self.add(op, (rows, axes), flat[:1], keepdims=0, rows_only=True)
-        self.add("Reshape", (made,), self.shape, self.step.output)
+        self.add(Reshape.name, (made,), self.shape, self.step.output)
         return self.steps
 
 
@@ -96,7 +103,7 @@ def _all_axes(found: Any) -> dict[str, Any]:
 
 
 WINDOWED = {
-    "Conv": lambda flat, step: _Windows(flat, step).convolution(),
-    "pyflame::MaxPoolValues": lambda flat, step: _Windows(flat, step).pooling(),
-    "pyflame::ReduceWindow": lambda flat, step: _Windows(flat, step).pooling(),
+    Conv.name: lambda flat, step: _Windows(flat, step).convolution(),
+    MaxPoolValues.full_name: lambda flat, step: _Windows(flat, step).pooling(),
+    ReduceWindow.full_name: lambda flat, step: _Windows(flat, step).pooling(),
 }

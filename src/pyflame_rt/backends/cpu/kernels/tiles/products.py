@@ -20,10 +20,12 @@ from pyflame_rt.backends.cpu.kernels.tiles.register_tile import (
     Target,
     Tile,
     accumulate,
+    accumulate_listed,
     accumulate_packed,
     ask_for,
     each_tile,
     finish,
+    panel_place,
     pixel_pointers,
     row_pointers,
     rows_together,
@@ -55,11 +57,16 @@ class ProductKernel:
 
     The source "panels" is packed too, as RowPackKernel does: panels of ``rows_together`` rows, in which neighbours are
     rows of one step of the depth. It takes ROW_PARAMS, without use for ``source_stride``.
+
+    Weights that are ``listed`` have only some steps of the depth in each panel, one panel after the other. A buffer
+    after them (int64) says where each panel begins and where the last ends, counted in steps, then which steps there
+    are. This is for the source "rows".
     """
 
     source: Literal["rows", "pixels", "panels"]
     tile: Tile
     finish: Finish = PLAIN
+    listed: bool = False
 
     @property
     def key(self) -> str:
@@ -69,7 +76,9 @@ class ProductKernel:
     @cached_property
     def _key(self) -> str:
         t, f = self.tile, self.finish
-        return f"product {self.source} {t.rows}x{t.vectors} {','.join(f.operands)} {f.structure}"
+        listed = " listed" if self.listed else ""
+        narrow = "" if t.weights == "float32" else f" {t.weights}"
+        return f"product {self.source}{listed} {t.rows}x{t.vectors}{narrow} {','.join(f.operands)} {f.structure}"
 
     def emit(self, name: str) -> str:
         """The module, as text."""
@@ -99,7 +108,9 @@ class _Product:
     def emit(self) -> None:
         b, p = self.b, self.p
         count, more = len(self.kernel.finish.operands), len(self.kernel.finish.more)
-        self.source, self.weights, *rest = buffers(b, 3 + count + more)
+        listed = int(self.kernel.listed)
+        self.source, self.weights, *rest = buffers(b, 3 + listed + count + more)
+        self.table, rest = rest[0], rest[listed:]
         self.operands, self.result, self.more = rest[:count], rest[count], rest[count + 1 :]
         self.spill = b.op(f"alloca [{self.tile.rows * self.width} x float], align 64")
         self.totals = b.op(f"alloca [{self.tile.rows * self.width} x float], align 64")
@@ -114,7 +125,13 @@ class _Product:
         b, p = self.b, self.p
         total = p["group_panels"] if self.kernel.source == "pixels" else self.panels
         block, panel = b.integer(f"sdiv {item}, {total}"), b.integer(f"srem {item}, {total}")
-        weights = floats(b, self.weights, mul(b, panel, mul(b, self.deep, self.width)))
+        begin = mul(b, panel, self.deep)
+        if self.kernel.listed:
+            begin = b.op(f"load i64, ptr {b.element('i64', self.table, panel)}")
+            end = b.op(f"load i64, ptr {b.element('i64', self.table, add(b, panel, 1))}")
+            steps = b.element("i64", self.table, add(b, begin, add(b, self.panels, 1)))
+            self.steps = (steps, b.integer(f"sub {end}, {begin}"))
+        weights = panel_place(b, self.tile, self.weights, mul(b, begin, self.width))
         source = self.source
         if self.kernel.source != "pixels":
             first = left_from = mul(b, panel, self.width)
@@ -151,7 +168,10 @@ class _Product:
         ask_for(at, self.tile, size, self.kernel.finish, target)
         if self.kernel.source == "rows":
             pointers = row_pointers(b, size, valid, source, row, self.p["source_stride"])
-            sums, _ = accumulate(at, self.tile, pointers, weights, self.p["depth"], sums)
+            if self.kernel.listed:
+                sums = accumulate_listed(at, self.tile, pointers, weights, self.steps, sums)
+            else:
+                sums, _ = accumulate(at, self.tile, pointers, weights, self.p["depth"], sums)
         elif self.kernel.source == "panels":
             which, inside = b.integer(f"udiv {row}, {self.panel}"), b.integer(f"urem {row}, {self.panel}")
             start = floats(b, source, add(b, mul(b, mul(b, which, self.p["depth"]), self.panel), inside))

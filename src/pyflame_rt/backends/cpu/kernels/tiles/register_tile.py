@@ -26,11 +26,14 @@ __all__ = [
     "Target",
     "Tile",
     "accumulate",
+    "accumulate_listed",
     "accumulate_packed",
     "ask_ahead",
     "ask_for",
     "each_tile",
     "finish",
+    "load_weights",
+    "panel_place",
     "pixel_pointers",
     "row_panel",
     "row_pointers",
@@ -48,10 +51,11 @@ _LIGHT = 8  # nodes of an epilogue that is emitted for every vector of the tile
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows and vectors of columns of one register tile."""
+    """Rows and vectors of columns of one register tile; ``weights`` is the type of what panels hold."""
 
     rows: int
     vectors: int
+    weights: str = "float32"
 
     @property
     def small(self) -> int:
@@ -161,10 +165,29 @@ def accumulate(
         k, (place, *values) = loop.open()
         for u in range(step):
             values = _turn(at, tile, [floats(b, floats(b, p, k), u) for p in pointers], place, values, u)
-        carried = [("ptr", floats(b, place, step * width)), *((vector, v) for v in values)]
+        carried = [("ptr", panel_place(b, tile, place, step * width)), *((vector, v) for v in values)]
         ended = loop.close([value for _, value in carried])
         carried = [("ptr", ended[0]), *((vector, v) for v in ended[1:])]
     return [value for _, value in carried[1:]], carried[0][1]
+
+
+def accumulate_listed(
+    at: Lanes, tile: Tile, pointers: Sequence[str], panel: str, listed: tuple[str, str], sums: Sequence[str]
+) -> list[str]:
+    """Like :func:`accumulate`, of some steps of the depth: ``listed`` says where their numbers are, and how many."""
+    b, vector = at.builder, at.type("float")
+    width = tile.vectors * at.lanes
+    steps, count = listed
+    carried = [("ptr", panel), *((vector, s) for s in sums)]
+    for low, high, turns in _rounds(b, count):
+        loop = Loop(b, low, high, turns, carried)
+        i, (place, *values) = loop.open()
+        for u in range(turns):
+            k = b.op(f"load i64, ptr {b.element('i64', b.element('i64', steps, i), str(u))}")
+            values = _turn(at, tile, [floats(b, p, k) for p in pointers], place, values, u)
+        ended = loop.close([panel_place(b, tile, place, turns * width), *values])
+        carried = [("ptr", ended[0]), *((vector, v) for v in ended[1:])]
+    return [value for _, value in carried[1:]]
 
 
 def accumulate_packed(
@@ -180,7 +203,8 @@ def accumulate_packed(
         for u in range(turns):
             line = floats(b, rows, mul(b, str(step), u))
             values = _turn(at, tile, [floats(b, line, r) for r in range(tile.rows)], place, values, u)
-        ended = loop.close([floats(b, rows, mul(b, str(step), turns)), floats(b, place, turns * width), *values])
+        further = panel_place(b, tile, place, turns * width)
+        ended = loop.close([floats(b, rows, mul(b, str(step), turns)), further, *values])
         carried = [("ptr", ended[0]), ("ptr", ended[1]), *((vector, v) for v in ended[2:])]
     return [value for _, value in carried[2:]]
 
@@ -205,8 +229,9 @@ def store_sums(at: Lanes, sums: Sequence[V], target: str, more: str) -> None:
 
 def _turn(at: Lanes, tile: Tile, rows: Sequence[str], panel: str, sums: Sequence[str], turn: int) -> list[str]:
     b, width = at.builder, tile.vectors * at.lanes
-    ask_ahead(b, floats(b, panel, turn * width + _AHEAD))
-    columns = [load_vector(at, floats(b, panel, turn * width + v * at.lanes)) for v in range(tile.vectors)]
+    ask_ahead(b, panel_place(b, tile, panel, turn * width + _AHEAD))
+    places = [panel_place(b, tile, panel, turn * width + v * at.lanes) for v in range(tile.vectors)]
+    columns = [load_weights(at, place, tile.weights) for place in places]
     result = list(sums)
     for r, pointer in enumerate(rows):
         value = at.splat("float", b.op(f"load float, ptr {pointer}, align 4"))
@@ -214,6 +239,18 @@ def _turn(at: Lanes, tile: Tile, rows: Sequence[str], panel: str, sums: Sequence
             at_sum = r * tile.vectors + v
             result[at_sum] = at.fma(value, column, V(at, "float", result[at_sum])).name
     return result
+
+
+def panel_place(b: Builder, tile: Tile, panel: str, offset: str | int) -> str:
+    """Address of a weight so many elements on."""
+    return b.element(ops.stored(tile.weights), panel, str(offset))
+
+
+def load_weights(at: Lanes, place: str, dtype: str) -> V:
+    """Lanes of packed weights as floats; those of 16 bits are widened."""
+    if dtype == "float32":
+        return load_vector(at, place)
+    return ops.from_memory(at.wrap("i16", f"load {at.type('i16')}, ptr {place}, align 2"), dtype)
 
 
 def ask_ahead(b: Builder, place: str) -> None:

@@ -1,0 +1,64 @@
+"""Whether installed packages declare entry points of ours, found without importlib.metadata, which loads slowly."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from pyflame_rt.cache.models import SETTLED_NS
+
+__all__ = ["is_declared"]
+
+_LISTS = ("entry_points.txt", "EGG-INFO/entry_points.txt")
+_PACKAGES = (".dist-info", ".egg-info", ".egg")
+_seen: dict[str, tuple[int, frozenset[str]]] = {}  # of each folder, when it was written, and the groups
+
+
+def is_declared(group: str) -> bool:
+    """Whether a package on ``sys.path`` may declare entry points of a group, which importlib.metadata then lists.
+
+    Example:
+        >>> is_declared("pyflame_rt.no_such_group")
+        False
+    """
+    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
+    if any(getattr(finder, "__name__", "") != "PathFinder" for finder in finders):
+        return True
+    for path in dict.fromkeys(os.fsdecode(path) for path in sys.path if isinstance(path, (str, os.PathLike))):
+        if os.path.isfile(path):  # an archive
+            return True
+        if group in _groups(path or os.curdir):
+            return True
+    return False
+
+
+def _groups(folder: str) -> frozenset[str]:
+    """Groups of ours that packages in a folder declare, as this process saw them until packages come or go.
+
+    They are not kept for other processes: an editable package's list is rewritten in place, and its folder stays as it
+    is.
+    """
+    try:
+        written = os.stat(folder).st_mtime_ns
+        if folder in _seen and _seen[folder][0] == written:
+            return _seen[folder][1]
+        packages = [name for name in os.listdir(folder) if name.lower().endswith(_PACKAGES)]
+    except (OSError, ValueError):  # not there, which is usual, or no name of a file
+        return frozenset()
+    lists = [f"{folder}/{name}/{file}" for name in packages for file in _LISTS]
+    if folder.lower().endswith(".egg"):
+        lists.append(f"{folder}/EGG-INFO/entry_points.txt")
+    groups = frozenset(group for path in lists for group in _declared(path))
+    if os.path.isabs(folder) and time.time_ns() - written > SETTLED_NS:
+        _seen[folder] = (written, groups)
+    return groups
+
+
+def _declared(path: str) -> list[str]:
+    try:
+        with open(path, "rb") as file:
+            lines = [line.strip() for line in file]
+    except OSError:
+        return []
+    return [line[1:-1].decode("utf-8", "replace") for line in lines if line.startswith(b"[pyflame_rt.")]
