@@ -55,6 +55,8 @@ _HALVES = (DType.Float16.numpy, DType.BFloat16.numpy)
 MAX_KNOWN = 1024
 # Contents that plans may be made for are at most so many numbers.
 MAX_CONTENTS = 64
+# Inputs of a node that is planned; one that has more runs as it is.
+MAX_INPUTS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,8 @@ class Specializer:
                 raise ShapesUnknown("works on strings, sequences or optional values")
             if needs:
                 raise ShapesUnknown(f"the contents of {needs[0]!r} decide about sizes")
+            if len(node.inputs) > MAX_INPUTS:
+                raise ShapesUnknown(f"has {len(node.inputs):,} inputs: a plan for so many costs more than a run")
             return self._node(node, op, origin)
         except ShapesUnknown as error:
             step = SpecializedNode(node, op, bind_attributes(node, op), origin, self._at(origin))

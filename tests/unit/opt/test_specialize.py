@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from pyflame_rt import opt
+from pyflame_rt import InferenceSession, opt
 from pyflame_rt.graph import DType, Graph
 from pyflame_rt.opt.rules.exact_integers import exact_float_product
 from pyflame_rt.opt.rules.gather_matmul import gather_matmul
 from pyflame_rt.opt.rules.quantized_products import quantized_products
-from pyflame_rt.opt.specialize import BackendTarget, specialize
+from pyflame_rt.opt.specialize import MAX_INPUTS, BackendTarget, specialize
 
 FLOAT = DType.Float32
 
@@ -116,3 +116,19 @@ def test_rules_of_the_specialised_graph_are_declared_whole(rule):
     assert rule.stage in ("first", "node", "last")
     assert bool(rule.ops) == (rule.stage == "node")
     assert rule.family == "specialize"
+
+
+@pytest.mark.parametrize("name", ["Sum", "Mean", "Max", "Min", "Concat"])
+def test_more_inputs_than_a_plan_is_made_for(name):
+    """A node with very many inputs runs as it is: planning each of them would take longer than the sum itself."""
+    attributes = {"axis": 0} if name == "Concat" else {}
+    graph = Graph("many")
+    graph.add_input("x", [3])
+    graph.add_node("n", name, ["x"] * (MAX_INPUTS + 1), ["y"], attributes)
+    graph.add_output("y", ["k"])
+    session = InferenceSession(graph)
+    x = np.asarray([1.0, -2.0, 0.5], np.float32)
+    (found,) = session.run(None, {"x": x})
+    wanted = {"Sum": x * (MAX_INPUTS + 1), "Concat": np.tile(x, MAX_INPUTS + 1)}.get(name, x)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    assert f"{MAX_INPUTS + 1:,} inputs" in str(session.explain())

@@ -117,9 +117,9 @@ class _EagerScope:
 
 
 class _EagerValue(Value):
-    """A Value that holds an array; type and contents are read off it when asked for."""
+    """A Value that holds an array; its type and contents are read off it when first asked for."""
 
-    __slots__ = ("_library",)
+    __slots__ = ("_library", "_type")
 
     def __init__(self, ref: Array, lib: Any) -> None:
         self.ref = ref
@@ -127,7 +127,11 @@ class _EagerValue(Value):
 
     @property
     def type(self) -> ValueType | None:
-        return describe(self.ref, self._library)
+        try:
+            return self._type
+        except AttributeError:
+            self._type = describe(self.ref, self._library)
+            return self._type
 
     @property
     def known(self) -> np.ndarray[Any, Any] | None:
