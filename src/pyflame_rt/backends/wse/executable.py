@@ -162,7 +162,11 @@ class WseExecutable(Executable):
         with self._lock:
             plans = list(self._plans.values())
         where = f"wse [{plans[-1].plan.grid} PEs]" if plans else "wse"
-        return [Placement(n.name, n.full_name, where, "simulated", n.outputs) for n in self._graph.nodes]
+        notes = plans[-1].plan.notes if plans else {}
+        told = {name: f"simulated; {note}" for name, note in notes.items()}
+        return [
+            Placement(n.name, n.full_name, where, told.get(n.name, "simulated"), n.outputs) for n in self._graph.nodes
+        ]
 
     def memory(self) -> dict[str, int]:
         """Bytes on each processing element of the program used last."""

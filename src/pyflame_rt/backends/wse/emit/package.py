@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NUMPY", "manifest_of", "package"]
 
-NUMPY = {"f32": "float32", "f16": "float16", "u16": "uint16", "i16": "int16", "i32": "int32"}
+NUMPY = {"f32": "float32", "f16": "float16", "u16": "uint16", "i16": "int16", "i32": "int32", "u32": "uint32"}
 FORMAT = 1
 LABEL = "cycle-approximate, uncalibrated; not checked with cslc"
 

@@ -348,7 +348,10 @@ def describe(index: int, kernel: Kernel) -> str:
         case Put():
             return f"Kernel {index}: elements put by number along dimension {kernel.axis} ({kernel.reduction})."
         case MatMul():
-            return f"Kernel {index}: product, a tile of {tile}; {_PRODUCTS[kernel.how]}."
+            lists = (
+                "" if kernel.kept is None else f", {kernel.kept.share:.0%} of the weights as lists by {kernel.kept.by}"
+            )
+            return f"Kernel {index}: product, a tile of {tile}; {_PRODUCTS[kernel.how]}{lists}."
 
 
 def _names(expr: object) -> str:

@@ -14,7 +14,7 @@ from pyflame_rt.backends.wse.emit.elementwise import loop_nest, offset_text
 from pyflame_rt.backends.wse.plan.kernels import BYTES
 
 if TYPE_CHECKING:
-    from pyflame_rt.backends.wse.plan.kernels import MatMul, PeBuffer
+    from pyflame_rt.backends.wse.plan.kernels import KeptWeights, MatMul, PeBuffer
 
 __all__ = ["SHARED", "rings_of", "shift_decls", "words_of"]
 
@@ -115,6 +115,8 @@ def _start(name: str, kernel: MatMul) -> str:
 
 def _multiply(name: str, kernel: MatMul) -> str:
     """The product of the blocks that are here; ``a`` and ``b`` point to them."""
+    if kernel.kept is not None:
+        return _multiply_kept(name, kernel, kernel.kept)
     half = kernel.out.dtype != "f32"
     rows, inner = kernel.a.tiling.tile[-2:]
     deep, cols = kernel.b.tiling.tile[-2:]
@@ -148,6 +150,67 @@ def _multiply(name: str, kernel: MatMul) -> str:
     return f"fn {name}_multiply(a: [*]{kind}, b: [*]{kind}, number: u16) void {{\n" + "\n".join(lines) + "\n}"
 
 
+def _multiply_kept(name: str, kernel: MatMul, kept: KeptWeights) -> str:
+    """The same with a list of weights: every entry says where it belongs."""
+    lines = [
+        "const places = @ptrcast([*]u16, b);",
+        f"const count: i16 = {kept.room} - @as(i16, places[0]);",
+    ]
+    if kernel.out.tiling.grid.cols == 1:  # the left operand has all of K on this PE
+        lines.append(f"const first: i16 = @as(i16, number) * {kept.deep};")
+    more, body = _kept_rows(kernel, kept) if kept.by == "rows" else _kept_elements(kernel, kept)
+    lines += [*more, loop_nest([str(kernel.repeat)], ["g"], body)]
+    return f"fn {name}_multiply(a: [*]f32, b: [*]u32, number: u16) void {{\n" + "\n".join(lines) + "\n}"
+
+
+def _descriptor(name: str, count: int, array: str, step: int = 1) -> str:
+    place = "i" if step == 1 else f"{step} * i"
+    return f"const {name} = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{count}}} -> {array}[{place}] }});"
+
+
+def _along_k(kernel: MatMul, place: str) -> str:
+    """The place of an entry's factors in a row of the left operand."""
+    return f"first + @as(i16, {place})" if kernel.out.tiling.grid.cols == 1 else f"@as(i16, {place})"
+
+
+def _kept_rows(kernel: MatMul, kept: KeptWeights) -> tuple[list[str], str]:
+    """Declarations, and the product of one matrix: each row of the list by a factor, added to a row of sums."""
+    rows, inner = kernel.a.tiling.tile[-2:]
+    heads = [
+        _descriptor("sum", kept.cols, kernel.out.slot),
+        _descriptor("top", kept.cols, kernel.out.slot),
+        "const line = @set_dsd_base_addr(top, @ptrcast([*]f32, b));",
+    ]
+    factor = offset_text(["g", "i"], [kernel.a_step * rows * inner, inner])
+    target = offset_text(["g", "i"], [rows * kept.cols, kept.cols])
+    step = (
+        f"@fmacs(into, into, @increment_dsd_offset(line, {kept.first_value} + p * {kept.cols}, f32), "
+        f"a[{factor} + {_along_k(kernel, 'places[p + 2]')}]);"
+    )
+    into = f"const into = @increment_dsd_offset(sum, {target}, f32);\n"
+    return heads, loop_nest([str(rows)], ["i"], into + loop_nest(["count"], ["p"], step))
+
+
+def _kept_elements(kernel: MatMul, kept: KeptWeights) -> tuple[list[str], str]:
+    """Declarations, and the product of one matrix: a column of factors by each weight, added to a column of sums."""
+    rows, inner = kernel.a.tiling.tile[-2:]
+    heads = [
+        "const values = @ptrcast([*]f32, b);",
+        _descriptor("sum", rows, kernel.out.slot, kept.cols),
+        _descriptor("top", rows, kernel.a.slot, inner),
+        "const column = @set_dsd_base_addr(top, a);",
+    ]
+    target = offset_text(["g"], [rows * kept.cols])
+    source = offset_text(["g"], [kernel.a_step * rows * inner])
+    step = (
+        "const place = places[p + 2];\n"
+        f"const into = @increment_dsd_offset(sum, {target} + @as(i16, place & 255), f32);\n"
+        f"const from = @increment_dsd_offset(column, {source} + {_along_k(kernel, 'place >> 8')}, f32);\n"
+        f"@fmacs(into, into, from, values[p + {kept.first_value}]);"
+    )
+    return heads, loop_nest(["count"], ["p"], step)
+
+
 def _go_on(name: str, kernel: MatMul) -> str:
     """Blocks have arrived: multiply while the next ones come, then leave the rings."""
     size, rings = _size(kernel), rings_of(kernel)
@@ -169,13 +232,8 @@ def _go_on(name: str, kernel: MatMul) -> str:
 
 def _call(name: str, kernel: MatMul, place: str) -> str:
     """The product of the blocks that are going or have come; an operand without a ring stays where it is."""
-    kind = kernel.a.dtype
     args: list[str] = []
     for axis, buffer in (("x", kernel.a), ("y", kernel.b)):
-        side = _SIDES[axis][0]
-        args.append(
-            f"@ptrcast([*]{kind}, {side}_{place})"
-            if axis in rings_of(kernel)
-            else f"@ptrcast([*]{kind}, &{buffer.slot})"
-        )
+        there = f"{_SIDES[axis][0]}_{place}" if axis in rings_of(kernel) else f"&{buffer.slot}"
+        args.append(f"@ptrcast([*]{buffer.dtype}, {there})")
     return f"{name}_multiply({', '.join(args)}, number);"

@@ -18,6 +18,7 @@ __all__ = [
     "App",
     "Expr",
     "HostExpr",
+    "KeptWeights",
     "Kernel",
     "Lit",
     "MapKernel",
@@ -146,6 +147,38 @@ class ReduceKernel:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptWeights:
+    """How a product's right operand lies on PEs when most of it is zero: a list for each PE of what is kept.
+
+    A list is words: how many of its entries are spare, the entries' places (16 bits each), their values.
+
+    Attributes:
+        by: an entry is a row of the tile (``rows``, its place that of the row), or one weight (``elements``, its row
+            and column in 8 bits each).
+        room: entries of a list, as many as the fullest one has.
+        deep: rows of a tile.
+        cols: columns of a tile.
+        share: of the weights that are stored and sent.
+    """
+
+    by: Literal["rows", "elements"]
+    room: int
+    deep: int
+    cols: int
+    share: float = 1.0
+
+    @property
+    def first_value(self) -> int:
+        """The word where values begin."""
+        return 1 + -(-self.room // 2)
+
+    @property
+    def words(self) -> int:
+        """Words of a list."""
+        return self.first_value + self.room * (self.cols if self.by == "rows" else 1)
+
+
+@dataclass(frozen=True, slots=True)
 class MatMul:
     """Matrix product of ``[..., M, K]`` and ``[..., K, N]``.
 
@@ -157,6 +190,7 @@ class MatMul:
         b_step: likewise for the right one.
         keep_a: the left operand's tiles are needed afterwards, so that ``shift`` may not use their memory.
         keep_b: likewise for the right one.
+        kept: how the lists lie that ``b`` holds in place of tiles; None where it holds tiles.
     """
 
     label: str
@@ -169,6 +203,7 @@ class MatMul:
     b_step: int = 1
     keep_a: bool = True
     keep_b: bool = True
+    kept: KeptWeights | None = None
 
     @property
     def k_axis(self) -> str:
@@ -323,6 +358,7 @@ class WaferPlan:
         constants: weights by name, for the host.
         fold: how the program is run in passes, when it is.
         footprint: bytes of code, stack and data of a PE, where they were counted.
+        notes: what there is to say of nodes, by name.
     """
 
     grid: Grid
@@ -335,6 +371,7 @@ class WaferPlan:
     scratch: dict[str, tuple[str, int]] = field(default_factory=dict)
     fold: Fold | None = None
     footprint: Footprint | None = None
+    notes: dict[str, str] = field(default_factory=dict)
 
     @property
     def kernels(self) -> list[Kernel]:

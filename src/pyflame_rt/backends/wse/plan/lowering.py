@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyflame_rt.backends.wse.emit.scalar_csl import function_of
 from pyflame_rt.backends.wse.plan.decompositions import open_steps
+from pyflame_rt.backends.wse.plan.expression_trees import Use, indexed, measure
+from pyflame_rt.backends.wse.plan.kept_weights import kept_lists, known, zeros_note
 from pyflame_rt.backends.wse.plan.kernels import (
     INTEGERS,
     App,
@@ -23,7 +26,6 @@ from pyflame_rt.backends.wse.plan.kernels import (
     Phase,
     Put,
     ReduceKernel,
-    Ref,
     Slide,
     Spread,
     Take,
@@ -38,7 +40,6 @@ from pyflame_rt.backends.wse.plan.tiling import Grid, Tiling
 from pyflame_rt.backends.wse.plan.views import host_view, reshaped
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, UnsupportedOperatorError
-from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.onnx.arithmetic import SumTo
 from pyflame_rt.ops.onnx.cast import Cast
 from pyflame_rt.ops.onnx.conv import Conv
@@ -51,7 +52,8 @@ from wsesim import watch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyflame_rt.backends.wse.plan.kernels import Expr, HostExpr, Kernel
+    from pyflame_rt.backends.wse.plan.expression_trees import Tree
+    from pyflame_rt.backends.wse.plan.kernels import HostExpr, Kernel
     from pyflame_rt.backends.wse.plan.primitives import Flat
 
 __all__ = ["lower", "opened", "sliding"]
@@ -64,17 +66,6 @@ _HELD = "the wafer's programs hold float32, float16, bool, int16, int32 and int6
 _MAX_OPERANDS, _MAX_NODES = 6, 24
 # Every PE sees every element that moves on the fabric: larger tensors go through the host.
 _SPREAD_MOST = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """A value inside an expression that is not a kernel yet."""
-
-    value: str
-    dtype: str
-
-
-Tree: TypeAlias = "Use | Lit | App"
 
 
 def lower(
@@ -133,6 +124,8 @@ class _Lowering:
         self.used_inputs: dict[str, None] = {}
         self.numbers = itertools.count()
         self.computed: set[str] = set()  # values that PEs made, not the host
+        self.lists: dict[str, np.ndarray[Any, Any]] = {}
+        self.notes: dict[str, str] = {}
 
     def run(self) -> WaferPlan:
         for step in self.flat.steps:
@@ -159,7 +152,7 @@ class _Lowering:
         inputs = {n: (self.flat.dtype(n).label, self.flat.shape(n)) for n in self.flat.inputs}
         phases = [p for p in self.phases if p.moves or p.kernels] or [Phase()]
         settled(phases, outputs, self.products)
-        return WaferPlan(self.grid, phases, outputs, self.buffers, inputs, constants)
+        return WaferPlan(self.grid, phases, outputs, self.buffers, inputs, constants | self.lists, notes=self.notes)
 
     def _check_type(self, step: PrimitiveCall) -> None:
         dtype, shape = self.flat.types[step.output]
@@ -329,7 +322,7 @@ class _Lowering:
         attributes = tuple(sorted((k, v) for k, v in step.attributes.items() if isinstance(v, (int, float, str))))
         function = function_of(step.op)
         tree: Tree = App(function, args, self._dtype(out), attributes) if function else args[0]  # type: ignore[arg-type]
-        used, size = _measure(tree)
+        used, size = measure(tree)
         if len(used) > _MAX_OPERANDS or size > _MAX_NODES:
             tree = App(function, tuple(self._plain(n) for n in names), self._dtype(out), attributes)  # type: ignore[arg-type]
         if self._narrowed(step):  # a kernel of its own, whose results are looked at
@@ -366,10 +359,10 @@ class _Lowering:
         """Make a kernel of a pending expression."""
         tree, origin = self.pending.pop(name)
         shape = self.flat.shape(name)
-        used, _ = _measure(tree)
+        used, _ = measure(tree)
         axes = self._agree(list(used), shape)
         operands = tuple(self._require(n, _aligned(axes, len(self.flat.shape(n)))) for n in used)
-        expr = _indexed(tree, {n: i for i, n in enumerate(used)})
+        expr = indexed(tree, {n: i for i, n in enumerate(used)})
         self._emit(name, MapKernel(origin, self._new(name, axes), operands, expr))
 
     def _agree(self, names: list[str], shape: tuple[int, ...]) -> tuple[str, ...]:
@@ -448,15 +441,32 @@ class _Lowering:
             raise DTypeMismatchError(f"node {step.origin!r}: MatMul needs two operands of one float type")
         shape = (*batch, sa[-2], sb[-1])
         how, axes_a, axes_b, axes = self._product_axes(a, b, shape)
-        one, two = self._require(a, axes_a), self._require(b, axes_b)
-        made = self._new(step.output, axes, shape=shape)
+        one = self._require(a, axes_a)
         repeat = math.prod(batch)
         steps = [int(math.prod(s[:-2]) == repeat and repeat > 1) for s in (sa, sb)]
-        self._emit(step.output, MatMul(step.origin, made, one, two, how, repeat, *steps))  # type: ignore[arg-type]
+        tiles = PeBuffer("", self._dtype(b), Tiling(sb, axes_b, self.grid), b)
+        made = self._new(step.output, axes, shape=shape)
+        kernel = MatMul(step.origin, made, one, tiles, how, repeat, *steps)  # type: ignore[arg-type]
+        self._emit(step.output, self._with_weights(kernel))
         if shape != self.flat.shape(step.output):
             tiling = reshaped(made.tiling, self.flat.shape(step.output))
             assert tiling is not None
             self._share(step.output, made, tiling)
+
+    def _with_weights(self, kernel: MatMul) -> MatMul:
+        """The product with its right operand placed: as tiles, or as lists of what was not pruned."""
+        name, array = kernel.b.value, known(kernel.b.value, self.flat, self.views)
+        found = kept_lists(kernel, array, self.products) if self.optimize and array is not None else None
+        if found is not None and found.note:
+            self.notes[kernel.label] = found.note
+        if found is None or found.kept is None:
+            return replace(kernel, b=self._require(name, kernel.b.tiling.axes))
+        lists = found.lists
+        made = self._new(f"{name} kept by {found.kept.by}", ("y", "x", ""), shape=lists.shape, dtype="u32")
+        made.pinned = True
+        self.lists[made.value] = lists
+        self.phases[-1].moves.append(Move(made, ["input", made.value]))
+        return replace(kernel, b=made, how="shift", kept=found.kept)
 
     def _matrix(self, name: str, shape: tuple[int, ...]) -> str:
         """The operand as a matrix: vectors become a row or a column."""
@@ -493,6 +503,11 @@ class _Lowering:
         out = self.flat.shape(step.output)
         made = self._new(step.output, tuple("" if n == 1 else a for n, a in zip(out, axes, strict=True)))
         kind, sides = step.attributes["kind"], step.attributes["sides"]
+        array = known(more[0], self.flat, self.views) if more else None
+        if array is not None and (said := zeros_note(array)):
+            self.notes[step.origin] = (
+                f"{said}, stored and multiplied all the same: every PE slides all of them over its tile"
+            )
         self._emit(step.output, Slide(step.origin, made, placed, weight, bias, kind, sides))
 
     # --- by number -------------------------------------------------------------------------------------------------
@@ -564,26 +579,3 @@ def _aligned(axes: tuple[str, ...], rank: int) -> tuple[str, ...]:
 
 def _taken(axes: list[str | None], axis: str) -> bool:
     return any(a and set(a) & set(axis) for a in axes)
-
-
-def _measure(tree: Tree) -> tuple[dict[str, None], int]:
-    """The values an expression reads, and its number of operators."""
-    if isinstance(tree, Use):
-        return {tree.value: None}, 0
-    if isinstance(tree, Lit):
-        return {}, 0
-    used: dict[str, None] = {}
-    size = 1
-    for arg in tree.args:
-        inner, count = _measure(arg)  # type: ignore[arg-type]
-        used |= inner
-        size += count
-    return used, size
-
-
-def _indexed(tree: Tree, index: dict[str, int]) -> Expr:
-    if isinstance(tree, Use):
-        return Ref(index[tree.value], tree.dtype)
-    if isinstance(tree, Lit):
-        return tree
-    return App(tree.function, tuple(_indexed(a, index) for a in tree.args), tree.dtype, tree.attributes)  # type: ignore[arg-type]

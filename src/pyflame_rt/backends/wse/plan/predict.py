@@ -200,13 +200,14 @@ def _one(plan: WaferPlan, options: CodeGenOptions, arch: Arch, *, checked: bool)
     calls = [f"phase{i}" for i in range(len(plan.phases))]
     costs = measure_lines(arch, TIMING)
     guess = estimate(alone, calls, timing=TIMING, costs=costs)
+    passes = plan.fold.passes if plan.fold is not None else 1
     found = GridPrediction(
         rows,
         cols,
-        guess.total_cycles,
-        guess.total_cycles / TIMING.clock_hz,
-        guess.wavelets,
-        guess.hops,
+        guess.total_cycles * passes,
+        guess.total_cycles * passes / TIMING.clock_hz,
+        guess.wavelets * passes,
+        guess.hops * passes,
         guess.memory,
         plan.data_bytes,
         guess.collectives,

@@ -10,10 +10,10 @@ from pyflame_rt.backends.wse.plan.kernels import MatMul
 from pyflame_rt.graph.errors import InputError
 
 if TYPE_CHECKING:
-    from pyflame_rt.backends.wse.plan.kernels import Output, PeBuffer, Phase
+    from pyflame_rt.backends.wse.plan.kernels import KeptWeights, Output, PeBuffer, Phase
     from pyflame_rt.backends.wse.plan.tiling import Grid
 
-__all__ = ["broadcast_cycles", "can_shift", "chosen", "settled", "shift_cycles"]
+__all__ = ["broadcast_cycles", "can_shift", "chosen", "dense_cycles", "listed_cycles", "settled", "shift_cycles"]
 
 # Cycles, from a least squares fit to what the analytic model says of products on 2 x 2, 4 x 4 and 8 x 8 PEs, within 4 %
 # of it. A step of either way is a block of K; a word costs one cycle on its way in both.
@@ -23,6 +23,7 @@ _RINGS = 230.0  # enter and leave the rings
 _SHIFT = 300.0  # a step in which blocks go on and nothing is multiplied
 _STEP = 520.0  # a step in which they are multiplied meanwhile
 _FACTOR, _ELEMENT = 13.0, 0.9  # of a product: each factor of the left operand, and each element it is multiplied with
+_LISTED, _PLACED = 19.0, 22.0  # the same for a factor whose row is looked up, and for a weight with row and column
 
 
 def can_shift(grid: Grid) -> bool:
@@ -51,12 +52,28 @@ def broadcast_cycles(kernel: MatMul) -> float:
 
 def shift_cycles(kernel: MatMul) -> float:
     """What it costs when blocks go round: skewing them, then products while the next ones come."""
+    return _round_cycles(kernel, words_of(kernel.b), _product(kernel))
+
+
+def _round_cycles(kernel: MatMul, words_of_b: int, product: float) -> float:
     grid = kernel.out.tiling.grid
     size = max(grid.rows, grid.cols)
-    words = max(words_of(kernel.a) if grid.cols > 1 else 0, words_of(kernel.b) if grid.rows > 1 else 0)
+    words = max(words_of(kernel.a) if grid.cols > 1 else 0, words_of_b if grid.rows > 1 else 0)
     skewed = size - 1 if grid.rows == grid.cols else 0
-    step = max(_STEP + _product(kernel), _SHIFT + words)
+    step = max(_STEP + product, _SHIFT + words)
     return _RINGS + skewed * (_SHIFT + words) + size * step
+
+
+def listed_cycles(kernel: MatMul, kept: KeptWeights) -> float:
+    """What it costs when lists of weights go round in place of tiles."""
+    rows = kernel.a.tiling.tile[-2]
+    each = rows * (_LISTED + _ELEMENT * kept.cols) if kept.by == "rows" else _PLACED + _ELEMENT * rows
+    return _round_cycles(kernel, kept.words, kernel.repeat * kept.room * each)
+
+
+def dense_cycles(kernel: MatMul, asked: str) -> float:
+    """What it costs with tiles, by the way that would be taken."""
+    return shift_cycles(kernel) if chosen(kernel, asked).how == "shift" else broadcast_cycles(kernel)
 
 
 def chosen(kernel: MatMul, asked: str) -> MatMul:
