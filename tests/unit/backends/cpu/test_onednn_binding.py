@@ -27,7 +27,8 @@ from pyflame_rt.backends.cpu.onednn import (
     pack,
     unpack,
 )
-from pyflame_rt.backends.cpu.onednn.primitives import convolution, eltwise, matmul, reorder
+from pyflame_rt.backends.cpu.onednn.primitives import convolution, eltwise, matmul, pooling, reorder
+from pyflame_rt.backends.cpu.run.threads import use_threads
 from tests.unit.resting import at_rest
 
 pytestmark = [
@@ -293,6 +294,34 @@ def test_attributes_are_values():
 def test_native_addresses_are_given():
     assert api.address("dnnl_primitive_execute") > 0
     assert api.address("dnnl_memory_set_data_handle") > 0
+
+
+@pytest.mark.parametrize(("first", "second"), [(2, 1), (4, 2), (1, 2)])
+def test_an_equal_primitive_for_other_threads_keeps_to_its_scratch_memory(first, second):
+    """The library's cache goes by the threads set when code is asked for, which may be long after the description."""
+    x = np.random.default_rng(first).standard_normal((2, 32, 9, 11 + second)).astype(np.float32)
+    beyond = 1 << 16
+
+    def pooled(threads):
+        with use_threads(threads):
+            src, dst = MemDesc(x.shape, "f32"), MemDesc((2, 32, 1, 1), "f32", "any")
+            options = {"strides": x.shape[2:], "pads_begin": (0, 0), "pads_end": (0, 0)}
+            made = pooling(src, dst, kind="avg_exclude_padding", kernel=x.shape[2:], **options)
+        with use_threads(first):
+            made.handle  # noqa: B018 - made here
+        return made
+
+    with pooled(first), pooled(second) as primitive:
+        whole = aligned_empty(primitive.scratchpad_size + beyond)
+        whole[:] = 7
+        out = np.empty((2, 32, 1, 1), np.float32)
+        given = {"src": x, "dst": out} | ({"scratchpad": whole} if primitive.scratchpad_size else {})
+        with use_threads(second):
+            execute(primitive, given)
+        assert (whole[primitive.scratchpad_size :] == 7).all()
+        np.testing.assert_allclose(
+            unpack(out, primitive.args["dst"]), x.mean((2, 3), keepdims=True), rtol=1e-5, atol=1e-6
+        )
 
 
 def test_primitive_cache_is_bounded():

@@ -15,6 +15,7 @@ from pyflame_rt.backends.cpu.onednn.attr import Attr, Prelu
 from pyflame_rt.backends.cpu.onednn.library import load_gomp
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc, Memory
 from pyflame_rt.backends.cpu.onednn.runtime import Handle, Stream, engine
+from pyflame_rt.backends.cpu.run.threads import use_threads
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.onednn.recipes import Recipe
@@ -68,11 +69,16 @@ class Primitive(Handle):
 
     @property
     def handle(self) -> int:
-        """The native primitive, compiled on first use."""
+        """The native primitive, compiled on first use.
+
+        The library looks for an equal one that it made before, by the number of threads set now: with another number
+        than its descriptor was made for, it would take one that writes beyond the scratch memory of this.
+        """
         with self._creating:
             if self._handle is None:
                 out = ctypes.c_void_p()
-                api.lib().dnnl_primitive_create(ctypes.byref(out), self._desc.handle)
+                with use_threads(self.threads):
+                    api.lib().dnnl_primitive_create(ctypes.byref(out), self._desc.handle)
                 super().__init__(out.value or 0)
         return super().handle
 
