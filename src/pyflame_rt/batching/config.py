@@ -27,7 +27,8 @@ class BatchConfig:
             sizes are better than many.
         enable_padding: rows are added up to the next preferred size where that is quicker than two runs, and
             sequences are padded to ``length_buckets`` where the model has a mask. False runs what came, in its length.
-        length_buckets: lengths that sequences are padded to; None for 16 and its doubles. Longer ones run unpadded.
+        length_buckets: lengths that sequences are padded to; None for 16, its doubles and half way between these (24,
+            48 and so on). Longer ones run unpadded.
         mask_input: the input, batch by length, that is 0 where a sequence was padded; None to find it by its name
             (it has "mask" in it). It may be left out of requests: then it is made.
         pad_values: what sequences are padded with, by input; 0 unless given.

@@ -222,7 +222,9 @@ class Layout:
         if not length:
             return 0
         if self.buckets is None:
-            return max(FIRST_BUCKET, 1 << (length - 1).bit_length())
+            double = max(FIRST_BUCKET, 1 << (length - 1).bit_length())
+            between = double * 3 // 4
+            return between if double > FIRST_BUCKET and length <= between else double
         return next((bucket for bucket in self.buckets if bucket >= length), length)
 
     def _common(self, name: str, array: Array, bucket: int) -> tuple[Any, ...]:

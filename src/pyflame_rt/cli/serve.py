@@ -24,6 +24,8 @@ Reload = Annotated[bool, typer.Option("--reload", help="Load models again when t
 Control = Annotated[bool, typer.Option("--model-control", help="Let clients load and unload models.")]
 Keys = Annotated[list[str], typer.Option("--api-key", help="Ask clients for a key; may be given several times.")]
 Grpc = Annotated[int, typer.Option("--grpc-port", help="Also speak gRPC on this port; -1 for not.")]
+OnRay = Annotated[bool, typer.Option("--ray", help="Serve on the machines of a Ray cluster.")]
+Replicas = Annotated[str, typer.Option(help="With --ray: how many copies, or the fewest and the most (1:4).")]
 Level = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
 
 
@@ -40,13 +42,17 @@ def serve(
     model_control: Control = False,
     api_key: Keys = [],  # noqa: B006 - typer copies it
     grpc_port: Grpc = -1,
+    ray: OnRay = False,
+    replicas: Replicas = "1",
     log_level: Level = "info",
 ) -> None:
     """Serve a model, or every model of a folder, until SIGTERM or Ctrl+C."""
     from pyflame_rt.serving import GRPCConfig, HTTPConfig, ModelConfig, ModelServer, ServerConfig
+    from pyflame_rt.serving.ray_serve import parse_replicas, serve_on_ray
 
     if not model.exists():
         raise ModelNotFoundError(f"there is no file or folder {str(model)!r}")
+    model = model.resolve() if ray else model  # replicas start elsewhere
     defaults = ModelConfig(max_batch_size=max_batch_size, batch_timeout_us=batch_timeout_us)
     config = ServerConfig(
         http=HTTPConfig(host=host, port=port, num_workers=workers),
@@ -61,7 +67,11 @@ def serve(
     else:
         defaults.name, defaults.model_path = name or model.stem, str(model)
         config.models.append(defaults)
-    server = ModelServer(config, defaults=ModelConfig(max_batch_size=max_batch_size, batch_timeout_us=batch_timeout_us))
+    settings = ModelConfig(max_batch_size=max_batch_size, batch_timeout_us=batch_timeout_us)
+    if ray:
+        serve_on_ray(config, settings, replicas=parse_replicas(replicas))
+        return
+    server = ModelServer(config, defaults=settings)
     server.start()
     names = ", ".join(server.registry().list_models()) or "no models"
     console.print(f"{server.url} serves {names}; Ctrl+C ends", highlight=False, markup=False, soft_wrap=True)

@@ -161,15 +161,15 @@ class Application(JSONApp):
     async def live(self, request: Request) -> Response:
         """The process answers."""
         del request
-        return self.json({"status": "live", "version": __version__})
+        return self.json({"status": "live", "live": True, "version": __version__})
 
     async def ready(self, request: Request) -> Response:
         """Requests may be sent here."""
         del request
         if self.service.ready():
-            return self.json({"status": "ready"})
+            return self.json({"status": "ready", "ready": True})
         reason = "draining" if self.service.draining else "loading"
-        return self.json({"status": "not ready", "reason": reason}, 503)
+        return self.json({"status": "not ready", "ready": False, "reason": reason}, 503)
 
     async def metrics(self, request: Request) -> Response:
         """Prometheus' text format."""

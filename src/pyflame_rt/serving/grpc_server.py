@@ -1,15 +1,20 @@
-"""Open Inference Protocol over gRPC (grpcio): the same models, keys, rates and metrics as over HTTP."""
+"""Open Inference Protocol over gRPC (grpcio's asyncio server): the same models, keys, rates and metrics as over HTTP.
+
+Every method is taken as a stream of one message, which is the same on the wire: so keys and rates are checked before a
+byte of the message is read, and a client that does not send its message holds neither a thread nor anybody's place.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import threading
-from concurrent import futures
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.errors import InputError, MissingExtra, PyFlameRTError
@@ -20,20 +25,22 @@ from pyflame_rt.serving.tensors import decode_list, decode_raw, encode_raw, kind
 from pyflame_rt.serving.v2_app import SERVER, model_metadata, model_statistics, repository_index
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
     from pyflame_rt.serving.config import ServerConfig
-    from pyflame_rt.serving.service import InferenceService
+    from pyflame_rt.serving.service import Answer, InferenceService
 
 __all__ = ["GRPCServer"]
 
 log = logging.getLogger("pyflame_rt.serving")
-THREADS = 32
+READERS = 64  # messages that may be on their way at the same time; for one more, the oldest is refused
+INLINE_BYTES = 64 << 10  # longer messages are read and written by other threads
 _STATUS = {
     **dict.fromkeys((400, 413, 415), "INVALID_ARGUMENT"),
     401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
+    408: "DEADLINE_EXCEEDED",
     429: "RESOURCE_EXHAUSTED",
     499: "CANCELLED",
     503: "UNAVAILABLE",
@@ -62,81 +69,127 @@ class GRPCServer:
 
     Raises:
         MissingExtra: grpcio is not installed.
-        InputError: The address cannot be used.
     """
 
     def __init__(self, service: InferenceService, config: ServerConfig) -> None:
         try:
             import grpc
+            import grpc.aio
         except ModuleNotFoundError as error:
             raise MissingExtra("gRPC needs grpcio: pip install 'pyflame[serve]'") from error
         self._grpc: Any = grpc
         self._service, self._config, self._registry = service, config, service.registry
         self._keys = [key.encode() for key in config.api_keys]
         self._limiter = RateLimiter(config.rate_limit) if config.rate_limit.enabled else None
-        self._lock = threading.Lock()
-        limit = config.grpc.max_message_size
+        self._seconds = config.http.request_timeout_ms / 1e3
+        self._max_pending = config.http.max_pending_bytes or 4 * config.grpc.max_message_size
+        self._pending = 0  # bytes of the messages under way
+        self._readers: dict[asyncio.Timeout, None] = {}  # calls whose message has not come, the oldest first
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="pyflame-rt-grpc", daemon=True)
+        self._credentials = self._read_credentials()
+        self._server: Any = None
+        self.port = 0
+
+    def _read_credentials(self) -> Any:
+        tls = self._config.tls
+        if not tls.enabled:
+            return None
+        pair = (Path(tls.key_path).read_bytes(), Path(tls.cert_path).read_bytes())
+        authority = Path(tls.ca_path).read_bytes() if tls.ca_path else None
+        return self._grpc.ssl_server_credentials([pair], authority, require_client_auth=bool(authority))
+
+    # ------------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Listen; returns when calls are taken.
+
+        Raises:
+            InputError: The address or a certificate cannot be used.
+        """
+        self._thread.start()
+        self._wait_for(self._listen())
+
+    def _wait_for(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _listen(self) -> None:
         options = [
-            ("grpc.max_receive_message_length", limit),
+            ("grpc.max_receive_message_length", self._config.grpc.max_message_size),
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),
         ]
-        self._threads = futures.ThreadPoolExecutor(THREADS, "pyflame-rt-grpc")
-        self._server = grpc.server(self._threads, options=options, maximum_concurrent_rpcs=config.http.max_connections)
+        self._server = self._grpc.aio.server(options=options)
         handlers = {name: self._handler(name) for name in METHODS}
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        self.port = self._listen()
-
-    def _listen(self) -> int:
+        self._server.add_generic_rpc_handlers((self._grpc.method_handlers_generic_handler(SERVICE, handlers),))
         address = f"{self._config.grpc.host}:{self._config.grpc.port}"
-        tls = self._config.tls
         try:
-            if not tls.enabled:
-                return self._server.add_insecure_port(address)
-            pair = (Path(tls.key_path).read_bytes(), Path(tls.cert_path).read_bytes())
-            authority = Path(tls.ca_path).read_bytes() if tls.ca_path else None
-            return self._server.add_secure_port(
-                address, self._grpc.ssl_server_credentials([pair], authority, require_client_auth=bool(authority))
-            )
+            if self._credentials is None:
+                self.port = self._server.add_insecure_port(address)
+            else:
+                self.port = self._server.add_secure_port(address, self._credentials)
         except RuntimeError as error:
             raise InputError(f"cannot listen on {address} for gRPC: {error}") from error
-
-    def start(self) -> None:
-        """Begin."""
-        self._server.start()
+        await self._server.start()
 
     def close(self) -> None:
         """Answer what was asked, and end."""
-        self._server.stop(self._config.http.request_timeout_ms / 1e3).wait()
-        self._threads.shutdown(wait=False)
+        if not self._thread.is_alive():
+            return
+        if self._server is not None:
+            self._wait_for(self._server.stop(self._seconds))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     # ------------------------------------------------------------------ calls
 
     def _handler(self, name: str) -> Any:
-        method: Callable[[Any, Any], Any] = getattr(self, f"_{name}")
+        method: Callable[[Any, Any], Awaitable[Any]] = getattr(self, f"_{name}")
 
-        def call(request: Any, context: Any) -> Any:
+        async def call(messages: AsyncIterator[bytes], context: Any) -> Any:
             try:
                 if name not in _OPEN:
                     self._admit(context)
-                return method(request, context)
+                data = await self._read(messages)
+                try:
+                    request = await _aside(len(data), _parsed, f"{name}Request", data)
+                    return await method(request, context)
+                finally:
+                    self._pending -= len(data)
             except PyFlameRTError as error:
                 refused = as_request_error(error)
-            except Exception:
+            except Exception as error:
                 log.exception("gRPC call %s failed", name)
-                refused = RequestError(500, "InternalError", "the server failed; its log says why")
+                refused = as_request_error(error)
             status = getattr(self._grpc.StatusCode, _STATUS.get(refused.status, "INTERNAL"))
-            context.abort(status, str(refused))
+            await context.abort(status, str(refused))
             raise AssertionError("abort raises")
 
-        return self._grpc.unary_unary_rpc_method_handler(
-            call,
-            request_deserializer=message(f"{name}Request").FromString,
-            response_serializer=message(f"{name}Response").SerializeToString,
+        return self._grpc.stream_unary_rpc_method_handler(
+            call, response_serializer=message(f"{name}Response").SerializeToString
         )
 
+    async def _read(self, messages: AsyncIterator[bytes]) -> bytes:
+        """The message of a call, counted among those under way; one that does not come is not waited for."""
+        if len(self._readers) >= READERS:
+            next(iter(self._readers)).reschedule(self._loop.time())
+        clock = asyncio.timeout(self._seconds)
+        try:
+            async with clock:
+                self._readers[clock] = None
+                data = await anext(messages, b"")
+        except TimeoutError:
+            raise RequestError(408, "Timeout", "the message did not come in time, or others needed its place") from None
+        finally:
+            self._readers.pop(clock, None)
+        if self._pending and self._pending + len(data) > self._max_pending:
+            raise RequestError(503, "QueueFull", "too many messages are being read; try again later")
+        self._pending += len(data)
+        return data
+
     def _admit(self, context: Any) -> None:
-        sent = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
+        sent = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
         given = sent.get("x-api-key") or sent.get("authorization", "").removeprefix("Bearer ")
         if self._keys:
             found = False
@@ -144,37 +197,34 @@ class GRPCServer:
                 found |= hmac.compare_digest(given.encode(), key)
             if not found:
                 raise RequestError(401, "Unauthorized", "the API key is missing or wrong")
-        if self._limiter is not None:
-            with self._lock:
-                wait = self._limiter.wait(given if self._keys else context.peer().rsplit(":", 1)[0])
-            if wait:
-                raise RequestError(429, "RateLimited", "too many requests; try again later")
+        if self._limiter is not None and self._limiter.wait(given if self._keys else context.peer().rsplit(":", 1)[0]):
+            raise RequestError(429, "RateLimited", "too many requests; try again later")
 
-    def _ServerLive(self, request: Any, context: Any) -> Any:
+    async def _ServerLive(self, request: Any, context: Any) -> Any:
         del request, context
         return message("ServerLiveResponse")(live=True)
 
-    def _ServerReady(self, request: Any, context: Any) -> Any:
+    async def _ServerReady(self, request: Any, context: Any) -> Any:
         del request, context
         return message("ServerReadyResponse")(ready=self._service.ready())
 
-    def _ModelReady(self, request: Any, context: Any) -> Any:
+    async def _ModelReady(self, request: Any, context: Any) -> Any:
         del context
         return message("ModelReadyResponse")(ready=self._registry.has(request.name, request.version or None))
 
-    def _ServerMetadata(self, request: Any, context: Any) -> Any:
+    async def _ServerMetadata(self, request: Any, context: Any) -> Any:
         del request, context
         return message("ServerMetadataResponse")(**SERVER)
 
-    def _ModelMetadata(self, request: Any, context: Any) -> Any:
+    async def _ModelMetadata(self, request: Any, context: Any) -> Any:
         del context
-        instance = self._registry.acquire(request.name, request.version or None)
+        instance = await self._service.acquire(request.name, request.version or None)
         try:
             return message("ModelMetadataResponse")(**model_metadata(self._registry, instance))
         finally:
             instance.release()
 
-    def _ModelStatistics(self, request: Any, context: Any) -> Any:
+    async def _ModelStatistics(self, request: Any, context: Any) -> Any:
         del context
         names = [request.name] if request.name else self._registry.list_models()
         found = []
@@ -185,43 +235,56 @@ class GRPCServer:
             stats.pop("batch_stats")
         return message("ModelStatisticsResponse")(model_stats=found)
 
-    def _RepositoryIndex(self, request: Any, context: Any) -> Any:
+    async def _RepositoryIndex(self, request: Any, context: Any) -> Any:
         del context
         return message("RepositoryIndexResponse")(models=repository_index(self._registry, only_ready=request.ready))
 
-    def _RepositoryModelLoad(self, request: Any, context: Any) -> Any:
+    async def _RepositoryModelLoad(self, request: Any, context: Any) -> Any:
         del context
         self._check_control()
-        self._registry.load(request.model_name)
+        await asyncio.to_thread(self._registry.load, request.model_name)
         return message("RepositoryModelLoadResponse")()
 
-    def _RepositoryModelUnload(self, request: Any, context: Any) -> Any:
+    async def _RepositoryModelUnload(self, request: Any, context: Any) -> Any:
         del context
         self._check_control()
-        self._registry.unload(request.model_name)
+        await asyncio.to_thread(self._registry.unload, request.model_name)
         return message("RepositoryModelUnloadResponse")()
 
     def _check_control(self) -> None:
         if not self._config.model_control:
             raise RequestError(403, "Forbidden", "this server does not let clients load or unload models")
 
-    def _ModelInfer(self, request: Any, context: Any) -> Any:
+    async def _ModelInfer(self, request: Any, context: Any) -> Any:
         service = self._service
+        size = request.ByteSize()
         with service.counted(request.model_name):
-            instance = self._registry.acquire(request.model_name, request.model_version or None)
+            instance = await service.acquire(request.model_name, request.model_version or None)
             try:
-                inputs = read_inputs(request)
+                inputs = await _aside(size, read_inputs, request)
                 left = context.time_remaining()
-                limit = service.timeout_ms if left is None else min(service.timeout_ms, max(left * 1e3, 1.0))
-                names = [output.name for output in request.outputs] or None
-                future = instance.submit(inputs, names, timeout_ms=limit, caller=context.peer())
-                context.add_callback(future.cancel)  # the client has gone
-                outputs = future.result().outputs
-            except futures.CancelledError:
-                raise RequestError(499, "ClientGone", "the client has gone") from None
+                answer = await service.run(
+                    instance,
+                    inputs,
+                    [output.name for output in request.outputs] or None,
+                    timeout_ms=None if left is None else max(left * 1e3, 1.0),
+                    caller=context.peer(),
+                )
             finally:
                 instance.release()
-            return _response(request, instance, outputs)
+            return await _aside(answer.nbytes, _response, request.id, answer)
+
+
+async def _aside(size: int, work: Callable[..., Any], *args: Any) -> Any:
+    """Do work at once where it is little, else in another thread."""
+    return work(*args) if size <= INLINE_BYTES else await asyncio.to_thread(work, *args)
+
+
+def _parsed(kind: str, data: bytes) -> Any:
+    try:
+        return message(kind).FromString(data)
+    except DecodeError:
+        raise refuse(f"the message is no {kind}") from None
 
 
 def read_inputs(request: Any) -> dict[str, Any]:
@@ -231,6 +294,9 @@ def read_inputs(request: Any) -> dict[str, Any]:
         raise refuse(f"{len(request.inputs)} inputs have {len(raw)} raw_input_contents")
     if not request.inputs:
         raise refuse("a request needs inputs")
+    for output in request.outputs:
+        if "shared_memory_region" in output.parameters or "classification" in output.parameters:
+            raise refuse(f"output {output.name!r}: shared memory and classification are not for gRPC")
     found: dict[str, Any] = {}
     for i, tensor in enumerate(request.inputs):
         where = f"input {tensor.name!r}"
@@ -261,10 +327,9 @@ def _from_contents(contents: Any, kind: DType, shape: tuple[int, ...], where: st
     return decode_list(values, kind, shape, where)
 
 
-def _response(request: Any, instance: Any, outputs: Any) -> Any:
-    made = message("ModelInferResponse")(model_name=instance.name, model_version=instance.version, id=request.id)
-    kinds = instance.output_kinds
-    for name, array in outputs.items():
-        made.outputs.add(name=name, datatype=v2_name(kinds[name]), shape=array.shape)
+def _response(number: str, answer: Answer) -> Any:
+    made = message("ModelInferResponse")(model_name=answer.name, model_version=answer.version, id=number)
+    for name, array in answer.outputs.items():
+        made.outputs.add(name=name, datatype=v2_name(answer.kinds[name]), shape=array.shape)
         made.raw_output_contents.append(bytes(encode_raw(array)))
     return made

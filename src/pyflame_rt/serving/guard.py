@@ -34,6 +34,11 @@ _PROCESS = os.urandom(6).hex()  # requests without an id are numbered
 _numbers = itertools.count(1)
 _TOKENS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/+=")
 
+_ONCE = (
+    *(b"host", b"content-length", b"transfer-encoding", b"content-type", b"content-encoding"),
+    *(b"authorization", b"x-api-key", b"x-request-id", b"inference-header-content-length"),
+)
+
 
 class RateLimiter:
     """Token buckets by client.
@@ -145,6 +150,7 @@ class Guard:
                     _note(scope, number, reply.status, time.perf_counter() - begun)
 
     async def _admit(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, reply: _Reply) -> None:
+        _check_framing(scope, headers)
         if scope["method"] == "OPTIONS" and self._origins is not None and b"origin" in headers:
             await reply.finish(204, b"")
             return
@@ -217,6 +223,17 @@ class Guard:
             (b"access-control-allow-headers", b"Content-Type, X-API-Key, Authorization, X-Request-Id"),
             (b"vary", b"Origin"),
         ]
+
+
+def _check_framing(scope: Scope, headers: dict[bytes, bytes]) -> None:
+    """Refuse what a proxy before us may have read otherwise: a header twice of which there is one, or no host."""
+    if len(headers) != len(scope["headers"]):
+        names = [name for name, _ in scope["headers"]]
+        for name in _ONCE:
+            if names.count(name) > 1:
+                raise RequestError(400, "InvalidRequest", f"header {name.decode()!r} is given twice")
+    if b"host" not in headers and scope.get("http_version") == "1.1":
+        raise RequestError(400, "InvalidRequest", "header 'host' is missing")
 
 
 class _Counted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
 import orjson
@@ -113,8 +114,12 @@ def encode_request(request: InferenceRequest) -> tuple[str, bytes]:
         body["request_id"] = request.request_id
     if request.outputs is not None:
         body["outputs"] = list(request.outputs)
-    middle = f"/versions/{request.version}" if request.version else ""
-    return f"/v1/models/{request.model}{middle}/infer", orjson.dumps(body)
+    return model_path(request.model, request.version) + "/infer", orjson.dumps(body)
+
+
+def model_path(model: str, version: str = "") -> str:
+    """Where a model is; a name with other signs than those of names is still one segment."""
+    return f"/v1/models/{quote(model, safe='')}" + (f"/versions/{quote(version, safe='')}" if version else "")
 
 
 def _tensor(value: Any) -> dict[str, Any]:

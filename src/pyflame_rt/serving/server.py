@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from pyflame_rt.serving.guard import Guard
     from pyflame_rt.serving.instance import ModelInstance
 
 __all__ = ["ModelServer", "ModelServerBuilder"]
@@ -98,6 +99,28 @@ class ModelServer:
             waiting, self._ready = self._ready, []
         for callback in waiting:
             callback()
+
+    def application(self) -> Guard:
+        """Load the models, and give the ASGI application, for a host of one's own, such as Ray Serve.
+
+        Address, TLS and connections are the host's; :meth:`close` ends it.
+
+        Raises:
+            PyFlameRTError: The settings are not valid, or a configured model cannot be loaded.
+
+        Example:
+            >>> ModelServer(ServerConfig()).application()  # doctest: +ELLIPSIS
+            <pyflame_rt.serving.guard.Guard object at ...>
+        """
+        application = Application(self.service, self.config.checked())
+        self._load()
+        self._parts.append(application)
+        self._began, self.service.started = time.monotonic(), True
+        return application.app()
+
+    def close(self) -> None:
+        """End at once what :meth:`application` began."""
+        self._close()
 
     def _make_host(self, sockets: list[socket.socket] | None) -> Host:
         application = Application(self.service, self.config)

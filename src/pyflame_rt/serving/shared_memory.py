@@ -17,6 +17,9 @@ __all__ = ["SharedMemory"]
 
 FOLDER = Path("/dev/shm")
 MAX_REGIONS = 1024
+PIECE = 1 << 24  # bytes that are read at once
+PENDING = 4  # of the largest requests may be under way
+RETRY = {"retry-after": "1"}
 
 
 @dataclass(frozen=True)
@@ -56,22 +59,24 @@ class SharedMemory:
 
     Args:
         enabled: whether clients may; what they name is read and written with the server's rights.
+        limit: bytes of all tensors of one request: a region may be larger than memory, for it need not be filled.
 
     Example:
         >>> SharedMemory(enabled=False).status()
         []
     """
 
-    def __init__(self, *, enabled: bool) -> None:
-        self._enabled = enabled
+    def __init__(self, *, enabled: bool, limit: int = 100 << 20) -> None:
+        self._enabled, self._limit = enabled, limit
         self._lock = threading.Lock()
         self._regions: dict[str, _Region] = {}
+        self._held = 0  # bytes that requests under way have read
 
     def register(self, name: str, key: Any, offset: Any, size: Any) -> None:
         """Map a region under a name."""
         if not self._enabled:
             raise RequestError(403, "Forbidden", "this server takes no shared memory (set shared_memory)")
-        whole = isinstance(offset, int) and isinstance(size, int) and offset >= 0 and size > 0
+        whole = type(offset) is int and type(size) is int and offset >= 0 and size > 0
         if not isinstance(key, str) or not whole:
             raise refuse("shared memory needs a key, an offset from 0 on and a positive byte_size")
         if "/" in key.lstrip("/") or not key.strip("/.") or "\0" in key:
@@ -111,12 +116,48 @@ class SharedMemory:
             raise refuse(f"shared memory region {name!r} has {found.size} bytes, {offset} + {size} are asked for")
         return found
 
-    def read(self, name: str, offset: int, size: int) -> bytes:
-        """Bytes of a region, as they are now: the client may change them while a model runs."""
+    @property
+    def in_use(self) -> bool:
+        """Whether there are regions: then a short request may have long tensors."""
+        return bool(self._regions)
+
+    def read(self, name: str, offset: int, size: int, before: int = 0) -> bytes:
+        """Bytes of a region, as they are now: the client may change them while a model runs.
+
+        Args:
+            name: of the region.
+            offset: from its beginning.
+            size: how many bytes.
+            before: bytes that the same request had from shared memory before.
+
+        What was read is to be released when the request is answered.
+        """
         region = self._region(name, offset, size)
+        if before + size > self._limit:
+            raise RequestError(
+                413,
+                "RequestTooLarge",
+                f"a request has {before + size} bytes in shared memory, max_request_size allows {self._limit}",
+            )
+        with self._lock:
+            if self._held and self._held + size > PENDING * self._limit:
+                raise RequestError(503, "QueueFull", "too many tensors are being read; try again later", RETRY)
+            self._held += size
+        try:
+            return self._bytes(region, name, offset, size)
+        except BaseException:
+            self.release(size)
+            raise
+
+    def release(self, size: int) -> None:
+        """Forget bytes that were read."""
+        with self._lock:
+            self._held -= size
+
+    def _bytes(self, region: _Region, name: str, offset: int, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
-            part = os.pread(region.handle, size - len(data), region.offset + offset + len(data))
+            part = os.pread(region.handle, min(size - len(data), PIECE), region.offset + offset + len(data))
             if not part:
                 raise refuse(f"shared memory region {name!r} was cut: {size} bytes at {offset} are not there any more")
             data += part

@@ -19,6 +19,7 @@ __all__ = ["V2_NAMES", "decode_base64", "decode_list", "decode_raw", "encode_bas
 
 Array = np.ndarray[Any, Any]
 MAX_RANK = 32
+MAX_ELEMENTS = 1 << 58  # of 16 bytes: what an array can count
 
 # Open Inference Protocol. What it has no name for goes by ours, in upper case.
 V2_NAMES: dict[DType, str] = {
@@ -70,6 +71,8 @@ def shape_of(sizes: object, where: str) -> tuple[int, ...]:
     for size in sizes:
         if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 1 << 48:
             raise refuse(f"{where}: {shown(size)} in shape is no size: sizes are whole numbers from 0 on")
+    if math.prod([size for size in sizes if size]) > MAX_ELEMENTS:  # also where another size is 0
+        raise refuse(f"{where}: shape {shown(sizes)} is larger than any array")
     return tuple(sizes)
 
 
@@ -158,6 +161,8 @@ def decode_list(data: list[Any], kind: DType, shape: tuple[int, ...] | None, whe
         >>> decode_list([[1, 2]], DType.Float32, (1, 2), "x")
         array([[1., 2.]], dtype=float32)
     """
+    if _depth(data) > MAX_RANK:
+        raise refuse(f"{where}: data has more than {MAX_RANK} axes")
     if kind is DType.String:
         array = _strings(data, where)
     else:
@@ -176,7 +181,7 @@ def _numbers(data: list[Any], kind: DType, where: str) -> Array:
         natural = np.array(data)
     except (ValueError, OverflowError) as error:
         raise refuse(f"{where}: data is not rectangular: {error}") from None
-    if natural.ndim > MAX_RANK or not natural.size:
+    if not natural.size:
         return natural.astype(kind.numpy)
     if kind.is_integer and natural.dtype.kind in "fO":  # numbers from 2**63 on, perhaps
         return _large(data, kind, where)
@@ -207,6 +212,14 @@ def _large(data: list[Any], kind: DType, where: str) -> Array:
         return exact.astype(kind.numpy)
     except (OverflowError, TypeError, ValueError):
         raise refuse(f"{where}: a number does not fit {kind.label}") from None
+
+
+def _depth(data: Any) -> int:
+    depth = 0
+    while isinstance(data, list):
+        depth += 1
+        data = data[0] if data else None
+    return depth
 
 
 def _first(data: Any) -> Any:

@@ -86,6 +86,7 @@ class AskedV2(NamedTuple):
 
     head: Head
     inputs: dict[str, Any]
+    shared: int  # bytes of shared memory, to be released
 
 
 def read_v2(
@@ -100,25 +101,30 @@ def read_v2(
         head = _remembered(bytes(view[:split])) if split <= MAX_REMEMBERED else _parsed(view[:split])
         rest = view[split:]
     found: dict[str, Any] = {}
-    at = 0
-    for given in head.tensors:
-        kind = given.kind or kinds.get(given.name)
-        if kind is None:
-            raise refuse(f"input {given.name!r}: datatype is missing")
-        where = f"input {given.name!r}"
-        if given.data is not None:
-            found[given.name] = decode_list(given.data, kind, given.shape, where)
-        elif given.place is not None:
-            found[given.name] = decode_raw(memory.read(*given.place), kind, given.shape, where)
-        else:
-            end = at + given.size
-            if end > len(rest):
-                raise refuse(f"{where}: binary_data_size is {given.size}, {len(rest) - at} bytes came")
-            found[given.name] = decode_raw(rest[at:end], kind, given.shape, where)
-            at = end
-    if at != len(rest):
-        raise refuse(f"{len(rest) - at} bytes after the last tensor")
-    return AskedV2(head, found)
+    at = shared = 0
+    try:
+        for given in head.tensors:
+            where = f"input {given.name!r}"
+            kind = given.kind or kinds.get(given.name)
+            if kind is None:
+                raise refuse(f"{where}: datatype is missing")
+            if given.data is not None:
+                found[given.name] = decode_list(given.data, kind, given.shape, where)
+                continue
+            if given.place is not None:
+                data = memory.read(*given.place, shared)
+                shared += len(data)
+            else:
+                data, at = rest[at : at + given.size], at + given.size
+                if at > len(rest):
+                    raise refuse(f"{where}: binary_data_size is {given.size}, {len(data)} bytes came")
+            found[given.name] = decode_raw(data, kind, given.shape, where)
+        if at != len(rest):
+            raise refuse(f"{len(rest) - at} bytes after the last tensor")
+    except BaseException:
+        memory.release(shared)
+        raise
+    return AskedV2(head, found, shared)
 
 
 def _length(text: bytes, limit: int) -> int:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["OpenInference", "model_config", "model_metadata", "model_statistics", "repository_index"]
 
 EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "statistics", "system_shared_memory"]
+MANY = 1 << 30  # bytes, for what may be as many
 OCTETS = (b"content-type", b"application/octet-stream")
 SERVER = {"name": "pyflame_rt", "version": __version__, "extensions": EXTENSIONS}
 
@@ -38,7 +39,7 @@ class OpenInference:
 
     def __init__(self, app: Application) -> None:
         self.app, self.service, self.registry = app, app.service, app.registry
-        self.memory = SharedMemory(enabled=app.config.shared_memory)
+        self.memory = SharedMemory(enabled=app.config.shared_memory, limit=app.config.http.max_request_size)
         for base in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
             app.add("POST", base + "/infer", self.infer)
             app.add("GET", base, self.metadata)
@@ -72,16 +73,21 @@ class OpenInference:
             try:
                 body = await app.body(request)
                 length = scope[HEADERS].get(JSON_LENGTH)
-                asked = await app.aside(len(body), read_v2, body, length, instance.input_kinds, self.memory)
-                head = asked.head
-                answer = await service.run(
-                    instance,
-                    asked.inputs,
-                    head.names,
-                    timeout_ms=head.timeout_ms,
-                    caller=scope.get("api_key") or scope.get("client"),
-                    gone=lambda: until_gone(request),
-                )
+                size = MANY if self.memory.in_use else len(body)
+                asked = await app.aside(size, read_v2, body, length, instance.input_kinds, self.memory)
+                try:
+                    head = asked.head
+                    answer = await service.run(
+                        instance,
+                        asked.inputs,
+                        head.names,
+                        timeout_ms=head.timeout_ms,
+                        caller=scope.get("api_key") or scope.get("client"),
+                        gone=lambda: until_gone(request),
+                    )
+                finally:
+                    if asked.shared:
+                        self.memory.release(asked.shared)
             finally:
                 instance.release()
             text, split = await app.aside(answer.nbytes, encode_v2, head, answer, self.memory)

@@ -86,7 +86,7 @@ def test_buckets():
         Layout(masked_graph(), BatchConfig()),
         Layout(masked_graph(), BatchConfig(length_buckets=[48, 20])),
     )
-    assert [automatic.bucket(n) for n in (0, 1, 16, 17, 33, 300)] == [0, 16, 16, 32, 64, 512]
+    assert [automatic.bucket(n) for n in (0, 1, 16, 17, 33, 300)] == [0, 16, 16, 24, 48, 384]
     assert [given.bucket(n) for n in (1, 20, 21, 48, 49)] == [20, 20, 48, 48, 49]
 
 

@@ -1,13 +1,15 @@
 """Open Inference Protocol over gRPC."""
 
+import threading
 import time
+from concurrent import futures
 
 import grpc
 import numpy as np
 import pytest
 
 from pyflame_rt.graph import DType
-from pyflame_rt.serving import GRPCConfig, RateLimitConfig
+from pyflame_rt.serving import GRPCConfig, RateLimitConfig, grpc_server
 from pyflame_rt.serving.messages import METHODS, SERVICE, message
 from pyflame_rt.serving.tensors import V2_NAMES, decode_raw, encode_raw
 from tests.unit.serving.scene import Gate, identity, saved, scaled, serving
@@ -112,8 +114,9 @@ def test_bytes_that_are_no_message(server):
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port()}") as channel:
         for name in METHODS:
             ask = channel.unary_unary(f"/{SERVICE}/{name}")
-            with pytest.raises(grpc.RpcError):
+            with pytest.raises(grpc.RpcError) as caught:
                 ask(b"\xff\xff\xff", timeout=120)
+            assert caught.value.code().name == "INVALID_ARGUMENT"
     assert call(server, "ServerLive").live
 
 
@@ -154,3 +157,55 @@ def test_models_come_and_go(tmp_path):
     with serving(grpc=HERE) as server, pytest.raises(grpc.RpcError) as caught:
         call(server, "RepositoryModelUnload", model_name="m")
     assert caught.value.code().name == "PERMISSION_DENIED"
+
+
+def test_calls_that_send_no_message_shut_nobody_out(monkeypatch):
+    monkeypatch.setattr(grpc_server, "READERS", 4)
+    ended = threading.Event()
+
+    def nothing():
+        ended.wait(120)
+        yield b""
+
+    with serving(grpc=HERE) as server, grpc.insecure_channel(f"127.0.0.1:{server.grpc_port()}") as channel:
+        held = [channel.stream_unary(f"/{SERVICE}/ModelInfer").future(nothing()) for _ in range(100)]
+        while sum(one.done() for one in held) < 96:  # for each one more, the oldest goes
+            time.sleep(0.001)
+        assert {one.code().name for one in held if one.done()} == {"DEADLINE_EXCEEDED"}
+        assert call(server, "ServerLive").live
+        raw = [X.tobytes()]
+        assert call(server, "ModelInfer", model_name="m", inputs=[tensor(X)], raw_input_contents=raw).outputs
+        ended.set()
+
+
+def test_keys_are_checked_before_the_message():
+    ended = threading.Event()
+
+    def nothing():
+        ended.wait(120)
+        yield b""
+
+    with (
+        serving(grpc=HERE, api_keys=["k"]) as server,
+        grpc.insecure_channel(f"127.0.0.1:{server.grpc_port()}") as channel,
+    ):
+        refused = channel.stream_unary(f"/{SERVICE}/ModelInfer").future(nothing())
+        assert refused.code().name == "UNAUTHENTICATED"
+        ended.set()
+
+
+def test_messages_under_way_are_counted():
+    small = GRPCConfig(enabled=True, host="127.0.0.1", port=0, max_message_size=1 << 16)
+    rows = np.ones((1000, 3), np.float32)
+    fields = {"model_name": "m", "inputs": [tensor(rows)], "raw_input_contents": [rows.tobytes()]}
+    with serving(grpc=small, max_pending_bytes=20_000) as server:
+        gate = Gate(server)
+        with futures.ThreadPoolExecutor(1) as pool:
+            first = pool.submit(call, server, "ModelInfer", **fields)
+            gate.inside.acquire()
+            with pytest.raises(grpc.RpcError) as caught:
+                call(server, "ModelInfer", **fields)
+            assert caught.value.code().name == "UNAVAILABLE"
+            gate.open()
+            assert first.result().outputs
+        assert call(server, "ModelInfer", **fields).outputs

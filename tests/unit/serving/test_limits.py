@@ -71,6 +71,11 @@ def test_a_body_in_pieces_is_counted_as_it_comes(server):
         b"BREW /v1/models HTTP/1.1\r\nHost: x\r\n\r\n",
         b"GET /v1/models HTTP/1.1\r\nHost: x\r\nBad Header: 1\r\n\r\n",
         b"GET /v1/models HTTP/1.1\nHost: x\r\nX: a\x00b\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\nHost: x\r\nX-API-Key: a\r\nX-API-Key: b\r\n\r\n",
+        head(Content_Length=2)[:-2]
+        + b"Inference-Header-Content-Length: 2\r\nInference-Header-Content-Length: 1\r\n\r\n{}",
     ],
 )
 def test_http_that_is_none_is_refused(server, request_):

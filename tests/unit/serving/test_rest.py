@@ -81,7 +81,10 @@ BAD = [
     (b'{"inputs": {"x": {"shape": [1, 3], "dtype": "float32", "data": "?"}}}', "base64"),
     (b'{"inputs": {"x": {"shape": [1, 3], "dtype": "float32", "data": "AAAA"}}}', "12 bytes"),
     (b'{"inputs": {"x": {"shape": [1, -3], "dtype": "float32", "data": ""}}}', "no size"),
-    (b'{"inputs": {"x": {"shape": [99999999999, 99999999999], "dtype": "float32", "data": ""}}}', "bytes"),
+    (
+        b'{"inputs": {"x": {"shape": [99999999999, 99999999999], "dtype": "float32", "data": ""}}}',
+        "larger than any array",
+    ),
     (b'{"inputs": {"x": {"shape": "3", "dtype": "float32", "data": ""}}}', "shape"),
     (b'{"inputs": {"x": {"dtype": "float32", "data": ""}}}', "shape is missing"),
     (b'{"inputs": {"x": {"shape": [1, 3], "dtype": "float99", "data": ""}}}', "element type"),

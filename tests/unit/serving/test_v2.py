@@ -3,6 +3,8 @@
 import http.client
 import json
 import os
+import resource
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from multiprocessing import shared_memory
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 
 from pyflame_rt.graph import DType
 from pyflame_rt.serving.tensors import V2_NAMES, decode_raw, encode_raw
-from tests.unit.serving.scene import ask, identity, saved, scaled, serving
+from tests.unit.serving.scene import Gate, ask, identity, saved, scaled, serving
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 LENGTH = "Inference-Header-Content-Length"
@@ -207,3 +209,72 @@ def test_shared_memory_is_a_plain_file(server, kind):
         assert ask(server, "POST", "/v2/systemsharedmemory/region/odd/register", asked)[0] == 400
     finally:
         place.rmdir() if kind == "folder" else place.unlink()
+
+
+@pytest.mark.parametrize("shape", [[0, 1 << 47, 1 << 47], [0, 1 << 40, 1 << 40, 1 << 40], [1 << 47, 1 << 12]])
+@pytest.mark.parametrize("kind", [DType.Float32, DType.String], ids=lambda kind: kind.label)
+def test_shapes_larger_than_any_array(server, shape, kind):
+    for more in ({"data": []}, {"parameters": {"binary_data_size": 0}}):
+        asked = {"inputs": [{"name": "x", "shape": shape, "datatype": V2_NAMES[kind], **more}]}
+        text = json.dumps(asked)
+        status, _, found = ask(server, "POST", f"/v2/models/{kind.label}/infer", text, {LENGTH: str(len(text))})
+        assert (status, found["error_code"]) == (400, "InvalidRequest")
+
+
+@pytest.mark.parametrize(("kind", "item"), [("float32", 1.5), ("string", "a"), ("int64", 1)])
+@pytest.mark.parametrize("depth", [33, 40, 65, 500])
+def test_more_axes_than_any_array(server, kind, item, depth):
+    for _ in range(depth):
+        item = [item]
+    status, _, found = ask(server, "POST", f"/v1/models/{kind}/infer", {"inputs": {"x": {"dtype": kind, "data": item}}})
+    assert (status, found["error_code"]) == (400, "InvalidRequest")
+
+
+@pytest.fixture
+def sparse():
+    """A region of a terabyte, none of which is there."""
+    path = Path("/dev/shm") / f"pyflame-sparse-{os.getpid()}"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    yield f"/{path.name}"
+    path.unlink()
+
+
+def shared(size, shape):
+    place = {"shared_memory_region": "big", "shared_memory_byte_size": size}
+    return {"name": "x", "shape": shape, "datatype": "FP32", "parameters": place}
+
+
+def test_shared_memory_that_is_larger_than_memory(sparse):
+    with serving({"float32": identity(DType.Float32)}, shared_memory=True, max_request_size=1 << 20) as server:
+        region = {"key": sparse, "offset": 0, "byte_size": 1 << 40}
+        assert ask(server, "POST", "/v2/systemsharedmemory/region/big/register", region)[0] == 200
+        begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for size in (1 << 40, 1 << 36, (1 << 20) + 4):
+            body = {"inputs": [shared(size, [size // 4])]}
+            status, _, found = ask(server, "POST", "/v2/models/float32/infer", body)
+            assert (status, found["error_code"]) == (413, "RequestTooLarge")
+        two = [shared(1 << 19, [1 << 17]), {**shared((1 << 19) + 4, [(1 << 17) + 1]), "name": "z"}]
+        assert ask(server, "POST", "/v2/models/float32/infer", {"inputs": two})[0] == 413  # also of several together
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < begun + (64 << 10)
+        whole = {
+            "inputs": [shared(1 << 20, [1 << 18])],
+            "outputs": [{"name": "y", "parameters": {"binary_data": True}}],
+        }
+        assert ask(server, "POST", "/v2/models/float32/infer", whole)[0] == 200
+
+
+def test_shared_memory_of_all_requests_is_counted(sparse):
+    with serving({"m": identity(DType.Float32)}, shared_memory=True, max_request_size=1 << 20) as server:
+        region = {"key": sparse, "offset": 0, "byte_size": 1 << 30}
+        assert ask(server, "POST", "/v2/systemsharedmemory/region/big/register", region)[0] == 200
+        body = {"inputs": [shared(1 << 20, [1 << 18])], "outputs": [{"name": "y", "parameters": {"binary_data": True}}]}
+        gate = Gate(server)
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(ask, server, "POST", "/v2/models/m/infer", body) for _ in range(8)]
+            done, _ = wait(asked, 120, FIRST_COMPLETED)
+            assert {one.result()[0] for one in done} == {503}
+            gate.open()
+            found = sorted(one.result()[0] for one in asked)
+        assert found == [200] * 4 + [503] * 4
+        assert ask(server, "POST", "/v2/models/m/infer", body)[0] == 200  # they were released
