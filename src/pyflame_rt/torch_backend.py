@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from pyflame_rt.graph.errors import PyFlameRTError
-from pyflame_rt.importers.torch_fx import is_lowered, lower_fx, operator_name
+from pyflame_rt.importers.torch_fx import FxResult, is_lowered, lower_fx, operator_name
 from pyflame_rt.session import InferenceSession
 
 if TYPE_CHECKING:
@@ -167,36 +167,36 @@ def _runner(module: Any) -> Callable[..., list[Any]] | None:
         _note([n for n in module.graph.nodes if n.op == "call_function"])
         return None
 
+    given = [(i, known.name, known.order) for i, known in enumerate(lowered.inputs) if known is not None]
+
     def run(*args: Any) -> list[Any]:
-        feed = {name: _array(value) for name, value in zip(lowered.inputs, args, strict=True) if name is not None}
+        feed = {name: _array(args[i], order) for i, name, order in given}
         made = session.run(None, feed) if session is not None else []
-        found = [_result(kind, value, made, args) for kind, value in lowered.results]
-        return [v if order is None else _laid_out(v, order) for v, order in zip(found, lowered.orders, strict=True)]
+        return [_result(found, made, args) for found in lowered.results]
 
     return run
 
 
-def _result(kind: str, value: Any, made: list[Any], args: Sequence[Any]) -> Any:
-    if kind == "input":
-        return args[value]
-    if kind == "plain":
-        return value
-    return made[value].item() if kind == "number" else _tensor(made[value])
+def _result(found: FxResult, made: list[Any], args: Sequence[Any]) -> Any:
+    kind, source, order, views = found
+    if kind == "number":
+        return made[source].item()
+    value = source if kind == "plain" else args[source] if kind == "input" else _tensor(made[source])
+    if order is not None:
+        value = value.permute([order.index(i) for i in range(len(order))])
+    for view, rest, named in views:
+        value = view(value, *rest, **named)
+    return value
 
 
-def _laid_out(tensor: Any, order: list[int]) -> Any:
-    """The tensor with its axes in this order in memory."""
-    back = [order.index(i) for i in range(len(order))]
-    return tensor.permute(order).contiguous().permute(back)
-
-
-def _array(value: Any) -> Any:
-    """The memory of a tensor, as NumPy sees it."""
+def _array(value: Any, order: list[int] | None = None) -> Any:
+    """The memory of a tensor, as NumPy sees it; with its axes in that order."""
     import torch
 
     if not isinstance(value, torch.Tensor):
         return np.asarray(value)
-    plain = value.detach().resolve_conj().resolve_neg().contiguous()
+    plain = value.detach().resolve_conj().resolve_neg()
+    plain = (plain if order is None else plain.permute(order)).contiguous()
     if plain.dtype is torch.bfloat16:
         return plain.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return plain.numpy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,11 +16,40 @@ from pyflame_rt.importers.aten.table import find_lowering, get_lowering
 from pyflame_rt.importers.aten.values import Num, number
 from pyflame_rt.ops.core.value import Value, constant, scope
 from pyflame_rt.ops.onnx.cast import Identity
+from pyflame_rt.ops.onnx.shape import Transpose
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["FxGraph", "is_lowered", "lower_fx", "operator_name"]
+__all__ = ["FxGraph", "FxInput", "FxResult", "is_lowered", "lower_fx", "operator_name"]
+
+
+class FxInput(NamedTuple):
+    """The input of a graph that a placeholder is.
+
+    Attributes:
+        name: of the input.
+        order: the axes in the order in which the input has them; None when it is the placeholder's.
+    """
+
+    name: str
+    order: list[int] | None
+
+
+class FxResult(NamedTuple):
+    """How a result of a torch graph is found.
+
+    Attributes:
+        kind: ``input`` and ``output`` count those, ``number`` an output that is a number, ``plain`` is a value.
+        source: which one, or the value.
+        order: axes of an output that lie in another order in memory; None when in that of the axes.
+        views: operators of torch that make the result of the source, each with the arguments after the first.
+    """
+
+    kind: str
+    source: Any
+    order: list[int] | None = None
+    views: tuple[tuple[Any, tuple[Any, ...], dict[str, Any]], ...] = ()
 
 
 class FxGraph(NamedTuple):
@@ -27,15 +57,13 @@ class FxGraph(NamedTuple):
 
     Attributes:
         graph: of the runtime.
-        inputs: for each placeholder the name of the graph's input, or None where it is not read.
-        results: for each result ``("input", i)``, ``("output", i)``, ``("number", i)`` or ``("plain", value)``.
-        orders: for each result the order of its axes in memory, outermost first; None when it is that of the axes.
+        inputs: for each placeholder the graph's input, or None where it is not read.
+        results: for each result of the torch graph how it is found.
     """
 
     graph: Graph
-    inputs: list[str | None]
-    results: list[tuple[str, Any]]
-    orders: list[list[int] | None]
+    inputs: list[FxInput | None]
+    results: list[FxResult]
 
 
 def operator_name(target: Any) -> tuple[str, str, str]:
@@ -59,24 +87,32 @@ class _Reader:
     def __init__(self, name: str) -> None:
         self.tracer = SymbolicTracer(name, {})
         self.values: dict[Any, Any] = {}
-        self.inputs: list[str | None] = []
+        self.inputs: list[FxInput | None] = []
 
     # ------------------------------------------------------------------ inputs
 
     def placeholders(self, nodes: Sequence[Any]) -> None:
         """Tensors first: symbols are read off their shapes."""
         kinds = [_described(node.meta["val"]) for node in nodes]
-        self.inputs = [f"in_{i}" if isinstance(kind, TensorType) else None for i, kind in enumerate(kinds)]
-        for node, kind, name in zip(nodes, kinds, self.inputs, strict=True):
-            if isinstance(kind, TensorType) and name is not None:
-                self.values[node] = self.tracer.symbolic_input(name, kind)
+        for i, (node, kind) in enumerate(zip(nodes, kinds, strict=True)):
+            self.inputs.append(None)
+            if isinstance(kind, TensorType):
+                self.values[node] = self._tensor(i, kind, _memory_order(node.meta["val"]))
         for i, (node, kind) in enumerate(zip(nodes, kinds, strict=True)):
             if isinstance(kind, TensorType):
                 continue
             if isinstance(kind, Dim) and not kind.symbols() <= set(self.tracer.symbols):
-                self.inputs[i] = f"in_{i}"
+                self.inputs[i] = FxInput(f"in_{i}", None)
                 kind = Num(self.tracer.input(f"in_{i}", TensorType(DType.Int64, Shape([]))), int)
             self.values[node] = kind
+
+    def _tensor(self, place: int, kind: TensorType, order: list[int] | None) -> Value:
+        """A tensor as it lies in memory, its axes brought back in order: transposes cost nothing, copies do."""
+        self.inputs[place] = FxInput(f"in_{place}", order)
+        if order is None or kind.shape is None:
+            return self.tracer.symbolic_input(f"in_{place}", kind)
+        lying = TensorType(kind.dtype, Shape([kind.shape[i] for i in order]))
+        return Transpose(self.tracer.symbolic_input(f"in_{place}", lying), perm=_inverse(order))
 
     # ------------------------------------------------------------------ nodes
 
@@ -117,22 +153,32 @@ class _Reader:
             return None
         return _number(value) if isinstance(value, torch.SymInt) else value
 
-    def results(self, items: Sequence[Any], placeholders: Sequence[Any]) -> list[tuple[str, Any]]:
-        """Outputs of the graph, and where each result is found."""
+    def results(self, items: Sequence[Any], placeholders: Sequence[Any]) -> list[FxResult]:
+        """Outputs of the graph, and where each result is found; views are left to torch."""
         import torch
 
         places = {node: i for i, node in enumerate(placeholders)}
-        found: list[tuple[str, Any]] = []
+        made: dict[Any, FxResult] = {}
+        found: list[FxResult] = []
         for item in items:
             if not isinstance(item, torch.fx.Node):
-                found.append(("plain", item))
-            elif item in places:
-                found.append(("input", places[item]))
-            else:
-                value = self.values[item]
-                kind = "output" if isinstance(value, Value) else "number"
-                found.append((kind, self._output(value if isinstance(value, Value) else number(value))))
+                found.append(FxResult("plain", item))
+                continue
+            base, views = _viewed(item)
+            if base in places:
+                found.append(FxResult("input", places[base], None, views))
+                continue
+            if base not in made:
+                made[base] = self._result(base)
+            found.append(made[base]._replace(views=views))
         return found
+
+    def _result(self, node: Any) -> FxResult:
+        value = self.values[node]
+        if not isinstance(value, Value):
+            return FxResult("number", self._output(number(value)))
+        order = _memory_order(node.meta.get("val"))
+        return FxResult("output", self._output(value if order is None else Transpose(value, perm=order)), order)
 
     def _output(self, value: Value) -> int:
         graph = self.tracer.graph
@@ -140,6 +186,37 @@ class _Reader:
         graph.add_node(name, Identity.name, [value.ref], [name])
         graph.add_output(TensorInfo(name, type=value.type or AnyType()))
         return len(graph.outputs) - 1
+
+
+def _inverse(order: Sequence[int]) -> list[int]:
+    return [order.index(i) for i in range(len(order))]
+
+
+def _viewed(node: Any) -> tuple[Any, tuple[tuple[Any, tuple[Any, ...], dict[str, Any]], ...]]:
+    """What a node is a view of, and the operators that make it; itself where it is none."""
+    chain: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+    whole = math.prod(node.meta["val"].shape) if _is_view(node) else None
+    base = node
+    while _is_view(base):
+        chain.append((base.target, tuple(base.args[1:]), dict(base.kwargs)))
+        base = base.args[0]
+    if base.op != "placeholder" and chain and math.prod(base.meta["val"].shape) != whole:
+        return node, ()  # a part of a value does not keep the whole of it
+    return base, tuple(reversed(chain))
+
+
+def _is_view(node: Any) -> bool:
+    """Whether a node is another view of its first argument alone, of sizes that are known."""
+    import torch
+
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    returns = node.target._schema.returns
+    if len(returns) != 1 or returns[0].alias_info is None or returns[0].alias_info.is_write:
+        return False
+    value = node.meta.get("val")
+    sizes = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (None,)
+    return len(node.all_input_nodes) == 1 and all(isinstance(n, int) for n in sizes)
 
 
 def _described(value: Any) -> Any:
@@ -152,11 +229,13 @@ def _described(value: Any) -> Any:
     return _number(value)
 
 
-def _order(item: Any) -> list[int] | None:
-    """How torch would lay out a result; operators that draw random numbers go by it."""
+def _memory_order(value: Any) -> list[int] | None:
+    """The axes of a tensor from the outermost in memory to the innermost, where that is not their own order.
+
+    Operators that draw random numbers go by it, and views that are made of the tensor.
+    """
     import torch
 
-    value = item.meta.get("val") if isinstance(item, torch.fx.Node) else None
     if not isinstance(value, torch.Tensor) or value.dim() < 2:
         return None
     steps = [int(s.node.hint) if isinstance(s, torch.SymInt) else int(s) for s in value.stride()]
@@ -191,9 +270,8 @@ def lower_fx(module: Any, name: str = "fx") -> FxGraph:
         given = nodes[-1].args[0]
         listed = list(given) if isinstance(given, (list, tuple)) else [given]
         results = reader.results(listed, placeholders)
-    read = {source for node in reader.tracer.graph.nodes for source in node.inputs}
-    inputs = [n if n in read else None for n in reader.inputs]
     graph = reader.tracer.graph
+    read = {source for node in graph.nodes for source in node.inputs}
     graph.inputs = [info for info in graph.inputs if info.name in read]
-    orders = [_order(item) if kind == "output" else None for item, (kind, _) in zip(listed, results, strict=True)]
-    return FxGraph(graph, inputs, results, orders)
+    inputs = [given if given is not None and given.name in read else None for given in reader.inputs]
+    return FxGraph(graph, inputs, results)

@@ -120,6 +120,40 @@ def test_memory_is_shared():
     assert torch.equal(backend._tensor(backend._array(half).copy()), half)
 
 
+def test_views_are_made_by_torch_and_take_no_memory():
+    """A transposed weight that is kept for the backward pass is the weight; a view of a result is that result."""
+
+    def function(x, w):
+        y = x @ w
+        return w.t(), y, y.view(-1), x.permute(2, 0, 1)[1:]
+
+    x, w = torch.randn(2, 3, 4), torch.randn(4, 5)
+    module = torch.fx.experimental.proxy_tensor.make_fx(function, tracing_mode="fake")(x, w)
+    run = backend._runner(module)
+    turned, y, flat, part = run(x, w)
+    assert turned.data_ptr() == w.data_ptr()
+    assert turned.stride() == (1, 5)
+    assert part.storage_offset() == 1
+    assert part.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    assert flat.data_ptr() == y.data_ptr()
+    torch.testing.assert_close([turned, y, flat, part], list(function(x, w)))
+
+
+def test_inputs_and_results_keep_their_order_in_memory():
+    def function(x):
+        return torch.relu(x) * 2
+
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    module = torch.fx.experimental.proxy_tensor.make_fx(function, tracing_mode="fake")(x)
+    lowered = importlib.import_module("pyflame_rt.importers.torch_fx").lower_fx(module)
+    assert lowered.inputs[0].order == [0, 2, 3, 1]
+    (y,) = backend._runner(module)(x)
+    assert y.stride() == x.stride()
+    torch.testing.assert_close(y, function(x))
+    plain = x.contiguous()  # other strides than those it was traced with
+    torch.testing.assert_close(backend._runner(module)(plain)[0], function(plain))
+
+
 def test_options_are_refused():
     with pytest.raises(TypeError, match="fast"):
         backend.pyflame_backend(None, [], fast=True)

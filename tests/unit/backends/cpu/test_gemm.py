@@ -65,6 +65,32 @@ def test_products_of_both_directions(rows, depth, width, turned):
         np.testing.assert_allclose(run(again, feeds)[0], y, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("constant", [False, True], ids=["moving", "constant"])
+@pytest.mark.parametrize("added", [(65, 131), (131,), (65, 1), (1, 1), ()])
+def test_what_is_added_to_a_product_in_every_form(added, constant):
+    rng = np.random.default_rng(3)
+    feeds = {n: rng.normal(size=s).astype(np.float32) for n, s in (("a", (97, 65)), ("b", (97, 131)), ("c", added))}
+    nodes = [helper.make_node("Gemm", ["a", "b", "c"], ["y"], transA=1)]
+    weights = [numpy_helper.from_array(feeds["b"], "b")] if constant else []
+    given = {n: x for n, x in feeds.items() if n != "b" or not constant}
+    made = session(nodes, {n: list(x.shape) for n, x in given.items()}, ["y"], weights)
+    (y,) = run(made, given)
+    want = feeds["a"].T.astype(np.float64) @ feeds["b"].astype(np.float64) + feeds["c"]
+    np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-3)
+
+
+def test_a_matrix_added_to_a_product_is_no_slow_primitive_of_the_library():
+    sizes = {"a": [64, 96], "b": [96, 160], "c": [64, 160]}
+    feeds = {n: np.ones(s, np.float32) for n, s in sizes.items()}
+    graph, _ = load_graph(_bytes([helper.make_node("Gemm", ["a", "b", "c"], ["y"])], sizes, ["y"]))
+    executable = CpuBackend().compile(graph, SimpleNamespace())
+    try:
+        executable.run(feeds, ["y"], RunHooks())
+        assert all(isinstance(step, KernelStep) for step in executable._last.lowered.steps)
+    finally:
+        executable.close()
+
+
 def test_turned_rows_of_two_products_are_packed_once():
     rng = np.random.default_rng(8)
     sizes = {"d": [160, 70], "x": [160, 64], "h": [160, 48]}

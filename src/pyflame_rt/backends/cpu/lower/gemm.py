@@ -55,10 +55,9 @@ def moving(low: Lowering, step: SpecializedNode, group: Group | None = None) -> 
     rows, (depth, width) = math.prod(shape[:-1]), b.shape
     if rows * depth * width < LEAST_WORK or depth > MAX_DEPTH or rows < 4 or width < 4:
         raise NotNative("a product too small to be packed")
-    if bias and reach_of(low, bias, shape, len(shape) - 1) != "column":
-        raise NotNative("a bias that differs from row to row")
+    reach = reach_of(low, bias, shape, len(shape) - 1) if bias else "column"
     label = label_of(step, group)
-    ending = ending_of(low, step, group, bias, len(shape) - 1)
+    ending = ending_of(low, step, group, bias, len(shape) - 1, bias_reach=reach)
     if ending.finish.operands.count("full") > MAX_FULL:
         raise BetterApart("a loop that reads so much is quicker on its own")
     case = f"{label} moving {rows}x{depth}x{width}"

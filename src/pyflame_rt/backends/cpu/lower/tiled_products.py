@@ -84,11 +84,18 @@ def nodes_of(step: SpecializedNode, group: Group | None) -> list[str]:
 
 
 def ending_of(
-    low: Lowering, step: SpecializedNode, group: Group | None, bias: str, axis: int, *, single: bool = False
+    low: Lowering,
+    step: SpecializedNode,
+    group: Group | None,
+    bias: str,
+    axis: int,
+    *,
+    single: bool = False,
+    bias_reach: Reach = "column",
 ) -> Ending:
     """The bias and the loop as one expression; ``axis`` is the one along which weights make columns.
 
-    Where the kernel takes them, operands may be ``single`` numbers.
+    Where the kernel takes them, operands may be ``single`` numbers, and the bias of another reach than a column.
     """
     product = step.node.outputs[0]
     shape = low.concrete.shape(product)
@@ -97,7 +104,7 @@ def ending_of(
     more: list[Expr] = []
     if bias:
         names.append(bias)
-        reaches.append("column")
+        reaches.append(bias_reach)
         value = apply("add", value, load(1, "float32"))
     if group is not None:
         if group.shape != shape or low.concrete.dtype(group.steps[-1].node.outputs[0]) is not DType.Float32:
@@ -163,11 +170,10 @@ def dense(low: Lowering, step: SpecializedNode, group: Group | None = None) -> V
     if rows < 2 or depth > MAX_DEPTH:
         raise NotNative("too few rows or too long ones")
     bias = rest[0] if rest else ""
-    if bias and reach_of(low, bias, shape, len(shape) - 1) != "column":
-        raise NotNative("a bias that differs from row to row")
+    reach = reach_of(low, bias, shape, len(shape) - 1, single=True) if bias else "column"
     label = label_of(step, group)
     case = f"{label} {rows}x{depth}x{width}"
-    ending = ending_of(low, step, group, bias, len(shape) - 1, single=True)
+    ending = ending_of(low, step, group, bias, len(shape) - 1, single=True, bias_reach=reach)
     if low.choices.pick(case, ("tiles", "library"), *nodes_of(step, group)) == "library":
         raise ByLibrary("the library was measured to be faster")
     x = as_rows(low, low.strided(source), rows, depth)
