@@ -3,9 +3,10 @@
 usage: python benchmarks/int8.py [--filter 'resnet|minilm'] [--threads 2] [--rounds 15] [--quick]
 
 Files are made by onnxruntime's own quantizer from the models built here; 4-bit products are single nodes of the shapes
-that decoding has. All runtimes of a file take turns in one process, run by run; figures are medians in milliseconds.
-The last column is ours over the better peer, the geometric mean stands below; weights of 16 bits stand beside our
-float32 alone. `--check` compares outputs with onnxruntime's.
+that decoding has, for one row and for many; decoders have weights of 4 and 8 bits by our own quantizer. All runtimes of
+a file take turns in one process, run by run; figures are medians in milliseconds. The last column is ours over the
+better peer, the geometric mean stands below; weights of 16 bits stand beside our float32 alone. `--check` compares
+outputs with onnxruntime's.
 """
 
 from __future__ import annotations
@@ -47,13 +48,22 @@ FILES = {
     "bert_qdq": ("bert_base_128", "qdq"),
     "lstm_dynamic": ("lstm_bi2x256", "dynamic"),
 }
-# Rows, depth, columns, block and bits of single MatMulNBits: gpt2's and llama's layers when one token is decoded.
+# Rows, depth, columns, block and bits of single MatMulNBits: gpt2's and llama's layers, mostly for one token.
 BLOCKS = {
     "nbits_gpt2": (1, 768, 3072, 32, 4),
     "nbits_llama": (1, 2048, 5632, 32, 4),
     "nbits_llama_128": (1, 2048, 5632, 128, 4),
     "nbits8_gpt2": (1, 768, 3072, 32, 8),
     "nbits8_llama": (1, 2048, 5632, 32, 8),
+    "nbits_prompt": (64, 2048, 5632, 32, 4),
+    "nbits8_prompt": (64, 2048, 5632, 32, 8),
+}
+# Decoders of one token with weights of few bits in blocks of 32.
+DECODERS = {
+    "gpt2_decode_int4": ("gpt2_decode_64", 4),
+    "gpt2_decode_int8": ("gpt2_decode_64", 8),
+    "llama_decode_int4": ("llama_decode_64", 4),
+    "llama_decode_int8": ("llama_decode_64", 8),
 }
 # Models with weights of 16 bits, which no peer is asked for: what matters is our float32.
 HALVES = {
@@ -138,6 +148,21 @@ def half_file(name: str, zoo: Path) -> tuple[Path, Path]:
     return path, source
 
 
+def decoder_file(name: str, zoo: Path) -> tuple[Path, Path]:
+    """A decoder with weights of few bits, made by our own quantizer, and the decoder."""
+    import pyflame_rt
+    from pyflame_rt.exporters import export_onnx
+    from pyflame_rt.quantization import quantize_weights
+
+    (model, bits), path = DECODERS[name], FOLDER / f"{name}.onnx"
+    (source,) = make(zoo, f"^{model}$")
+    if not path.exists():
+        graph = pyflame_rt.InferenceSession(str(source)).graph()
+        export_onnx(quantize_weights(graph, bits, symmetric=True).quantized_graph, path, opset=17)
+        path.with_suffix(".npz").write_bytes(source.with_suffix(".npz").read_bytes())
+    return path, source
+
+
 def _save(path: Path, nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], shape: tuple[int, ...]) -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, list(shape))
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
@@ -155,6 +180,8 @@ def files_of(name: str, zoo: Path) -> tuple[Path, Path]:
         return block_files(name)
     if name in HALVES:
         return half_file(name, zoo)
+    if name in DECODERS:
+        return decoder_file(name, zoo)
     (source,) = make(zoo, f"^{FILES[name][0]}$")
     return quantized(name, source), source
 
@@ -230,7 +257,7 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(given.threads))
     for folder in (FOLDER, given.zoo):
         folder.mkdir(parents=True, exist_ok=True)
-    names = [n for n in (*FILES, *BLOCKS, *HALVES) if re.search(given.only, n)]
+    names = [n for n in (*FILES, *BLOCKS, *DECODERS, *HALVES) if re.search(given.only, n)]
     if given.quick:
         names = [n for n in names if n in ("resnet18_qdq", "minilm_dynamic", "nbits_llama")]
     print(f"{processor()}, {given.threads} threads; ours: {instruction_set()}")

@@ -321,6 +321,11 @@ def rounded_lstm_steps(r: Draw) -> Sample:
     )
 
 
+@sample("BlockRounded", domain="pyflame")
+def block_rounded(r: Draw) -> Sample:
+    return S(r.f(r.n(), r.k(1, 40)), block_size=16)
+
+
 @sample("LSTMStepsGrad", domain="pyflame")
 def lstm_steps_grad(r: Draw) -> Sample:
     t, n, h = _steps(r)

@@ -268,7 +268,8 @@ def matmul_integer_to_float(r: Draw) -> Sample:
 def matmul_nbits(r: Draw) -> Sample:
     n = r.k(1, 6)
     zeros = r.u8(n, 1) if r.chance() else None
-    return S(r.f(r.n(), 32), r.u8(n, 2, 8), r.f(n, 2), zeros, K=32, N=n, bits=4, block_size=16)
+    level = 4 if r.chance() else 0
+    return S(r.f(r.n(), 32), r.u8(n, 2, 8), r.f(n, 2), zeros, K=32, N=n, bits=4, block_size=16, accuracy_level=level)
 
 
 @ms("GatherBlockQuantized")

@@ -17,6 +17,7 @@ __all__ = ["CalibrationMethod", "QuantConfig", "QuantFormat", "QuantGranularity"
 
 EIGHT_BITS = (DType.Int8, DType.UInt8)
 BLOCK_SIZES = (16, 32, 64, 128, 256)
+ACCURACY_LEVELS = (0, 1, 4)  # of MatMulNBits: not said, float32, 8-bit steps
 MAX_SAMPLES = 10_000_000
 
 
@@ -103,6 +104,7 @@ class QuantConfig:
         format: how StaticInt8 is written down.
         bits: of a weight in WeightOnly, 4 or 8.
         block_size: weights that share a scale in WeightOnly.
+        accuracy_level: of data in WeightOnly: 4 multiplies it in 8-bit steps, a scale for each block; 1 as it is.
 
     Example:
         >>> config = QuantConfig.static_int8(calibration_samples=16)
@@ -129,6 +131,7 @@ class QuantConfig:
     format: QuantFormat = QuantFormat.QDQ
     bits: int = 4
     block_size: int = 32
+    accuracy_level: int = 4
 
     @classmethod
     def fp16(cls) -> QuantConfig:
@@ -151,9 +154,10 @@ class QuantConfig:
         return cls(mode=QuantMode.StaticInt8, calibration_samples=calibration_samples)
 
     @classmethod
-    def weight_only(cls, bits: int = 4, block_size: int = 32) -> QuantConfig:
-        """Matrices of 4 or 8 bits a weight with a scale for each block; data and arithmetic stay float32."""
-        return cls(mode=QuantMode.WeightOnly, bits=bits, block_size=block_size, symmetric_weights=False)
+    def weight_only(cls, bits: int = 4, block_size: int = 32, accuracy_level: int = 4) -> QuantConfig:
+        """Matrices of 4 or 8 bits a weight with a scale for each block; tensors stay float32."""
+        mode = QuantMode.WeightOnly
+        return cls(mode=mode, bits=bits, block_size=block_size, accuracy_level=accuracy_level, symmetric_weights=False)
 
     def is_valid(self) -> bool:
         """Whether nothing is wrong with it."""
@@ -207,6 +211,8 @@ class QuantConfig:
             yield f"bits is {self.bits!r}, not 4 or 8"
         if self.block_size not in BLOCK_SIZES:
             yield f"block_size is {self.block_size!r}, not one of {', '.join(map(str, BLOCK_SIZES))}"
+        if self.accuracy_level not in ACCURACY_LEVELS:
+            yield f"accuracy_level is {self.accuracy_level!r}, not one of {', '.join(map(str, ACCURACY_LEVELS))}"
         if not _is_number(percentile) or not 50 < percentile <= 100:
             yield f"calibration_percentile is {percentile!r}, not above 50 and at most 100"
 

@@ -104,6 +104,7 @@ class Quantizer:
             config.block_size,
             data,
             symmetric=config.symmetric_weights,
+            accuracy_level=config.accuracy_level,
             batches=config.calibration_samples if batches is None else batches,
             exclude_nodes=config.exclude_nodes,
             exclude_ops=config.exclude_ops,

@@ -11,15 +11,17 @@ from pyflame_rt.ops.core.registry import operator
 from pyflame_rt.ops.core.type_rules import normalize_axis
 from pyflame_rt.ops.core.value import Value, constant
 from pyflame_rt.ops.microsoft.fused import MICROSOFT
-from pyflame_rt.ops.onnx.arithmetic import Mul
+from pyflame_rt.ops.onnx.arithmetic import Abs, Mul
 from pyflame_rt.ops.onnx.cast import Cast
 from pyflame_rt.ops.onnx.index import Gather
-from pyflame_rt.ops.onnx.logic import BitShift, BitwiseAnd
+from pyflame_rt.ops.onnx.logic import BitShift, BitwiseAnd, Where
+from pyflame_rt.ops.onnx.math import Round
 from pyflame_rt.ops.onnx.matmul import MatMul
 from pyflame_rt.ops.onnx.quantize import DequantizeLinear, DynamicQuantizeLinear
+from pyflame_rt.ops.onnx.reduce import ReduceMax
 from pyflame_rt.ops.onnx.rnn import RecurrentForm, is_plain, lstm_functions, lstm_layer, recurrent_needs
 from pyflame_rt.ops.onnx.shape import Reshape, Transpose, Unsqueeze
-from pyflame_rt.ops.onnx.slicing import Slice
+from pyflame_rt.ops.onnx.slicing import Pad, Slice
 from pyflame_rt.ops.pyflame.recurrence import backwards_of, lstm_steps
 
 if TYPE_CHECKING:
@@ -36,6 +38,38 @@ def unpacked(x: Value, bits: int) -> Value:
     shifts = constant([i * bits for i in range(per)], DType.UInt8)
     parts = BitwiseAnd(BitShift(Unsqueeze(x, [x.rank]), shifts, direction="RIGHT"), constant(2**bits - 1, DType.UInt8))
     return Reshape(parts, [*[0] * (x.rank - 1), -1])
+
+
+MOST = 127.0  # of the steps of a block's numbers
+LEAST_LARGEST = 2.0**-118  # a block whose numbers are all below counts as zero: 127 divided by it is finite
+MOST_EXACT = 256  # numbers of a block whose products with weights float32 adds up exactly
+BYTES = 4  # the accuracy level that asks for rows of bytes
+
+
+@operator(since=1, domain="pyflame", vjp=lambda g, y, x, **_: (g,))
+def BlockRounded(X: Value, /, *, block_size: int) -> Value:
+    """Numbers as blocks of the last axis hold them in whole steps from -127 to 127 of their largest magnitude.
+
+    A block with a number that is not finite has none that is. Gradients pass as if nothing were rounded.
+    """
+    size = X.shape[-1]
+    if not isinstance(size, int) or block_size < 1:
+        raise ShapeMismatchError(f"blocks of {block_size} need a known last axis, got shape {X.shape}")
+    blocks = -(-size // block_size)
+    rest = blocks * block_size - size
+    whole = Pad(X, [*[0] * (2 * X.rank - 1), rest]) if rest else X
+    x = Reshape(whole, [*[0] * (X.rank - 1), blocks, block_size])
+    largest = ReduceMax(Abs(x), [-1])
+    some = largest >= LEAST_LARGEST
+    steps = Round(x * Where(some, MOST / largest, constant(0.0, X.dtype)))
+    near = Reshape(steps * Where(some, largest / MOST, constant(0.0, X.dtype)), [*[0] * (X.rank - 1), -1])
+    return Slice(near, [0], [size], [-1]) if rest else near
+
+
+def rounds_rows(A: DType, scales: DType, bits: int, block_size: int, accuracy_level: int, *, ordered: bool) -> bool:
+    """Whether a MatMulNBits multiplies rows in whole steps: the file allows it, and their sums are exact."""
+    exact = bits in (4, 8) and block_size <= MOST_EXACT and not ordered
+    return accuracy_level == BYTES and exact and A is DType.Float32 and scales is DType.Float32
 
 
 @operator(since=1, domain=MICROSOFT, kind="product")
@@ -55,7 +89,12 @@ def MatMulNBits(
     bits: int = 4,
     weight_prepacked: int = 0,
 ) -> Value:
-    """Product with a matrix of 2-, 4- or 8-bit weights, which have a scale and a zero point per block of a column."""
+    """Product with a matrix of 2-, 4- or 8-bit weights, which have a scale and a zero point per block of a column.
+
+    With ``accuracy_level`` 4 rows of float32 are rounded to whole steps of 8 bits, by blocks as weights are: the
+    products of a block then add up exactly, and only sums of blocks are rounded. This holds for weights of 4 and 8
+    bits in blocks of up to 256, without ``g_idx``; at other levels, and elsewhere, rows are multiplied as they are.
+    """
     if bits not in (2, 4, 8):
         raise UnsupportedOperatorError(f"weights of {bits} bits are not supported, only of 2, 4 or 8")
     if weight_prepacked:
@@ -74,6 +113,8 @@ def MatMulNBits(
         by_block = Cast(Reshape(weights, [N, blocks, block_size]), to=kind)
         zeros = Unsqueeze(zeros, [2]) if zeros.rank else zeros
         dense = Slice(Reshape((by_block - zeros) * Unsqueeze(scale, [2]), [N, -1]), [0], [K], [1])
+    if rounds_rows(A.dtype, kind, bits, block_size, accuracy_level, ordered=g_idx is not None):
+        A = BlockRounded(A, block_size=block_size)
     y = MatMul(A, Transpose(dense, perm=[1, 0]))
     return y if bias is None else y + bias
 

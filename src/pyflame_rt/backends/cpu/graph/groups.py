@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyflame_rt.backends.cpu.graph.op_support import LOOP_TYPES, SLOPES, is_scalar
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.records import dataclass
+from pyflame_rt.ops.microsoft.block_weights import MatMulNBits
 from pyflame_rt.ops.onnx.activation import Relu
 from pyflame_rt.ops.onnx.arithmetic import Abs, Add, Mul, Neg, Sub
 from pyflame_rt.ops.onnx.cast import Cast
@@ -30,7 +31,7 @@ LONG = 16  # steps of a loop that is rather given quantized numbers than what th
 MAX_INPUTS = 12
 MAX_EXTRA = 3
 _BYTES = (DType.Int8, DType.UInt8)
-PRODUCTS = frozenset({Conv.name, ConvInteger.name, Gemm.name, MatMul.name, MatMulInteger.name})
+PRODUCTS = frozenset({Conv.name, ConvInteger.name, Gemm.name, MatMul.name, MatMulInteger.name, MatMulNBits.name})
 CHEAP = frozenset(
     {Abs.name, Add.name, Cast.name, Greater.name, Less.name, Mul.name, Neg.name, Not.name, Relu.name, Sub.name}
 )

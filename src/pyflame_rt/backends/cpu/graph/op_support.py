@@ -8,7 +8,6 @@ import numpy as np
 
 from pyflame_rt.backends.cpu.graph.scalar_exprs import has_rule
 from pyflame_rt.graph import DType
-from pyflame_rt.ops.microsoft.block_weights import MatMulNBits
 from pyflame_rt.ops.onnx.activation import Gelu, GeluSlope
 from pyflame_rt.ops.onnx.matmul import MatMulInteger
 from pyflame_rt.opt.rules.exact_integers import INTEGER_PRODUCTS, is_kernel_group
@@ -25,14 +24,10 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, np.ndarray[Any, Any]]
     Types = Mapping[str, tuple[DType, tuple[int, ...]]]
 
-__all__ = ["BLOCK_PRODUCT", "LOOP_TYPES", "SLOPES", "checked_ops", "declare_native", "is_scalar", "keeps", "refusal_of"]
+__all__ = ["LOOP_TYPES", "SLOPES", "checked_ops", "declare_native", "is_scalar", "keeps", "refusal_of"]
 
 # Derivatives of activations, which are computed with these: the activation each belongs to.
 SLOPES = {GeluSlope: Gelu}
-
-# A product with weights in blocks, which are unpacked while so many rows are multiplied.
-BLOCK_PRODUCT = MatMulNBits
-FEW_ROWS = 6
 
 # Types of elements that loops load and store; narrow floats are float32 in between.
 LOOP_TYPES = frozenset(
@@ -79,8 +74,6 @@ def keeps(node: Node, op: Op, attributes: Mapping[str, Any], graph: SpecializedG
     """Whether a composition is taken whole instead of being opened."""
     if op.full_name in INTEGER_PRODUCTS and not _is_integer_product(node, graph.constants, graph.types):
         return False
-    if op is BLOCK_PRODUCT and not _is_block_product(node, graph.constants, graph.types, attributes):
-        return False
     return is_scalar(op) or not refusal_of(graph, SpecializedNode(node, op, attributes))
 
 
@@ -105,24 +98,3 @@ def _is_integer_product(node: Node, constants: Arrays, types: Types) -> bool:
     if node.op_type == MatMulInteger.name:
         return len(shape) == 2 and rank >= 2
     return is_kernel_group(node, shape)
-
-
-def _is_block_product(node: Node, constants: Arrays, types: Types, attributes: Mapping[str, Any]) -> bool:
-    """Whether a MatMulNBits is one that kernels take: a few rows of float32, constant weights in whole blocks."""
-    data, weights, scales, zeros, order, bias = (*node.inputs, "", "", "", "")[:6]
-    if order or weights not in constants or scales not in constants or (zeros and zeros not in constants):
-        return False
-    if any(types[n][0] is not DType.Float32 for n in (data, scales, bias) if n):
-        return False
-    depth, columns, block, bits = (attributes[name] for name in ("K", "N", "block_size", "bits"))
-    if bits not in (4, 8) or attributes["weight_prepacked"] or block < 16 or depth % block:
-        return False
-    blocks, sizes = depth // block, types[data][1]
-    points = constants[zeros] if zeros else None
-    if points is not None:
-        packed = points.dtype == np.uint8
-        if points.size != columns * (-(-blocks * bits // 8) if packed else blocks):
-            return False
-    held = constants[weights].nbytes == columns * depth * bits // 8 and constants[scales].size == columns * blocks
-    few = len(sizes) > 0 and sizes[-1] == depth and all(isinstance(n, int) for n in sizes)
-    return held and few and 1 <= int(np.prod(sizes[:-1])) <= FEW_ROWS

@@ -1,4 +1,4 @@
-"""Products of a few rows with weights of 4 or 8 bits, a scale for each block: what decoding a token does."""
+"""Products with weights of 4 or 8 bits, a scale for each block: rows as floats, a few of them, or in bytes."""
 
 from __future__ import annotations
 
@@ -7,55 +7,263 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.backends.cpu.graph.op_support import BLOCK_PRODUCT
+from pyflame_rt.backends.cpu.faults import FAULTS
 from pyflame_rt.backends.cpu.jit.target import host
+from pyflame_rt.backends.cpu.kernels.block_bytes import RECORD, BlockBytesKernel
 from pyflame_rt.backends.cpu.kernels.block_gemv import BlockGemvKernel, block_words
-from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative, lowers
-from pyflame_rt.backends.cpu.lower.tiled_products import as_rows
+from pyflame_rt.backends.cpu.kernels.block_products import BlockProductKernel
+from pyflame_rt.backends.cpu.kernels.tiles.block_dots import BlockDots, block_dots, block_tile, byte_words, padded
+from pyflame_rt.backends.cpu.lower.lowering import REFUSALS, KernelStep, Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.lower.tiled_products import as_rows, ending_of, label_of, row_operand
 from pyflame_rt.backends.cpu.memory.constants import derived
 from pyflame_rt.graph import DType
+from pyflame_rt.graph.records import dataclass
+from pyflame_rt.ops.microsoft.block_weights import MatMulNBits, rounds_rows
+from pyflame_rt.opt.traced_sizes import is_traced, least, most
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyflame_rt.backends.cpu.graph.groups import Group
+    from pyflame_rt.backends.cpu.kernels.tiles.register_tile import Tile
     from pyflame_rt.backends.cpu.memory.buffer_views import View
-    from pyflame_rt.opt.specialized_graph import SpecializedNode
+    from pyflame_rt.opt.specialized_graph import SpecializedGraph, SpecializedNode
 
-__all__ = ["block_product"]
+__all__ = ["block_product", "fuse_blocks"]
 
-# Weights a thread must have to be worth waking.
+# Weights a thread must have to be worth waking; products of bytes, numbers to be put in bytes.
 GRAIN = 60_000
+BYTE_GRAIN = 400_000
+QUANTIZE_GRAIN = 16_384
+FEW_ROWS = 6  # of floats that are multiplied while weights are unpacked; for more they are floats too
+LEAST_BLOCK = 16
+ROW_BYTES = 1 << 18  # of rows that go together through all panels: part of a second-level cache
 PIECES = 8
 Array = np.ndarray[Any, Any]
 
 
-@lowers(BLOCK_PRODUCT)
+@dataclass(frozen=True)
+class _Weights:
+    """Constants of a MatMulNBits."""
+
+    array: Array
+    scales: Array  # [columns, blocks]
+    zeros: Array | None
+    bits: int
+    block: int
+    depth: int
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Columns, blocks of each, weights of a block."""
+        return (*self.scales.shape, self.block)
+
+    def numbers(self) -> Array:
+        """One weight in each byte."""
+        return _unpacked(self.array, self.sizes, self.bits)
+
+    def points(self) -> Array | None:
+        """Zero points as floats [columns, blocks]."""
+        columns, blocks = self.scales.shape
+        return None if self.zeros is None else _points(self.zeros, columns, blocks, self.bits)
+
+
+def _refusal(graph: SpecializedGraph, step: SpecializedNode) -> str:
+    """Why no kernel takes a MatMulNBits: they take rows of bytes, or a few of floats, and constant weights."""
+    data, weights, scales, zeros, order, bias = (*step.node.inputs, "", "", "", "")[:6]
+    constants, given = graph.constants, step.attributes
+    if order or any(n not in constants for n in (weights, scales, zeros) if n):
+        return "weights that are not constant, or whose order is told"
+    if any(graph.dtype(n) is not DType.Float32 for n in (data, scales, bias) if n):
+        return "numbers that are not float32"
+    depth, columns, block, bits = (given[name] for name in ("K", "N", "block_size", "bits"))
+    if bits not in (4, 8) or given["weight_prepacked"] or block % LEAST_BLOCK or block < LEAST_BLOCK:
+        return "weights of a size that kernels do not unpack"
+    blocks, sizes = -(-depth // block), graph.shape(data)
+    counts = [constants[n].nbytes for n in (weights, scales)]
+    if counts != [columns * blocks * block * bits // 8, 4 * columns * blocks]:
+        return "weights or scales of another number than sizes say"
+    if zeros and constants[zeros].size != columns * (_bytes(blocks, bits) if _is_packed(constants[zeros]) else blocks):
+        return "zero points of another number than blocks"
+    if not sizes or sizes[-1] != depth or not all(isinstance(n, int) for n in sizes):
+        return "rows of another length than weights, or of one that is not known"
+    rows = math.prod(sizes[:-1])
+    in_bytes = block_dots(host(), bits) is not None and _in_bytes(given)
+    if rows < 1 or not (in_bytes or (rows <= FEW_ROWS and depth % block == 0)):
+        return "rows that are multiplied as floats, and are many, or end within a block"
+    return ""
+
+
+def _in_bytes(given: Mapping[str, Any]) -> bool:
+    """Whether rows of float32 are to be multiplied in bytes."""
+    kind, level = DType.Float32, given["accuracy_level"]
+    return rounds_rows(kind, kind, given["bits"], given["block_size"], level, ordered=False)
+
+
+def _is_packed(zeros: Array) -> bool:
+    return zeros.dtype == np.uint8
+
+
+def _bytes(count: int, bits: int) -> int:
+    return -(-count * bits // 8)
+
+
+@lowers(MatMulNBits, refuses=_refusal)
 def block_product(low: Lowering, step: SpecializedNode) -> None:
-    """MatMulNBits of a few rows; weights, scales and zero points are constant."""
-    data, name, scale_name, zero_name, _, bias = (*step.node.inputs, "", "", "", "")[:6]
+    """MatMulNBits on its own."""
+    weights = _weights_of(low, step)
+    if _in_bytes(step.attributes):
+        _by_bytes(low, step, weights, None)
+        return
+    out, shape = _by_floats(low, step, weights), low.concrete.shape(step.node.outputs[0])
+    low.places[step.node.outputs[0]] = out.reshaped(shape) or out
+
+
+def fuse_blocks(low: Lowering, group: Group) -> bool:
+    """Run a deferred product of rows in bytes together with the loop that alone reads it; False when none fits."""
+    inputs = {n for s in group.steps for n in s.node.inputs if n}
+    for name in [n for n, s in low.deferred.items() if n in inputs and s.op is MatMulNBits][::-1]:
+        if not _in_bytes(low.deferred[name].attributes):
+            continue
+        kept = low.mark()
+        step = low.deferred.pop(name)
+        low.nodes = (step.node.name, *low.nodes)
+        try:
+            _by_bytes(low, step, _weights_of(low, step), group)
+        except (*REFUSALS, *FAULTS) as error:
+            low.refusal(error)
+            low.back_to(kept)
+            continue
+        return True
+    return False
+
+
+def _weights_of(low: Lowering, step: SpecializedNode) -> _Weights:
+    _, name, scale_name, zero_name = (*step.node.inputs, "")[:4]
     array, scales = low.constant_of(name), low.constant_of(scale_name)
     zeros = low.constant_of(zero_name) if zero_name else None
     if array is None or scales is None or (zero_name and zeros is None):
         raise NotNative("weights that are not constant")
     given = step.attributes
-    depth, columns, block, bits = given["K"], given["N"], given["block_size"], given["bits"]
+    return _Weights(array, scales.reshape(given["N"], -1), zeros, given["bits"], given["block_size"], given["K"])
+
+
+# ---------------------------------------------------------------------- rows in bytes
+
+
+def _by_bytes(low: Lowering, step: SpecializedNode, weights: _Weights, group: Group | None) -> None:
+    dots = block_dots(host(), weights.bits)
+    if dots is None:
+        raise NotNative("a machine without products of bytes")
+    columns, blocks, block = weights.sizes
     shape = low.concrete.shape(step.node.outputs[0])
-    rows, lanes = math.prod(shape[:-1]), host().lanes(4)
+    rows = math.prod(shape[:-1])
+    bias = (*step.node.inputs, "", "", "", "")[5]
+    ending = ending_of(low, step, group, bias, len(shape) - 1, single=True)
+    tile = _tile(dots, rows, columns)
+    shared = weights.zeros is None
+    factor = dots.offset - (1 << (weights.bits - 1)) if shared else -1
+    views = [_records(low, step.node.inputs[0], rows, weights, factor), _byte_words(low, weights, dots)]
+    scales = weights.scales.astype(np.float16)
+    exact = host().half and np.array_equal(scales, weights.scales)
+    views.append(low.constant(_lanes(scales if exact else weights.scales, dots.lanes)))
+    points = _byte_points(weights, dots)
+    if points is not None:
+        views.append(low.constant(points))
+    operands = [
+        row_operand(low, n, r, (rows, columns)) for n, r in zip(ending.names, ending.finish.operands, strict=True)
+    ]
+    results = [step.node.outputs[0]] if group is None else [group.steps[-1].node.outputs[0], *group.extra]
+    outs = [low.new((rows, columns), DType.Float32) for _ in results]
+    held = least(max(1, ROW_BYTES // (weights.depth * tile.rows)), -(-rows // tile.rows)) * tile.rows
+    vectors = padded(columns, dots.lanes) // dots.lanes
+    params = [rows, columns, blocks, held, vectors, outs[0].strides[0]]
+    params += [v.strides[0] for v, r in zip(operands, ending.finish.operands, strict=True) if r == "full"]
+    label = "" if points is None else str(points.dtype)
+    kernel = BlockProductKernel(dots, tile, block, "float16" if exact else "float32", label, ending.finish)
+    items = -(-rows // held) * (vectors // tile.vectors)
+    grain = BYTE_GRAIN // most(least(held, rows) * weights.depth * tile.vectors * dots.lanes, 1)
+    low.kernel(label_of(step, group), kernel, [*views, *operands, *outs], params, items, grain, PIECES)
+    for name, out in zip(results, outs, strict=True):
+        low.places[name] = out.reshaped(shape) or out
+
+
+def _tile(dots: BlockDots, rows: Any, columns: int) -> Tile:
+    return block_tile(host(), dots, None if is_traced(rows) else rows, columns)
+
+
+def _records(low: Lowering, name: str, rows: Any, weights: _Weights, factor: int) -> View:
+    """Rows in bytes; products of the same rows, such as queries, keys and values, share them."""
+    _, blocks, block = weights.sizes
+    key = ("block bytes", name, block, factor)
+    place, known = low.packs.get(key, (0, None))
+    if known is not None and place < len(low.steps):
+        step = low.steps[place]
+        if isinstance(step, KernelStep) and step.views[-1] is known:
+            return known
+    x = as_rows(low, low.strided(name), rows, weights.depth)
+    out = low.new((rows, blocks * (block + RECORD)), DType.UInt8)
+    low.packs[key] = len(low.steps), out
+    kernel = BlockBytesKernel(block, partial=weights.depth % block > 0)
+    params = [weights.depth, x.strides[0], factor, blocks]
+    low.kernel("quantize", kernel, [x, out], params, rows * blocks, QUANTIZE_GRAIN // block, 1)
+    return out
+
+
+def _byte_words(low: Lowering, weights: _Weights, dots: BlockDots) -> View:
+    """Packed weights, shared by all plans."""
+    columns, blocks, block = weights.sizes
+    size = padded(columns, dots.lanes) * blocks * block * dots.bits // 8
+
+    def fill(out: Array) -> None:
+        np.copyto(out, byte_words(weights.numbers(), dots).view(np.uint8).reshape(-1))
+
+    form = ("block bytes", dots.bits, block, dots.kind, dots.lanes)
+    return low.constant(derived(weights.array, form, size, fill))
+
+
+def _byte_points(weights: _Weights, dots: BlockDots) -> Array | None:
+    """Zero points as kernels take them: bytes where they are whole numbers of the weights' range."""
+    points = weights.points()
+    if points is None:
+        return None
+    if weights.zeros is not None and _is_packed(weights.zeros):
+        return _lanes((points - dots.offset).astype(np.int8 if dots.offset else np.uint8), dots.lanes)
+    return _lanes(points - np.float32(dots.offset), dots.lanes)
+
+
+def _lanes(values: Array, lanes: int) -> Array:
+    """[columns, blocks] as [vectors of columns, blocks, lanes], zeros beyond the last column."""
+    columns, blocks = values.shape
+    wide = np.zeros((padded(columns, lanes), blocks), values.dtype)
+    wide[:columns] = values
+    return np.ascontiguousarray(wide.reshape(-1, lanes, blocks).transpose(0, 2, 1))
+
+
+# ---------------------------------------------------------------------- rows as floats
+
+
+def _by_floats(low: Lowering, step: SpecializedNode, weights: _Weights) -> View:
+    columns, blocks, block = weights.sizes
+    rows, lanes = math.prod(low.concrete.shape(step.node.outputs[0])[:-1]), host().lanes(4)
+    bias = (*step.node.inputs, "", "", "", "")[5]
     vectors = 4 if rows <= 2 and host().registers >= 32 else 2
-    width, blocks = vectors * lanes, depth // block
-    x = as_rows(low, low.strided(data), rows, depth)
-    views = [x, _words(low, array, (columns, blocks, block), bits, width)]
-    views.append(low.constant(_spread(scales.reshape(columns, blocks), width)))
-    if zeros is not None:
-        points = _points(zeros, columns, blocks, bits) - np.float32(1 << (bits - 1))
-        views.append(low.constant(_spread(scales.reshape(columns, blocks) * points, width)))
+    width, bits = vectors * lanes, weights.bits
+    x = as_rows(low, low.strided(step.node.inputs[0]), rows, weights.depth)
+    views = [x, _words(low, weights.array, weights.sizes, bits, width)]
+    views.append(low.constant(_spread(weights.scales, width)))
+    points = weights.points()
+    if points is not None:
+        views.append(low.constant(_spread(weights.scales * (points - np.float32(1 << (bits - 1))), width)))
     if bias:
         views.append(low.dense(bias))
     out = low.new((rows, columns), DType.Float32)
     panels = -(-columns // width)
-    kernel = BlockGemvKernel(bits, block, rows, vectors, zeros is not None, bool(bias))
+    kernel = BlockGemvKernel(bits, block, rows, vectors, points is not None, bool(bias))
     params = [blocks, columns, x.strides[0], columns]
-    grain = GRAIN // max(width * depth, 1)
+    grain = GRAIN // max(width * weights.depth, 1)
     low.kernel(step.op.name, kernel, [*views, out], params, panels, grain, PIECES)
-    low.places[step.node.outputs[0]] = out.reshaped(shape) or out
+    return out
 
 
 def _words(low: Lowering, array: Array, sizes: tuple[int, int, int], bits: int, width: int) -> View:
@@ -81,7 +289,7 @@ def _unpacked(array: Array, sizes: tuple[int, ...], bits: int) -> Array:
 
 def _points(zeros: Array, columns: int, blocks: int, bits: int) -> Array:
     """Zero points as floats [columns, blocks]; bytes hold two of 4 bits each, and begin anew for every column."""
-    if zeros.dtype != np.uint8:
+    if not _is_packed(zeros):
         return zeros.reshape(columns, blocks).astype(np.float32)
     each = 8 // bits
     data = zeros.reshape(columns, -1)

@@ -24,6 +24,7 @@ from pyflame_rt.backends.cpu.onednn.attr import Attr
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.run.threads import threads_for
 from pyflame_rt.graph import DType
+from pyflame_rt.ops.microsoft.block_weights import MatMulNBits
 from pyflame_rt.ops.onnx.conv import Conv
 from pyflame_rt.ops.onnx.matmul import Gemm, MatMul
 from pyflame_rt.ops.onnx.maxpool import MaxPool
@@ -86,8 +87,9 @@ def fuse_results(low: Lowering, group: Group) -> bool:
 
 
 def _real_products(low: Lowering, inputs: set[str]) -> list[str]:
-    """Products that were held back and are read here, the last first; those of integers have a way of their own."""
-    return [n for n in low.deferred if n in inputs and low.deferred[n].op.full_name not in INTEGER_PRODUCTS][::-1]
+    """Products that were held back and are read here, the last first; other weights than floats have their own ways."""
+    held = [n for n in low.deferred if n in inputs and low.deferred[n].op is not MatMulNBits]
+    return [n for n in held if low.deferred[n].op.full_name not in INTEGER_PRODUCTS][::-1]
 
 
 def _fuse_row(low: Lowering, group: Group, name: str) -> bool:

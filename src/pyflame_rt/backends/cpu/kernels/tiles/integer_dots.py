@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.ir.builder import Lanes
     from pyflame_rt.backends.cpu.jit.target import Host
 
-__all__ = ["GROUP", "PAIRS", "Dots", "dots_for", "integer_tile", "packed_weights"]
+__all__ = ["GROUP", "PAIRS", "VNNI", "Dots", "dots_for", "integer_tile", "packed_weights"]
 
 GROUP = 4  # bytes of a row that are read at once
 _AHEAD = 2048  # bytes of the panel asked for ahead
-_VNNI = {32: "llvm.x86.avx512.vpdpbusd.256", 64: "llvm.x86.avx512.vpdpbusd.512"}
+VNNI = {32: "llvm.x86.avx512.vpdpbusd.256", 64: "llvm.x86.avx512.vpdpbusd.512"}
 PAIRS = {16: "llvm.x86.sse2.pmadd.wd", 32: "llvm.x86.avx2.pmadd.wd", 64: "llvm.x86.avx512.pmaddw.d.512"}
 _TOP_BITS, _EVEN_BYTES = -2139062144, 0x00FF00FF  # 0x80808080
 _ONES = {"vnni": 0x01010101, "pairs": 0x00010001}
@@ -72,7 +72,7 @@ class Dots:
         """The sum and the products of a group."""
         b, kind = at.builder, at.type("i32")
         if self.kind == "vnni":
-            return b.call(kind, _VNNI[4 * self.lanes], [(kind, total), (kind, row[0]), (kind, column[0])])
+            return b.call(kind, VNNI[4 * self.lanes], [(kind, total), (kind, row[0]), (kind, column[0])])
         short = f"<{2 * self.lanes} x i16>"
         for x, w in zip(row, column, strict=True):
             left, right = (b.op(f"bitcast {kind} {v} to {short}") for v in (x, w))
