@@ -227,9 +227,17 @@ def _from_python(value: Any, dtype: DType, where: str) -> np.ndarray[Any, Any]:
             f"{where} holds Python values of kind {natural.dtype.name}; the model takes {dtype.label}"
         )
     try:
-        return np.asarray(value, dtype=dtype.numpy)
+        with np.errstate(over="ignore"):
+            made = np.asarray(value, dtype=dtype.numpy)
     except (OverflowError, ValueError, TypeError) as error:
         raise InputError(f"{where}: {error}") from error
+    if dtype.is_float and natural.dtype.kind in "iuf":
+        lost = np.isfinite(natural) & ~np.isfinite(made)
+        if lost.any():
+            raise InputError(
+                f"{where}: {natural[lost].flat[0]} is beyond the range of {dtype.label}, which the model takes"
+            )
+    return made
 
 
 def _holds_arrays(value: Any) -> bool:

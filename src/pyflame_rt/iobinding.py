@@ -109,7 +109,11 @@ class OrtValue:
         """A value on the memory of an array: changes of one show in the other."""
         del device_id, vendor_id
         _check_device(device_type)
-        array = whole(np.asanyarray(numpy_obj), "the value")
+        try:
+            given = np.asanyarray(numpy_obj)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"{type(numpy_obj).__name__} cannot be read as an array: {error}") from error
+        array = whole(given, "the value")
         DType.of(array.dtype)
         return OrtValue(array)
 

@@ -86,6 +86,24 @@ def test_out_of_range_and_ragged_lists_are_input_errors():
         feed(identity([None], DType.Float32), [[1.0], [1.0, 2.0]])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [(DType.Float32, 1e300), (DType.Float16, 70_000), (DType.Float16, -1e6), (DType.Float8E5M2, 1e9)],
+)
+def test_numbers_beyond_the_type_of_an_input_do_not_become_infinite(dtype, value):
+    with pytest.raises(pyflame_rt.InputError, match=r"'x'.*is beyond the range of"):
+        feed(identity([2], dtype), [value, 0])
+    largest = np.array(feed(identity([2], DType.Float32), [float("inf"), 3.4e38]))
+    assert largest[0] == np.inf
+    assert np.isfinite(largest[1])
+
+
+def test_values_of_what_is_no_array_are_refused():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(pyflame_rt.InputError, match="Tensor cannot be read as an array"):
+        pyflame_rt.OrtValue.ortvalue_from_numpy(torch._neg_view(torch.ones(2)))
+
+
 def test_other_byte_order_is_the_same_type():
     got = feed(identity([2], DType.Float32), np.array([1, 2], ">f4"))
     np.testing.assert_array_equal(got, [1, 2])

@@ -447,6 +447,29 @@ def test_products_of_two_branches_meet_in_one_sum():
     np.testing.assert_allclose(native(data, x)[0], oracle(data, x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(24, 6, 7), (24, 1, 7), (24, 6, 1), (24, 1, 1), (1, 24, 6, 7)])
+@pytest.mark.parametrize("taps", [1, 3])
+@pytest.mark.parametrize("fed", [True, False])
+def test_an_operand_of_lower_rank_beside_one_image(shape, taps, fed):
+    """As large as the result, though it has no batch: also where every size but the channels is one."""
+    rng = np.random.default_rng(1)
+    weights = {"w": rng.standard_normal((24, 16, taps, taps)) * 0.1, "c": rng.standard_normal(shape)}
+    inputs = ["a", "d"] if fed else ["a", "c"]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[taps // 2] * 4),
+        helper.make_node("Mul", inputs, ["m"]),
+        helper.make_node("Relu", ["m"], ["y"]),
+    ]
+    if fed:
+        nodes.insert(0, helper.make_node("Exp", ["c"], ["d"]))
+    for size in ((6, 7), (1, 1), (1, 7), (6, 1)):
+        if np.broadcast_shapes(shape, (1, 24, *size)) != (1, 24, *size):
+            continue
+        x = rng.standard_normal((1, 16, *size)).astype(np.float32)
+        data = network(nodes, weights, x.shape)
+        np.testing.assert_allclose(native(data, x)[0], oracle(data, x), rtol=1e-4, atol=1e-5)
+
+
 def test_winograd_is_about_as_exact_as_a_plain_sum(monkeypatch):
     monkeypatch.setenv("PYFLAME_FAST_MATH", "1")
     rng = np.random.default_rng(0)

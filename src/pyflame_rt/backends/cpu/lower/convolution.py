@@ -29,6 +29,7 @@ from pyflame_rt.backends.cpu.lower.tiled_products import (
     packed_step,
     product_step,
 )
+from pyflame_rt.backends.cpu.memory.buffer_views import contiguous_strides
 from pyflame_rt.backends.cpu.memory.packed_weights import channel_filters, panels, tap_panels, winograd_panels
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.graph import DType
@@ -176,6 +177,10 @@ def _ways(groups: int, weights: tuple[int, ...], at: Windows, shape: tuple[int, 
 def channels_last(low: Lowering, name: str) -> View:
     """An image whose channels lie next to each other; it is put so once for all who ask."""
     view = low.view(name)
+    if len(view.shape) < 4:  # an operand without a batch, beside a single image
+        view = low.dense(name)
+        sizes = (1,) * (4 - len(view.shape)) + view.shape
+        view = replace(view, shape=sizes, strides=contiguous_strides(sizes))
     if not view.is_blocked and (view.strides[1] == 1 or view.shape[1] == 1) and 0 not in view.strides:
         return _ordered(view)
     turned = f"{name}\0channels last"
