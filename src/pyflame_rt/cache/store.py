@@ -98,6 +98,7 @@ class Store:
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int = DEFAULT_LIMIT) -> None:
         self.folder = Path(folder).absolute()  # entries are written later, perhaps from another working directory
+        self._place = str(self.folder)
         self.max_bytes = max_bytes
         self.usable = max_bytes > 0 and self._trusts(self.folder)
         self.writable = self.usable
@@ -110,7 +111,7 @@ class Store:
 
     def get(self, kind: str, key: str) -> bytes | None:
         """The contents kept under a key, every byte verified; None when there are none."""
-        path = self.path(kind, key)
+        path = self._path(kind, key)
         number = self._open(path)
         if number is None:
             return None
@@ -125,7 +126,7 @@ class Store:
 
     def open_large(self, kind: str, key: str) -> Bytes | None:
         """The contents of a large entry, mapped for reading, every byte verified; None when there are none."""
-        return self._mapped(self.path(kind, key), _digest(key))
+        return self._mapped(self._path(kind, key), _digest(key))
 
     def open_place(self, place: str) -> Bytes | None:
         """The same of an entry that :func:`place_in_store` names."""
@@ -134,7 +135,7 @@ class Store:
 
     def open_parts(self, kind: str, key: str) -> LargeEntry | None:
         """A large entry whose contents are not verified yet, with the digests to do that; None when there is none."""
-        path = self.path(kind, key)
+        path = self._path(kind, key)
         number = self._open(path)
         if number is None:
             return None
@@ -153,9 +154,9 @@ class Store:
 
     def open_number(self, kind: str, key: str) -> int | None:
         """The number of an entry's open file, for the caller to close; None when there is none."""
-        return self._open(self.path(kind, key))
+        return self._open(self._path(kind, key))
 
-    def _mapped(self, path: Path, owner: bytes | str) -> Bytes | None:
+    def _mapped(self, path: str, owner: bytes | str) -> Bytes | None:
         number = self._open(path)
         if number is None:
             return None
@@ -178,11 +179,12 @@ class Store:
         self._touch(path)
         return _contents(mapped)
 
-    def _open(self, path: Path) -> int | None:
+    def _open(self, path: str) -> int | None:
         """An entry's file, where it and its folders are this user's alone."""
         if not self.usable:
             return None
-        if str(path.parent) not in self._sound and (not path.parent.exists() or not self._trusts_all(path.parent)):
+        folder = os.path.dirname(path)
+        if folder not in self._sound and (not os.path.exists(folder) or not self._trusts_all(folder)):
             return None
         try:
             return open_own(path)
@@ -192,55 +194,61 @@ class Store:
             log.warning("a cache entry is ignored: %s", error)
             return None
 
-    def _trusts_all(self, folder: Path) -> bool:
+    def _trusts_all(self, folder: str) -> bool:
         """Whether the folder of an entry, the one of its kind and the store's own are this user's alone."""
-        if str(folder) in self._sound:
+        if folder in self._sound:
             return True
-        if str(self.folder) not in self._sound:  # with all that it lies in
+        if self._place not in self._sound:  # with all that it lies in
             if not self._trusts(self.folder) or not self.folder.is_dir():
                 return False
-            self._sound.add(str(self.folder))
-        for one in (self.folder, folder.parent, folder):
+            self._sound.add(self._place)
+        for one in (self._place, os.path.dirname(folder), folder):
             if fault := fault_inside(one):
                 return self._refuse(one, fault)
-        self._sound.add(str(folder))
+        self._sound.add(folder)
         return True
 
     def _trusts(self, folder: Path) -> bool:
         fault = fault_of_folder(folder)
         return self._refuse(folder, fault) if fault else True
 
-    def _refuse(self, folder: Path, fault: str) -> bool:
+    def _refuse(self, folder: str | Path, fault: str) -> bool:
         log.warning("the cache folder %s is not used, since %s", folder, fault)
         self.usable = self.writable = False
         return False
 
     def path(self, kind: str, key: str) -> Path:
         """Where an entry is, or would be."""
-        name = _digest(key).hex()[:40]
-        return self.folder / kind / name[:2] / name[2:]
+        return Path(self._path(kind, key))
 
-    def path_of(self, place: str) -> Path | None:
+    def _path(self, kind: str, key: str) -> str:
+        """The same as a text: a start asks for hundreds, and a Path takes long to make."""
+        return self._named(kind, _digest(key).hex()[:40])
+
+    def _named(self, kind: str, name: str) -> str:
+        return os.path.join(self._place, kind, name[:2], name[2:])
+
+    def path_of(self, place: str) -> str | None:
         """The same of an entry that :func:`place_in_store` names; None when that is no such name."""
         kind, _, name = place.partition("/")
         named = kind and _KIND_LETTERS.issuperset(kind) and len(name) == 40 and _NAME_LETTERS.issuperset(name)
-        return self.folder / kind / name[:2] / name[2:] if named else None
+        return self._named(kind, name) if named else None
 
     def discard(self, kind: str, key: str) -> None:
         """Delete an entry that proved worthless."""
-        self._discard(self.path(kind, key))
+        self._discard(self._path(kind, key))
 
-    def _touch(self, path: Path) -> None:
+    def _touch(self, path: str) -> None:
         with contextlib.suppress(OSError):
-            found = path.stat()
+            found = os.stat(path)
             if time.time() - found.st_atime > _TOUCH_SECONDS:
                 os.utime(path, ns=(time.time_ns(), found.st_mtime_ns))
 
-    def _discard(self, path: Path) -> None:
+    def _discard(self, path: str) -> None:
         log.debug("cache entry %s is damaged and ignored", path)
         if self.writable:
             with contextlib.suppress(OSError):
-                path.unlink()
+                os.unlink(path)
 
     # ------------------------------------------------------------------ writing
 
@@ -267,7 +275,7 @@ class Store:
                 file.write(head)
                 file.write(data)
                 file.write(tail)
-            os.replace(name, self.path(kind, key))
+            os.replace(name, self._path(kind, key))
         except OSError as error:  # a full disk, most likely
             self._abandon(name, error)
             return False
@@ -279,9 +287,9 @@ class Store:
             return None
         import tempfile
 
-        folder = self.path(kind, key).parent
+        folder = os.path.dirname(self._path(kind, key))
         try:
-            make_folder(folder)
+            make_folder(Path(folder))
             if not self._trusts_all(folder):
                 return None
             return tempfile.mkstemp(_TEMPORARY, dir=folder)
@@ -311,11 +319,11 @@ class Store:
             self.writer.submit(lambda: self._put_unless(kind, key, data, unless))
 
     def _put_unless(self, kind: str, key: str, data: bytes | Callable[[], bytes], unless: str | None) -> None:
-        better = None if unless is None else self.path(unless, key)
-        if better is not None and better.exists():
+        better = None if unless is None else self._path(unless, key)
+        if better is not None and os.path.exists(better):
             return
         self.put(kind, key, data if isinstance(data, bytes) else data())
-        if better is not None and better.exists():  # it came meanwhile
+        if better is not None and os.path.exists(better):  # it came meanwhile
             self.discard(kind, key)
 
     def flush(self) -> None:
@@ -459,14 +467,25 @@ def _limit() -> int:
 
 
 _stores: dict[tuple[Path, int], Store] = {}
+_latest: list[tuple[Any, Store]] = []  # what the store in use was chosen by, and the store
 _stores_lock = new_lock()
 _chosen: ContextVar[Path | None] = ContextVar("pyflame_cache", default=None)
+_VARIABLES = ("PYFLAME_CACHE", "PYFLAME_CACHE_SIZE", "PYFLAME_CACHE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA", "HOME")
 
 
 def current_store() -> Store:
     """The store to use here: the folder given to :func:`use_store`, or the environment's."""
-    limit, folder = _limit(), _chosen.get()
-    place = (default_folder() if folder is None else folder) / "engine"
+    folder = _chosen.get()
+    asked = (folder, *_default, *map(os.environ.get, _VARIABLES))
+    known = _latest[0] if _latest else None
+    if known is not None and known[0] == asked:
+        return known[1]
+    store = _store_at((default_folder() if folder is None else folder) / "engine", _limit())
+    _latest[:] = [(asked, store)]
+    return store
+
+
+def _store_at(place: Path, limit: int) -> Store:
     with _stores_lock:
         store = _stores.get((place, limit))
         if store is None:

@@ -187,8 +187,8 @@ def test_graphs_of_a_program_are_kept_in_a_private_folder_too(tmp_path):
 DAMAGE = """
 import json, sys, numpy as np, pyflame_rt
 from pyflame_rt.cache.store import Store, current_store
-keys, path = [], Store.path
-Store.path = lambda self, kind, key: keys.append((kind, key)) or path(self, kind, key)
+keys, path = [], Store._path
+Store._path = lambda self, kind, key: keys.append((kind, key)) or path(self, kind, key)
 x = np.linspace(-1, 1, 2 * 3 * 20 * 20, dtype=np.float32).reshape(2, 3, 20, 20)
 s = pyflame_rt.InferenceSession(sys.argv[1])
 np.save(sys.argv[2], s.run(None, {"x": x})[0])
