@@ -6,13 +6,16 @@ import math
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from pyflame_rt.feeds import random_feed
-from pyflame_rt.graph import Shape, TensorType
+from pyflame_rt.graph import Graph, Shape, TensorType
 from pyflame_rt.graph.errors import PyFlameRTError
 from pyflame_rt.ops.core.evaluate import bind_attributes
 from pyflame_rt.ops.core.flop_counts import count_flops
 from pyflame_rt.ops.core.inference import infer_types
 from pyflame_rt.ops.core.registry import find_op
+from pyflame_rt.ops.onnx.arithmetic import Neg
 from pyflame_rt.options import SessionOptions
 from pyflame_rt.partition.config import count_of, positive
 from pyflame_rt.session import InferenceSession
@@ -20,7 +23,7 @@ from pyflame_rt.session import InferenceSession
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyflame_rt.graph import Graph, Node, ValueType
+    from pyflame_rt.graph import Node, ValueType
     from pyflame_rt.partition.config import DeviceSpec, PartitionConfig
 
 __all__ = ["CostModel", "GraphCosts", "bytes_of", "concrete_graph"]
@@ -30,6 +33,8 @@ FLOPS, BANDWIDTH = 50e9, 10e9
 LINK_BANDWIDTH, LINK_LATENCY_US = 5e9, 50.0
 NODE_US, PART_US = 0.3, 30.0
 _BIG = 2**23  # elements of the array that is copied to measure bandwidth
+_MANY = 100  # runs of next to nothing
+_LEAST = 1e-3  # nodes take at least this share of what was measured with a clock
 
 
 class GraphCosts(NamedTuple):
@@ -37,7 +42,8 @@ class GraphCosts(NamedTuple):
 
     Attributes:
         order: its nodes, each after those it reads.
-        us: microseconds of each node, by its first output.
+        us: microseconds of each node, by its first output: measured where the graph was, else as the roofline says.
+        roofline: what the roofline says.
         value_bytes: of every value that is made.
         weight_bytes: of every initializer.
         batch_size: rows of the request.
@@ -45,6 +51,7 @@ class GraphCosts(NamedTuple):
 
     order: list[Node]
     us: dict[str, float]
+    roofline: dict[str, float]
     value_bytes: dict[str, int]
     weight_bytes: dict[str, int]
     batch_size: int
@@ -110,11 +117,13 @@ class CostModel:
         sized = concrete_graph(graph, config.sizes, config.batch_size)
         order = sized.topological_sort()
         known = self._measured.get(_key(graph), {})
-        us = {n.outputs[0]: known.get(n.outputs[0]) or self.estimate_compute_cost(sized, n) for n in order if n.outputs}
+        roofline = {n.outputs[0]: self.estimate_compute_cost(sized, n) for n in order if n.outputs}
+        # Nodes of a graph that was measured without a step of their own are optimised away.
+        us = {name: known.get(name, 0.0) if known else cost for name, cost in roofline.items()}
         values = {name: bytes_of(sized.value_type(name)) for n in order for name in n.outputs if name}
         values |= {i.name: bytes_of(i.type) for i in sized.inputs}
         weights = {name: t.size_bytes for name, t in graph.initializers.items()}
-        return GraphCosts(order, us, values, weights, config.batch_size)
+        return GraphCosts(order, us, roofline, values, weights, config.batch_size)
 
     # ------------------------------------------------------------------ measuring
 
@@ -140,24 +149,22 @@ class CostModel:
             Microseconds of the fastest run.
         """
         count_of(runs, "runs")
-        sized = concrete_graph(graph, sizes or {}, batch_size)
+        sized = concrete_graph(graph, {**(sizes or {}), **_sizes_of(graph, feed or {})}, batch_size)
         given = random_feed(sized.required_inputs) if feed is None else dict(feed)
+        with InferenceSession(graph, SessionOptions(num_threads=1, quick_start=False)) as session:
+            best = _best_us(session, given, runs)
         options = SessionOptions(num_threads=1, enable_profiling=True, quick_start=False)
         with InferenceSession(graph, options) as session:
-            times = []
-            for _ in range(runs + 1):
-                started = time.perf_counter()
-                session.run(None, given)
-                times.append(time.perf_counter() - started)
+            _best_us(session, given, runs)
             measured = _by_node(session, graph)
         analytic = {n.outputs[0]: self.estimate_compute_cost(sized, n) for n in sized.nodes if n.outputs}
         shared = _spread(measured, analytic)
-        best = min(times[1:]) * 1e6
         total = sum(shared.values())
         if total > 0:
-            # What the steps leave of a run is what a run costs by itself.
-            self.part_us = max(1.0, best - total) if best > total else self.part_us
-            self.flops *= sum(analytic[k] for k in shared) / total
+            # Looking at the clock takes time too: what steps take is how a run without it is divided among them.
+            self.part_us = _run_us()
+            shared = {name: us * max(best - self.part_us, total * _LEAST) / total for name, us in shared.items()}
+            self.flops *= sum(analytic[k] for k in shared) / sum(shared.values())
             self._measured[_key(graph)] = shared
         return best
 
@@ -170,6 +177,8 @@ class CostModel:
         from pyflame_rt.partition.executor import measure_transfers
 
         bandwidth, latency = measure_transfers(backend, _BIG)
+        self.part_us = _run_us()
+        latency = max(latency - self.part_us, 1.0)  # what a part costs wherever it runs is counted with it
         self.set_inter_device_bandwidth(bandwidth)
         self.set_inter_device_latency(latency)
         return bandwidth, latency
@@ -205,7 +214,43 @@ def _sized(dim: Any, axis: int, sizes: Mapping[str, int], batch_size: int) -> in
 
 
 def _key(graph: Graph) -> str:
-    return f"{graph.fingerprint()} {','.join(n.outputs[0] for n in graph.nodes if n.outputs)}"
+    """A graph, whatever the order of its nodes, without those that nothing needs."""
+    needed = graph.needed_for([info.name for info in graph.outputs])
+    return f"{needed.fingerprint()} {','.join(sorted(n.outputs[0] for n in needed.nodes if n.outputs))}"
+
+
+def _sizes_of(graph: Graph, feed: Mapping[str, Any]) -> dict[str, int]:
+    """The open sizes of a graph's inputs that have a name, as arrays have them."""
+    found: dict[str, int] = {}
+    for info in graph.inputs:
+        kind, value = info.type, feed.get(info.name)
+        if value is None or not isinstance(kind, TensorType) or kind.shape is None:
+            continue
+        for dim, size in zip(kind.shape, np.shape(value), strict=False):
+            if dim is not None and not isinstance(dim, int) and str(dim) in dim.symbols():
+                found[str(dim)] = int(size)
+    return found
+
+
+def _best_us(session: InferenceSession, feed: Mapping[str, Any], runs: int) -> float:
+    """Microseconds of the fastest of so many runs, after one that is not counted."""
+    session.run(None, dict(feed))
+    times = []
+    for _ in range(runs):
+        started = time.perf_counter()
+        session.run(None, dict(feed))
+        times.append(time.perf_counter() - started)
+    return min(times) * 1e6
+
+
+def _run_us() -> float:
+    """Microseconds of a run of next to nothing."""
+    graph = Graph("nothing")
+    graph.add_input("x", [1])
+    graph.add_output("y", [1])
+    graph.add_node("n", Neg.name, ["x"], ["y"])
+    with InferenceSession(graph, SessionOptions(num_threads=1)) as session:
+        return _best_us(session, {"x": np.ones(1, np.float32)}, _MANY)
 
 
 def bytes_of(kind: ValueType | None) -> int:

@@ -125,7 +125,7 @@ class GraphPartitioner:
         work = _Work(self, graph, whole=True)
         sharded = shard_graph(work.graph, len(devices), work.types)
         infer_types(sharded.graph)
-        costs = self.cost_model.survey(sharded.graph, self.config)
+        costs = _as_measured(self.cost_model.survey(sharded.graph, self.config), work, sharded.origin)
         pieces = _segments(sharded.graph, sharded.device, devices)
         plan = build_plan(
             sharded.graph, pieces, PartitionStrategy.TENSOR_PARALLEL, costs, self.cost_model, sharded.graph.types
@@ -303,6 +303,18 @@ class _Work:
     def open_types(self) -> Mapping[str, ValueType]:
         """Types with the number of rows left open where requests are cut."""
         return self.types if self.split is None else self.split.types
+
+
+def _as_measured(costs: GraphCosts, work: _Work, origin: Mapping[str, str]) -> GraphCosts:
+    """Costs of shares of nodes: what was measured of the whole node, divided as the roofline divides it."""
+    kinds = {n.outputs[0]: n.op_type for n in work.costs.order if n.outputs}
+    us = dict(costs.us)
+    for node in costs.order:
+        name = node.outputs[0]
+        whole = origin.get(name, "")
+        if kinds.get(whole) == node.op_type and work.costs.roofline[whole] > 0:
+            us[name] = work.costs.us[whole] * costs.roofline[name] / work.costs.roofline[whole]
+    return costs._replace(us=us)
 
 
 def _segments(graph: Graph, device: Mapping[str, int], devices: Sequence[DeviceSpec]) -> list[Piece]:

@@ -48,12 +48,14 @@ class Sharded(NamedTuple):
         device: number of the device of each node, by its first output.
         source: the model's node that each stands for, by its first output.
         cut: names of the nodes whose weights were cut.
+        origin: the model's value that each node makes a share or a copy of, by its first output.
     """
 
     graph: Graph
     device: dict[str, int]
     source: dict[str, str]
     cut: list[str]
+    origin: dict[str, str]
 
 
 def shard_graph(graph: Graph, count: int, types: Mapping[str, ValueType]) -> Sharded:
@@ -83,6 +85,7 @@ class _Sharder:
         self.device: dict[str, int] = {}
         self.source: dict[str, str] = {}
         self.cut: list[str] = []
+        self.origin: dict[str, str] = {}
         self.rules: dict[Op, Callable[[Node], bool]] = {
             Gemm: self._gemm,
             MatMul: self._matmul,
@@ -106,7 +109,7 @@ class _Sharder:
             finals.append(info.copy())
         self.made.outputs = finals
         kept = self.made.needed_for([info.name for info in finals])
-        return Sharded(kept, self.device, self.source, self.cut)
+        return Sharded(kept, self.device, self.source, self.cut, self.origin)
 
     # ------------------------------------------------------------------ names
 
@@ -128,6 +131,9 @@ class _Sharder:
     ) -> None:
         self.made.add_node(f"{source}{self.mark}{device}:{op}", op, inputs, outputs, attributes, domain=domain)
         self.device[outputs[0]], self.source[outputs[0]] = device, source
+        value = outputs[0].removesuffix(f"{self.mark}{device}")
+        if value in self.inner:
+            self.origin[outputs[0]] = value
 
     def _constant(self, name: str, array: np.ndarray[Any, Any]) -> str:
         self.made.initializers[name] = Tensor(np.ascontiguousarray(array))

@@ -155,6 +155,39 @@ def test_calibration_measures_this_machine():
     assert latency > 0
 
 
+def test_what_was_measured_is_found_whatever_the_order_of_nodes():
+    graph, _ = heavy(64, 4)
+    graph.add_node("nobody reads it", "Relu", [graph.inputs[0].name], ["spare"])
+    graph.nodes.reverse()
+    model, config = CostModel(), PartitionConfig(batch_size=64)
+    best = model.calibrate(graph, batch_size=64)
+    costs = model.survey(graph.needed_for([info.name for info in graph.outputs]), config)
+    assert costs.total_us == pytest.approx(best - model.part_us)
+    assert costs.us["y0"] == 0  # an Identity that no step does
+
+
+def test_open_sizes_are_those_of_the_feed():
+    graph = Graph("open")
+    graph.add_input("x", ["batch", "seq", 256])
+    graph.add_initializer("w", np.ones((256, 256), np.float32))
+    graph.add_node("n", "MatMul", ["x", "w"], ["y"])
+    graph.add_output("y", None)
+    model = CostModel()
+    model.calibrate(graph, {"x": np.ones((4, 500, 256), np.float32)}, batch_size=4)
+    assert model.flops > 2e9  # 500 times less, were a sequence taken to be one long
+
+
+def test_shares_of_a_node_cost_shares_of_what_was_measured():
+    graph, _ = heavy(128, 4)
+    partitioner = GraphPartitioner(PartitionConfig(batch_size=128))
+    partitioner.cost_model.calibrate(graph, batch_size=128)
+    for measured in partitioner.cost_model._measured.values():
+        measured.update({name: 100 * us for name, us in measured.items()})
+    whole = partitioner.partition_model_parallel(graph, 1).partitions[0].compute_us
+    shares = sum(part.compute_us for part in partitioner.partition_tensor_parallel(graph, 2).partitions)
+    assert 0.9 * whole < shares < 1.5 * whole
+
+
 def test_analysis():
     graph, _ = heavy()
     graph.nodes[2] = graph.nodes[2].replace(name="the big one")
