@@ -1,4 +1,4 @@
-"""Layers whose weights are zero in whole panels, against the same layers dense: milliseconds and ratio.
+"""Layers pruned in blocks or N of 4, against the same layers dense: milliseconds, ratio, and what was chosen.
 
 Run it with ``python benchmarks/sparse.py``. Blocks are 32 outputs high, as panels of weights are on AVX-512.
 """
@@ -14,6 +14,10 @@ from pyflame_rt.pruning import PruningConfig, WeightPruner
 
 ROUNDS, SECONDS = 7, 0.03
 SIZES = [(256, 256), (512, 512), (1024, 1024), (768, 3072)]
+PATTERNS = {
+    **{f"{share:.0%} in blocks": PruningConfig.block_pruning(share, (32, 1)) for share in (0.5, 0.75, 0.9)},
+    **{f"{n}:4": PruningConfig.nm_sparsity(n, 4) for n in (1, 2)},
+}
 
 
 def layer(kind: str, rows: int, depth: int, width: int) -> Graph:
@@ -48,7 +52,7 @@ def best(sessions: list[InferenceSession], x: np.ndarray) -> list[float]:
 
 
 def main() -> None:
-    """Print one line for each layer and sparsity."""
+    """Print one line for each layer and pattern."""
     options = SessionOptions()
     options.intra_op_num_threads = 1
     for kind in ("Gemm", "Conv"):
@@ -58,12 +62,12 @@ def main() -> None:
                 edge = round(rows**0.5)
                 shape = (rows, depth) if kind == "Gemm" else (1, depth, edge, edge)
                 x = np.random.default_rng(1).standard_normal(shape, np.float32)
-                for share in (0.5, 0.75, 0.9):
-                    pruned = WeightPruner(PruningConfig.block_pruning(share, (32, 1))).prune(dense)
+                for name, config in PATTERNS.items():
+                    pruned = WeightPruner(config).prune(dense)
                     both = [InferenceSession(g, options) for g in (dense, pruned)]
                     slow, fast = best(both, x)
                     where = both[1].explain().nodes[0].runs_on
-                    text = f"{kind} {rows}x{depth}x{width} at {share:.0%}: {slow * 1e3:.3f} -> {fast * 1e3:.3f} ms"
+                    text = f"{kind} {rows}x{depth}x{width} {name}: {slow * 1e3:.3f} -> {fast * 1e3:.3f} ms"
                     print(f"{text}, {slow / fast:.2f}x, {where}", flush=True)
 
 

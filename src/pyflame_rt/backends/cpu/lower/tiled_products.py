@@ -16,10 +16,16 @@ from pyflame_rt.backends.cpu.ir.kernel_program import (
 )
 from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.kernels.tiles.products import ProductKernel
-from pyflame_rt.backends.cpu.kernels.tiles.register_tile import Finish, Reach, Tile, tile_for
+from pyflame_rt.backends.cpu.kernels.tiles.register_tile import GROUP, Finish, Reach, Tile, tile_for
 from pyflame_rt.backends.cpu.lower.loop_nests import external_names, group_values
 from pyflame_rt.backends.cpu.lower.lowering import ByLibrary, Lowering, NotNative
-from pyflame_rt.backends.cpu.memory.packed_weights import kept_steps, listed_panels, panels
+from pyflame_rt.backends.cpu.memory.packed_weights import (
+    grouped_panels,
+    kept_of_group,
+    kept_steps,
+    listed_panels,
+    panels,
+)
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.onnx.matmul import Gemm
@@ -61,6 +67,10 @@ MAX_DEPTH = 16_384
 MANY_ITEMS = 1024
 # Panels that keep more of their steps than this are quicker whole (benchmarks/sparse.py).
 MOST_KEPT = 0.5
+# Rows from which on one and two weights of four are quicker than all of them (benchmarks/sparse.py: 1.5 to 2.2 times
+# and 1.03 to 1.10 times; with fewer rows two of four gain 2 %, which is left to dense).
+FEWEST_ROWS = {1: 2, 2: 32}
+GROUPED_LANES = 16
 PIECES = 32  # of a product a thread may have: the fewer, the longer one waits for another that was delayed
 
 
@@ -214,14 +224,38 @@ def product_step(
     """The step that multiplies rows by packed weights."""
     columns = tile_for(host(), out.shape[1]).vectors * host().lanes(4)
     kept = None if low.choices.strict else kept_steps(matrix, columns)
-    if kept is not None:
-        share = float(kept.mean())
-        label = f"{label} ({share:.0%} of the weights' panels{'' if share <= MOST_KEPT else ', taken as dense'})"
-        if share <= MOST_KEPT:
-            steps, table = listed_panels(matrix, columns, kept)
-            packed_step(low, label, x, low.constant(steps), operands, finish, out, table=low.constant(table))
-            return
+    if kept is None:
+        packed_step(low, label, x, low.constant(panels(matrix, columns)), operands, finish, out)
+        return
+    share = float(kept.mean())
+    if share <= MOST_KEPT:
+        steps, table = listed_panels(matrix, columns, kept)
+        label = f"{label} ({share:.0%} of the weights' panels)"
+        packed_step(low, label, x, low.constant(steps), operands, finish, out, table=low.constant(table))
+        return
+    grouped, why = grouped_weights(matrix, x.shape[0])
+    if grouped:
+        packed = low.constant(grouped_panels(matrix, columns, GROUP, grouped))
+        label = f"{label} ({grouped} of {GROUP} weights)"
+        packed_step(low, label, x, packed, operands, finish, out, grouped=grouped)
+        return
+    label = f"{label} ({share:.0%} of the weights' panels, {why}, taken as dense)"
     packed_step(low, label, x, low.constant(panels(matrix, columns)), operands, finish, out)
+
+
+def grouped_weights(matrix: np.ndarray[Any, Any], rows: int) -> tuple[int, str]:
+    """How many weights of four are multiplied, where that is quicker than all of them; else 0, and why."""
+    depth = len(matrix)
+    found = kept_of_group(matrix, GROUP)
+    if not 0 < found < GROUP - 1:
+        return 0, f"up to {found} of {GROUP} weights"
+    if host().lanes(4) != GROUPED_LANES:
+        return 0, f"{found} of {GROUP} weights, for which AVX-512 has instructions"
+    if depth % GROUP:
+        return 0, f"{found} of {GROUP} weights, but a depth of {depth}"
+    if rows < FEWEST_ROWS[found]:
+        return 0, f"{found} of {GROUP} weights, no quicker with fewer than {FEWEST_ROWS[found]} rows"
+    return found, ""
 
 
 def packed_step(
@@ -236,10 +270,12 @@ def packed_step(
     *,
     more: Sequence[View] = (),
     table: View | None = None,
+    grouped: int = 0,
 ) -> None:
     """The step that multiplies rows by a matrix in panels; ``block`` rows share a panel, or as many as is usual.
 
-    With a ``table`` the panels have only the steps of the depth that it lists.
+    With a ``table`` the panels have only the steps of the depth that it lists; with ``grouped``, so many weights of
+    each four steps and their places.
 
     ``more`` results of the finish lie as ``out``. Rows may be in panels too, by the depth and number of columns of a
     tile: then ``x`` has three axes.
@@ -252,8 +288,9 @@ def packed_step(
     params = [rows, width, depth, block, blocks, x.strides[0], out.strides[0]]
     params += [o.strides[0] for o, r in zip(operands, finish.operands, strict=True) if r == "full"]
     deep = depth if table is None else -(-packed.shape[0] // count)
+    deep = deep * grouped // GROUP if grouped else deep
     grain = GRAIN // most(least(block, rows) * deep * columns, 1)
-    kernel = ProductKernel("rows" if len(x.shape) == 2 else "panels", tile, finish, listed=table is not None)
+    kernel = ProductKernel("rows" if len(x.shape) == 2 else "panels", tile, finish, table is not None, grouped)
     weights = [packed] if table is None else [packed, table]
     low.kernel(label, kernel, [x, *weights, *operands, out, *more], params, blocks * count, grain, PIECES)
 

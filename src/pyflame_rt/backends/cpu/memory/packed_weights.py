@@ -15,7 +15,16 @@ from pyflame_rt.backends.cpu.memory.constants import derived
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["channel_filters", "panels", "tap_panels", "winograd_panels"]
+__all__ = [
+    "channel_filters",
+    "grouped_panels",
+    "kept_of_group",
+    "kept_steps",
+    "listed_panels",
+    "panels",
+    "tap_panels",
+    "winograd_panels",
+]
 
 Array = np.ndarray[Any, Any]
 
@@ -57,6 +66,33 @@ def listed_panels(matrix: Array, width: int, kept: Array) -> tuple[Array, Array]
             out[ends[p] - len(part) : ends[p], : part.shape[1]] = part
 
     return _shared(matrix, ("listed panels", width), shape, fill), table
+
+
+def kept_of_group(matrix: Array, size: int) -> int:
+    """The most weights other than zero that a column has in any ``size`` steps of the depth from a multiple of it on.
+
+    Example:
+        >>> kept_of_group(np.array([[0, 1], [2, 0], [0, 0], [0, 3]]), 4)
+        2
+    """
+    padded = np.pad(matrix != 0, ((0, -len(matrix) % size), (0, 0)))
+    return int(padded.reshape(-1, size, matrix.shape[1]).sum(axis=1).max(initial=0))
+
+
+def grouped_panels(matrix: Array, width: int, size: int, kept: int) -> Array:
+    """What is kept of each ``size`` steps, [panels, groups, kept, 2, width]: weights, then their places as int32."""
+    depth, columns = matrix.shape
+    shape = (-(-columns // width), depth // size, kept, 2, width)
+
+    def fill(out: Array) -> None:
+        wide = np.zeros((depth // size, size, shape[0] * width), matrix.dtype)
+        wide[:, :, :columns] = matrix.reshape(depth // size, size, columns)
+        order = np.argsort(wide == 0, axis=1, kind="stable")[:, :kept]  # those other than zero first
+        values = np.take_along_axis(wide, order, axis=1)
+        for part, array in ((0, values), (1, order.astype(np.int32).view(np.float32))):
+            out[:, :, :, part] = array.reshape(depth // size, kept, shape[0], width).transpose(2, 0, 1, 3)
+
+    return _shared(matrix, ("grouped panels", width, size, kept), shape, fill)
 
 
 def _shared(array: Array, how: tuple[Any, ...], shape: tuple[int, ...], fill: Callable[[Array], None]) -> Array:

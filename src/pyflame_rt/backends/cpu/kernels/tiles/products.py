@@ -15,11 +15,13 @@ from pyflame_rt.backends.cpu.jit.target import host as this_host
 from pyflame_rt.backends.cpu.kernels.row_loops import SIGNATURE
 from pyflame_rt.backends.cpu.kernels.tiles.control import Loop, add, buffers, floats, least, load_vector, mul
 from pyflame_rt.backends.cpu.kernels.tiles.register_tile import (
+    GROUP,
     PLAIN,
     Finish,
     Target,
     Tile,
     accumulate,
+    accumulate_grouped,
     accumulate_listed,
     accumulate_packed,
     ask_for,
@@ -61,12 +63,16 @@ class ProductKernel:
     Weights that are ``listed`` have only some steps of the depth in each panel, one panel after the other. A buffer
     after them (int64) says where each panel begins and where the last ends, counted in steps, then which steps there
     are. This is for the source "rows".
+
+    Weights that are ``grouped`` keep at most so many in each four of the depth of a column, and lie as
+    :func:`accumulate_grouped` reads them: for rows whose depth is a multiple of four, on AVX-512.
     """
 
     source: Literal["rows", "pixels", "panels"]
     tile: Tile
     finish: Finish = PLAIN
     listed: bool = False
+    grouped: int = 0
 
     @property
     def key(self) -> str:
@@ -76,7 +82,7 @@ class ProductKernel:
     @cached_property
     def _key(self) -> str:
         t, f = self.tile, self.finish
-        listed = " listed" if self.listed else ""
+        listed = " listed" if self.listed else f" {self.grouped} of {GROUP}" if self.grouped else ""
         narrow = "" if t.weights == "float32" else f" {t.weights}"
         return f"product {self.source}{listed} {t.rows}x{t.vectors}{narrow} {','.join(f.operands)} {f.structure}"
 
@@ -126,6 +132,9 @@ class _Product:
         total = p["group_panels"] if self.kernel.source == "pixels" else self.panels
         block, panel = b.integer(f"sdiv {item}, {total}"), b.integer(f"srem {item}, {total}")
         begin = mul(b, panel, self.deep)
+        if self.kernel.grouped:
+            self.groups = b.integer(f"sdiv {self.deep}, {GROUP}")
+            begin = mul(b, mul(b, panel, self.groups), 2 * self.kernel.grouped)
         if self.kernel.listed:
             begin = b.op(f"load i64, ptr {b.element('i64', self.table, panel)}")
             end = b.op(f"load i64, ptr {b.element('i64', self.table, add(b, panel, 1))}")
@@ -170,6 +179,9 @@ class _Product:
             pointers = row_pointers(b, size, valid, source, row, self.p["source_stride"])
             if self.kernel.listed:
                 sums = accumulate_listed(at, self.tile, pointers, weights, self.steps, sums)
+            elif self.kernel.grouped:
+                kept = self.kernel.grouped
+                sums = accumulate_grouped(at, self.tile, pointers, weights, kept, self.groups, sums)
             else:
                 sums, _ = accumulate(at, self.tile, pointers, weights, self.p["depth"], sums)
         elif self.kernel.source == "panels":

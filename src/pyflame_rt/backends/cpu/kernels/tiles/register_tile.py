@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.jit.target import Host
 
 __all__ = [
+    "GROUP",
     "PLAIN",
     "Finish",
     "Reach",
     "Target",
     "Tile",
     "accumulate",
+    "accumulate_grouped",
     "accumulate_listed",
     "accumulate_packed",
     "ask_ahead",
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 Reach = Literal["full", "column", "single"]
+GROUP = 4  # steps of the depth that a permutation within 128 bits chooses from
 _UNROLL = 4
 _AHEAD = 512  # floats of the panel asked for ahead: the machine's own prefetch stops at pages
 _LINE = 16  # floats of a line of the cache
@@ -188,6 +191,39 @@ def accumulate_listed(
         ended = loop.close([panel_place(b, tile, place, turns * width), *values])
         carried = [("ptr", ended[0]), *((vector, v) for v in ended[1:])]
     return [value for _, value in carried[1:]]
+
+
+def accumulate_grouped(
+    at: Lanes, tile: Tile, pointers: Sequence[str], panel: str, kept: int, groups: str, sums: Sequence[str]
+) -> list[str]:
+    """Like :func:`accumulate`, of weights of which every column keeps at most ``kept`` in each four of the depth.
+
+    For each four the panel holds ``kept`` times a row of weights and a row of their places (int32, 0 to 3). A row's
+    four values are broadcast and permuted by the places: each column is multiplied by the value that is its own.
+    """
+    b, vector, width = at.builder, at.type("float"), tile.vectors * at.lanes
+    carried = [("ptr", panel), *((vector, s) for s in sums)]
+    loop = Loop(b, "0", groups, 1, carried)
+    g, (place, *values) = loop.open()
+    fours = [floats(b, p, mul(b, g, GROUP)) for p in pointers]
+    for n in range(kept):
+        ask_ahead(b, floats(b, place, 2 * n * width + _AHEAD))
+        starts = [floats(b, place, 2 * n * width + v * at.lanes) for v in range(tile.vectors)]
+        columns = [load_vector(at, start) for start in starts]
+        numbers = [at.wrap("i32", f"load {at.type('i32')}, ptr {floats(b, start, width)}, align 4") for start in starts]
+        for r, pointer in enumerate(fours):
+            four = b.op(f"load <{GROUP} x float>, ptr {pointer}, align 4")
+            lanes = ", ".join(f"i32 {i % GROUP}" for i in range(at.lanes))
+            wide = b.op(
+                f"shufflevector <{GROUP} x float> {four}, <{GROUP} x float> poison, <{at.lanes} x i32> <{lanes}>"
+            )
+            for v, (column, number) in enumerate(zip(columns, numbers, strict=True)):
+                args = [(vector, wide), (number.kind, number.name)]
+                own = V(at, "float", b.call(vector, "llvm.x86.avx512.vpermilvar.ps.512", args))
+                at_sum = r * tile.vectors + v
+                values[at_sum] = at.fma(own, column, V(at, "float", values[at_sum])).name
+    ended = loop.close([floats(b, place, 2 * kept * width), *values])
+    return ended[1:]
 
 
 def accumulate_packed(
