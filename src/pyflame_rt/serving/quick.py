@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["QuickRuns"]
 
 SHORT = 100e-6  # seconds: batching saves less, and a thread takes as long to wake
+LONGEST = 2 * SHORT  # that one run counts for: one that others interrupted says nothing of the next
 SEEN = 16  # requests of the same shapes before these are tried
 TRIALS = 5
 KEPT = 64  # kinds of requests that are remembered
@@ -70,7 +71,7 @@ class QuickRuns:
         outputs = self._session.run(None, inputs)
         now = self._clock()
         seconds = now - begun
-        kind.seconds = KEEP * kind.seconds + (1 - KEEP) * seconds
+        kind.seconds = KEEP * kind.seconds + (1 - KEEP) * min(seconds, LONGEST)
         if kind.seconds > SHORT:
             kind.quick, kind.seen = False, 0
         return outputs, seconds, now

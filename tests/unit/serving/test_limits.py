@@ -284,3 +284,60 @@ def test_no_bytes_are_the_servers_fault(server, data):
     assert 400 <= status < 500
     answer = talk(server, b"GET /health/live HTTP/1.1\r\nHost: x\r\nX: " + data + b"\r\nConnection: close\r\n\r\n")
     assert not answer or status_of(answer) < 500
+
+
+def long_answer(server, take):
+    """Ask for 24 MB, and take as much of the answer as a function does; what came."""
+    rows = np.ones((1 << 21, 3), np.float32)
+    given = {
+        "name": "x",
+        "shape": list(rows.shape),
+        "datatype": "FP32",
+        "parameters": {"binary_data_size": rows.nbytes},
+    }
+    text = json.dumps({"inputs": [given], "parameters": {"binary_data_output": True}}).encode()
+    sizes = {"Inference_Header_Content_Length": len(text), "Content_Length": len(text) + rows.nbytes}
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+        connection.settimeout(120)
+        connection.connect(("127.0.0.1", server.http_port()))
+        connection.sendall(head("/v2/models/m/infer", **sizes) + text + rows.tobytes())
+        return take(connection), rows.nbytes
+
+
+def taken(connection):
+    found = 0
+    with contextlib.suppress(ConnectionResetError):
+        while piece := connection.recv(1 << 16):
+            found += len(piece)
+            if found > 24 << 20:
+                break
+    return found
+
+
+def test_a_client_that_does_not_take_its_answer_is_let_go():
+    def later(connection):
+        connection.recv(1 << 10)  # it has begun
+        until = time.monotonic() + 120
+        while server._host._server.server_state.connections and time.monotonic() < until:
+            time.sleep(0.01)
+        return taken(connection)
+
+    with serving(header_timeout_ms=300) as server:
+        found, size = long_answer(server, later)
+        assert found < size
+        assert not server._host._server.server_state.connections
+        assert ask(server, "GET", "/health/live")[0] == 200
+
+
+def test_a_client_that_takes_its_answer_slowly_gets_it():
+    def slowly(connection):
+        found = 0
+        for _ in range(20):  # 1.3 MB a second
+            found += len(connection.recv(1 << 16, socket.MSG_WAITALL))
+            time.sleep(0.05)
+        return found + taken(connection)
+
+    with serving(header_timeout_ms=300) as server:
+        found, size = long_answer(server, slowly)
+        assert found > size

@@ -60,8 +60,10 @@ def test_what_becomes_slow_is_left_to_the_batcher():
     come(runs, {"x": X})
     assert runs.run({"x": X}) is not None
     clock.step = 100 * SHORT
-    assert runs.run({"x": X}) is not None  # who could know
-    assert runs.run({"x": X}) is None
+    times = 0
+    while runs.run({"x": X}) is not None:
+        times += 1
+    assert 3 <= times <= 10  # one alone, which others may have interrupted, is no reason
 
 
 def test_what_only_a_batcher_can_run_stays_there():
