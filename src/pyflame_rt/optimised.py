@@ -175,7 +175,6 @@ def manager_for(options: SessionOptions, log: SessionLog, unused: list[str] | No
     from pyflame_rt.opt.manager import PassManager
     from pyflame_rt.opt.rule import all_rules
     from pyflame_rt.opt.simplification import SimplificationPass
-    from pyflame_rt.opt.verification import Verifier
 
     config = PassManagerConfig(
         verbose=options.verbose_optimization,
@@ -195,5 +194,7 @@ def manager_for(options: SessionOptions, log: SessionLog, unused: list[str] | No
     manager.replace_pass(SimplificationPass(disabled))
     manager.replace_pass(OperatorFusionPass(FusionConfig(strict_math=options.strict_math_mode, disabled=disabled)))
     if options.verify:
+        from pyflame_rt.opt.verification import Verifier
+
         manager.watch = Verifier()
     return manager

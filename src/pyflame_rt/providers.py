@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,11 @@ class Provider:
     @property
     def available(self) -> bool:
         """True when what it needs is installed."""
-        return not self.requires or importlib.util.find_spec(self.requires) is not None
+        return not self.requires or _is_installed(self.requires)
+
+
+def _is_installed(module: str) -> bool:
+    return sys.modules.get(module) is not None or importlib.util.find_spec(module) is not None
 
 
 def _reference(library: str) -> Callable[[], Compiler]:
@@ -84,7 +89,7 @@ def _reference(library: str) -> Callable[[], Compiler]:
 
 def native_engine_missing() -> str:
     """Why the native engine cannot be used here; empty when it can."""
-    if importlib.util.find_spec("llvmlite") is None:
+    if not _is_installed("llvmlite"):
         return "llvmlite is not installed"
     from pyflame_rt.backends.cpu.onednn import library
 

@@ -10,7 +10,7 @@ from pyflame_rt.cache.models import SETTLED_NS
 
 __all__ = ["is_declared"]
 
-_LISTS = ("entry_points.txt", "EGG-INFO/entry_points.txt")
+_LIST, _IN_EGG = "entry_points.txt", "EGG-INFO/entry_points.txt"
 _PACKAGES = (".dist-info", ".egg-info", ".egg")
 _seen: dict[str, tuple[int, frozenset[str]]] = {}  # of each folder, when it was written, and the groups
 
@@ -46,9 +46,9 @@ def _groups(folder: str) -> frozenset[str]:
         packages = [name for name in os.listdir(folder) if name.lower().endswith(_PACKAGES)]
     except (OSError, ValueError):  # not there, which is usual, or no name of a file
         return frozenset()
-    lists = [f"{folder}/{name}/{file}" for name in packages for file in _LISTS]
+    lists = [f"{folder}/{name}/{_IN_EGG if name.lower().endswith('.egg') else _LIST}" for name in packages]
     if folder.lower().endswith(".egg"):
-        lists.append(f"{folder}/EGG-INFO/entry_points.txt")
+        lists.append(f"{folder}/{_IN_EGG}")
     groups = frozenset(group for path in lists for group in _declared(path))
     if os.path.isabs(folder) and time.time_ns() - written > SETTLED_NS:
         _seen[folder] = (written, groups)

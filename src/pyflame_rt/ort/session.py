@@ -232,6 +232,8 @@ def _present(providers: Any, provider_options: Any) -> list[Any]:
     given = [providers] if isinstance(providers, str) else list(providers or ())
     if provider_options is not None and len(provider_options) != len(given):
         raise ValueError("'providers' and 'provider_options' should be the same length if both are given.")
+    if not given:
+        return []
     available, kept = get_available_providers(), []
     for i, entry in enumerate(given):
         name = entry[0] if isinstance(entry, tuple) else entry
@@ -248,7 +250,7 @@ def _present(providers: Any, provider_options: Any) -> list[Any]:
             warnings.warn(text, UserWarning, stacklevel=6)
         else:
             raise ValueError(f"Unknown Provider Type: {name}. Available: {', '.join(available)}")
-    return kept or ([DEFAULT_PROVIDER] if given else [])
+    return kept or [DEFAULT_PROVIDER]
 
 
 def _mismatch(error: PyFlameRTError, known: Mapping[str, NodeArg], feed: Mapping[str, Any]) -> str | None:
