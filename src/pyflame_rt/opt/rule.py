@@ -397,7 +397,9 @@ def _apply(editor: Editor, match: Match, root: Node, found: str) -> tuple[Rewrit
         made[-1] = made[-1].replace(outputs=[target if name == found else name for name in made[-1].outputs])
     elif editor.is_output(target):
         made.append(Node(editor.fresh(f"{root.name}/Identity"), Identity.name, [found], [target]))
-    before = [n for name in {found, *(i for node in match.matched for i in node.inputs)} for n in editor.readers(name)]
+    # Who else reads a constant is not concerned: no picture goes through it, and after CSE that may be every node.
+    read = {found, *(i for node in match.matched for i in node.inputs)} - editor.graph.initializers.keys()
+    before = [n for name in read for n in editor.readers(name)]
     editor.replace(match.matched, made)
     changed = [] if made and target in made[-1].outputs else editor.substitute(target, found)
     rewrite = Rewrite(match.rule.name, tuple(n.name for n in match.matched), tuple(n.name for n in made))
