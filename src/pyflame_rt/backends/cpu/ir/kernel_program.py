@@ -11,9 +11,9 @@ inner stride]`, strides in elements.
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
+from pyflame_rt.graph.cached import cached_property
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.ir.builder import Builder, Lanes, V
 from pyflame_rt.backends.cpu.ir.loops import load_vector, loop, tail_mask
 from pyflame_rt.backends.cpu.jit.target import host as this_host
 from pyflame_rt.backends.cpu.kernels.row_loops import SIGNATURE
+from pyflame_rt.graph.cached import cached_property
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.microsoft.block_weights import LEAST_LARGEST, MOST
 

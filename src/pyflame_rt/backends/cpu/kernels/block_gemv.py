@@ -6,7 +6,6 @@ registers: through a table where the machine has one of 16 floats, else by shift
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from pyflame_rt.backends.cpu.ir.builder import Builder, Lanes, V
 from pyflame_rt.backends.cpu.ir.loops import load_vector, loop, splat_load, store_vector, tail_mask
 from pyflame_rt.backends.cpu.jit.target import host as this_host
 from pyflame_rt.backends.cpu.kernels.row_loops import SIGNATURE
+from pyflame_rt.graph.cached import cached_property
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ sizes. A single row goes through them as fast as they come from memory; more row
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.ir.builder import Builder, Lanes, V
@@ -18,6 +17,7 @@ from pyflame_rt.backends.cpu.kernels.row_loops import SIGNATURE
 from pyflame_rt.backends.cpu.kernels.tiles.block_dots import CHUNK
 from pyflame_rt.backends.cpu.kernels.tiles.control import Loop, add, buffers, floats, least, mul
 from pyflame_rt.backends.cpu.kernels.tiles.register_tile import PLAIN, Finish, Target, Tile, finish, row_pointers
+from pyflame_rt.graph.cached import cached_property
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:

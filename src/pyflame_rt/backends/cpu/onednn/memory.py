@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import itertools
 import math
 import string
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from pyflame_rt.backends.cpu.onednn import api
 from pyflame_rt.backends.cpu.onednn.runtime import Handle, engine
+from pyflame_rt.graph.cached import cached_property
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -171,22 +171,22 @@ class MemDesc(Handle):
         api.lib().dnnl_memory_desc_create_submemory(ctypes.byref(out), self.handle, *box)
         return self._adopt(out)
 
-    @functools.cached_property
+    @cached_property
     def ndims(self) -> int:
         """How many dims."""
         return self._query_number(api.QUERY_NDIMS)
 
-    @functools.cached_property
+    @cached_property
     def dims(self) -> tuple[int, ...]:
         """Sizes."""
         return self._query_dims(api.QUERY_DIMS, self.ndims)
 
-    @functools.cached_property
+    @cached_property
     def padded_dims(self) -> tuple[int, ...]:
         """Sizes as stored, rounded up to whole blocks."""
         return self._query_dims(api.QUERY_PADDED_DIMS, self.ndims)
 
-    @functools.cached_property
+    @cached_property
     def dtype(self) -> str:
         """The element type's oneDNN name."""
         return _TYPE_NAMES[self._query_number(api.QUERY_DATA_TYPE)]
@@ -196,12 +196,12 @@ class MemDesc(Handle):
         """The element type as NumPy's."""
         return numpy_dtype(self.dtype)
 
-    @functools.cached_property
+    @cached_property
     def size(self) -> int:
         """Bytes as the library counts them: padding included, and whole rows where strides leave gaps."""
         return api.lib().dnnl_memory_desc_get_size(self.handle)
 
-    @functools.cached_property
+    @cached_property
     def extent(self) -> int:
         """Bytes from the address to the end of the last element: what is really touched."""
         if not self.is_plain or 0 in self.dims:
@@ -209,22 +209,22 @@ class MemDesc(Handle):
         last = sum((d - 1) * s for d, s in zip(self.dims, self._strides, strict=True))
         return (self.offset + last + 1) * self.numpy_dtype.itemsize
 
-    @functools.cached_property
+    @cached_property
     def offset(self) -> int:
         """Elements between the address and the first element (a window has one)."""
         return self._query_number(api.QUERY_OFFSET)
 
-    @functools.cached_property
+    @cached_property
     def is_any(self) -> bool:
         """Whether the layout is still to be chosen."""
         return self._format_kind == api.FORMAT_ANY
 
-    @functools.cached_property
+    @cached_property
     def is_plain(self) -> bool:
         """Whether strides alone say where every element lies."""
         return self._format_kind == api.FORMAT_BLOCKED and not self.blocks and not self._has_extra
 
-    @functools.cached_property
+    @cached_property
     def is_dense_row_major(self) -> bool:
         """Whether the memory is exactly a C-contiguous array of these dims."""
         if not self.is_plain or self.offset:
@@ -239,7 +239,7 @@ class MemDesc(Handle):
             raise ValueError(f"layout {self.layout} has no plain strides")
         return self._strides
 
-    @functools.cached_property
+    @cached_property
     def blocks(self) -> tuple[tuple[int, int], ...]:
         """Inner blocks, outermost first, as (axis, size); empty for plain layouts."""
         if self._format_kind != api.FORMAT_BLOCKED:
@@ -248,7 +248,7 @@ class MemDesc(Handle):
         sizes = self._query_dims(api.QUERY_INNER_BLKS, count)
         return tuple(zip(self._query_dims(api.QUERY_INNER_IDXS, count), sizes, strict=True))
 
-    @functools.cached_property
+    @cached_property
     def layout(self) -> str:
         """A readable name: ``abcd``, ``aBcd8b``, ``plain(8, 1)``, ``any``, ``opaque``.
 
@@ -297,17 +297,17 @@ class MemDesc(Handle):
         dims = "x".join("?" if d == api.RUNTIME_DIM else str(d) for d in self.dims)
         return f"MemDesc({dims} {self.dtype} {self.layout})"
 
-    @functools.cached_property
+    @cached_property
     def _format_kind(self) -> int:
         return self._query_number(api.QUERY_FORMAT_KIND)
 
-    @functools.cached_property
+    @cached_property
     def _strides(self) -> tuple[int, ...]:
         if self._format_kind != api.FORMAT_BLOCKED:
             return (0,) * self.ndims
         return self._query_dims(api.QUERY_STRIDES, self.ndims)
 
-    @functools.cached_property
+    @cached_property
     def _has_extra(self) -> bool:
         """Whether data the C API does not describe follows the elements (int8 compensation)."""
         if self._format_kind != api.FORMAT_BLOCKED or api.RUNTIME_DIM in (*self.dims, *self._strides):
@@ -325,7 +325,7 @@ class MemDesc(Handle):
         whole = max((n * s for n, s in zip(outer, self._strides, strict=True)), default=0)
         return self.offset + max(last + inner, whole)
 
-    @functools.cached_property
+    @cached_property
     def _outer(self) -> tuple[int, ...]:
         """How many blocks there are along each axis."""
         per_axis = [1] * self.ndims

@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,6 +40,7 @@ from pyflame_rt.cache.answers import answering
 from pyflame_rt.cache.store import use_store
 from pyflame_rt.graph import DType, Graph
 from pyflame_rt.graph.budget import EAGER, Budget, budgeted
+from pyflame_rt.graph.cached import cached_property
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.ops.core.evaluate import Context, Program
 from pyflame_rt.opt.specialized_graph import ShapesUnknown

@@ -7,8 +7,6 @@ the lines of a block that windows share stay in the first-level cache, and so do
 
 from __future__ import annotations
 
-from functools import cached_property
-
 from pyflame_rt.backends.cpu.ir.builder import Builder, Lanes, V
 from pyflame_rt.backends.cpu.jit.target import host as this_host
 from pyflame_rt.backends.cpu.kernels.row_loops import SIGNATURE
@@ -24,6 +22,7 @@ from pyflame_rt.backends.cpu.kernels.tiles.control import (
     store_vector,
 )
 from pyflame_rt.backends.cpu.kernels.tiles.register_tile import PLAIN, Finish
+from pyflame_rt.graph.cached import cached_property
 from pyflame_rt.graph.records import dataclass
 
 __all__ = ["DEPTHWISE_PARAMS", "DepthwiseKernel"]

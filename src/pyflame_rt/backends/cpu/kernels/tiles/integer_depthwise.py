@@ -6,7 +6,6 @@ side by side for each channel, and products of a pair are added to sums of 32 bi
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.ir.builder import Builder, Lanes, V
@@ -17,6 +16,7 @@ from pyflame_rt.backends.cpu.kernels.tiles.control import Loop, add, buffers, le
 from pyflame_rt.backends.cpu.kernels.tiles.integer_dots import PAIRS
 from pyflame_rt.backends.cpu.kernels.tiles.integer_finish import SUMS, IntegerFinish, Places, store_tile
 from pyflame_rt.backends.cpu.kernels.tiles.register_tile import Tile
+from pyflame_rt.graph.cached import cached_property
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:

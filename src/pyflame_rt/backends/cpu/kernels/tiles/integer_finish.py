@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.ir import instructions as ops
 from pyflame_rt.backends.cpu.ir.builder import V
 from pyflame_rt.backends.cpu.ir.kernel_program import Expr, load, structure_of, walk
 from pyflame_rt.backends.cpu.kernels.tiles.control import Loop, mul
+from pyflame_rt.graph.cached import cached_property
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from pyflame_rt.backends.cpu.ir.builder import Builder, Lanes, V
@@ -12,6 +11,7 @@ from pyflame_rt.backends.cpu.kernels.row_loops import SIGNATURE
 from pyflame_rt.backends.cpu.kernels.tiles.control import Loop, add, buffers, least, mul
 from pyflame_rt.backends.cpu.kernels.tiles.integer_finish import SUMS, IntegerFinish, Places, store_tile
 from pyflame_rt.backends.cpu.kernels.tiles.register_tile import Tile, pixel_pointers, row_pointers
+from pyflame_rt.graph.cached import cached_property
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ of threads gives the same bits.
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Literal
 
 from pyflame_rt.backends.cpu.ir.builder import Builder, Lanes, V
@@ -33,6 +32,7 @@ from pyflame_rt.backends.cpu.kernels.tiles.register_tile import (
     rows_together,
     store_sums,
 )
+from pyflame_rt.graph.cached import cached_property
 from pyflame_rt.graph.records import dataclass
 
 __all__ = ["PIXEL_PARAMS", "ROW_PARAMS", "ProductKernel"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from pyflame_rt.backends.cpu.ir import instructions as ops
@@ -12,6 +11,7 @@ from pyflame_rt.backends.cpu.ir.builder import Builder, Lanes, V
 from pyflame_rt.backends.cpu.ir.kernel_program import Expr, structure_of, walk
 from pyflame_rt.backends.cpu.kernels.tiles.control import Loop, add, floats, least, load_vector, mul, store_vector
 from pyflame_rt.backends.cpu.kernels.tiles.epilogue_math import FAST, one_more_than_exp_of_minus
+from pyflame_rt.graph.cached import cached_property
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ An infinity or a NaN in the input makes NaNs of the whole tile it falls into.
 
 from __future__ import annotations
 
-from functools import cache, cached_property
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +39,7 @@ from pyflame_rt.backends.cpu.kernels.tiles.register_tile import (
     row_pointers,
     store_sums,
 )
+from pyflame_rt.graph.cached import cached_property
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
