@@ -144,6 +144,10 @@ steps: $(VENV)/.dev ## Count the steps of the zoo's models after optimisation be
 portable: $(VENV)/.dev ## Give onnxruntime the zoo's models as they are and as "optimize --portable" writes them
 	$(BIN)/python benchmarks/portable.py $(ARGS)
 
+.PHONY: torch-modules
+torch-modules: $(VENV)/.dev ## Compile torch's own database of modules for the engine: share that is right, what torch runs
+	$(ONE_THREAD) $(BIN)/python -m tests.unit.session.module_database $(ARGS)
+
 .PHONY: views
 views: $(VENV)/.dev ## Run 20,000 random programs of views and in-place operations beside torch
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -m slow tests/unit/pyflame/core/test_views_against_torch.py $(ARGS)
