@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame.dtypes import DType
-from pyflame.lazy import MAX_MEMORY, apply_rule, leaf, modes, rule_for
+from pyflame.lazy import MAX_MEMORY, apply_rule, leaf, modes, rule_for, unusual
+from pyflame.ops.core import Handle, is_scalar, scalar
 from pyflame.strides import Geometry
 from pyflame.views import Step
 from pyflame_rt.ops.onnx.index import GatherND, ScatterND
@@ -15,7 +16,7 @@ from pyflame_rt.ops.onnx.index import GatherND, ScatterND
 if TYPE_CHECKING:
     from pyflame.lazy import Spec, Val
 
-__all__ = ["Entry", "entry_of"]
+__all__ = ["Entry", "entry_of", "entry_put"]
 
 
 class Entry(Step):
@@ -50,6 +51,19 @@ class Entry(Step):
         return Geometry(whole.shape[rank:], whole.strides[rank:], offset)
 
 
+def entry_put(whole: Val, key: Any, part: Any) -> Val | None:
+    """The value with another entry, a tensor or number, by one expression and without gradients; else None."""
+    entry = entry_of(whole.spec, key)
+    if entry is None or whole.needs_grad:
+        return None
+    if not isinstance(part, Handle):
+        if not is_scalar(part):
+            return None
+        part = scalar(part, whole.spec.dtype)
+    value = part._value
+    return None if value.spec is not entry.spec or value.needs_grad else entry.put(whole, value)
+
+
 _known: dict[Any, Entry] = {}
 _INTS = {int}
 
@@ -59,7 +73,9 @@ def entry_of(spec: Spec, key: Any) -> Entry | None:
 
     What is traced has places as constants, which are worked out when it is compiled.
     """
-    if modes.tracer is not None or (type(key) is not int and not (type(key) is tuple and {*map(type, key)} == _INTS)):
+    if type(key) is not int and not (type(key) is tuple and {*map(type, key)} == _INTS):
+        return None
+    if unusual and modes.tracer is not None:
         return None
     found = _known.get((spec, key))
     if found is None and (at := _place(spec, key)) is not None:

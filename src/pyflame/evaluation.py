@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import struct
 from collections import deque
-from operator import attrgetter
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from pyflame.calls import inline_all
 from pyflame.devices import Backend, chosen
 from pyflame.doubles import HostFirst, split_off
 from pyflame.instrumentation import labels_of
-from pyflame.lazy import Val, ancestors, modes
+from pyflame.lazy import Val, ancestors, modes, unusual
 from pyflame.runtime_graph import to_graph
 from pyflame_rt.compiler import compile as rt_compile
 from pyflame_rt.executable import RunHooks
@@ -36,7 +35,6 @@ __all__ = ["EvaluationPlan", "cache_info", "clear_cache", "evaluate", "graphs", 
 MAX_PLANS = 512
 _HOOKS = RunHooks()
 _NO_TABLE = struct.Struct("").pack
-_ADDRESS = attrgetter("address")
 
 
 class EvaluationPlan:
@@ -59,25 +57,23 @@ class EvaluationPlan:
         self._order: list[int] | None = None
         self._table: Callable[..., bytes] = _NO_TABLE
 
-    def run(self, leaves: Sequence[Val]) -> list[Any]:
-        """Outputs for the contents of values in the order of the inputs."""
+    def run(self, leaves: Sequence[Val]) -> tuple[list[Any], list[int]]:
+        """Outputs for the contents of values in the order of the inputs, and where they are as far as that is known."""
         fast = self.executable.fast_path
         if fast is not None:
             if fast is not self._fast:
                 self._bind(fast)
-            places = [*map(_ADDRESS, leaves)]
-            if 0 in places:
-                places = [v.address or located(v) for v in leaves]
+            places = [v.address or located(v) for v in leaves]
             if self._order is not None:
                 places = [places[i] for i in self._order]
-            outputs = []
+            outputs, results = [], []
             for make in fast.makers:
                 array = make()
                 outputs.append(array)
-                places.append(address_of(array))
-            if fast.run(self._table(*places)):
-                return outputs
-        return self.run_long([v.array for v in leaves])
+                results.append(address_of(array))
+            if fast.run(self._table(*places, *results)):
+                return outputs, results
+        return self.run_long([v.array for v in leaves]), []
 
     def _bind(self, fast: FastPath) -> None:
         self._order = None if fast.order == self.inputs else [self.inputs.index(name) for name in fast.order]
@@ -105,7 +101,6 @@ _plans: dict[Any, EvaluationPlan] = {}
 _lock = new_lock()
 # Held by whoever looks through a graph: contents that another thread gives to a value change its structure.
 graphs = new_rlock()
-_walks = itertools.count()
 _counts = {"hits": 0, "misses": 0}
 
 
@@ -151,14 +146,15 @@ class Work:
         leaves: list[Val] = []
         found: list[Any] = []  # expressions, as they are met
         wanted: dict[Val, int] = {}
-        first = next(_walks) << 32  # what has this mark or a higher one was met by this walk
+        walk = object()
         for v in roots:
             if v.array is None:
                 maker: Any = v.expr
-                if maker.mark < first:
-                    maker.mark = first + len(found)
+                if maker.walk is not walk:
+                    maker.walk = walk
+                    maker.mark = len(found)
                     found.append(maker)
-                wanted[v] = maker.mark - first + (v.index << 32)
+                wanted[v] = maker.mark + (v.index << 32)
         for expr in found:
             key.append(expr.rule.number)
             for v in expr.inputs:
@@ -166,25 +162,27 @@ class Work:
                     continue
                 if v.array is None:
                     maker = v.expr
-                    if maker.mark < first:
-                        maker.mark = first + len(found)
+                    if maker.walk is not walk:
+                        maker.walk = walk
+                        maker.mark = len(found)
                         found.append(maker)
-                    number = maker.mark - first
+                    number = maker.mark
                     if v.index:
                         number += v.index << 32
                     key.append(number)
                     if v.handles and not exact:
                         wanted[v] = number
                 elif v.spec.known is None:
-                    if v.mark < first:
-                        v.mark = first + len(leaves)
+                    if v.walk is not walk:
+                        v.walk = walk
+                        v.mark = ~len(leaves)
                         leaves.append(v)
-                    key.append(first - v.mark - 1)
+                    key.append(v.mark)
             if expr.outputs and not exact:
                 for ref in expr.outputs:
                     sibling = ref()
                     if sibling is not None and sibling.handles and sibling.array is None:
-                        wanted[sibling] = expr.mark - first + (sibling.index << 32)
+                        wanted[sibling] = expr.mark + (sibling.index << 32)
         key.append(-1 << 62)
         key += wanted.values()
         self.key = tuple(key)
@@ -246,13 +244,15 @@ def make_plan(graph: Graph, *, native: bool) -> EvaluationPlan:
 
 def evaluate(roots: Sequence[Val]) -> None:
     """Give every root its contents, and with them the values on the way that tensors refer to."""
-    if modes.tracer is not None:
+    if unusual and modes.tracer is not None:
         modes.tracer.refuse_evaluation(roots)
-    with graphs:
+    labels = None
+    graphs.acquire()  # not by "with", which takes twice as long
+    try:
         for v in roots:
             if v.mates:
                 roots = [*roots, *[m for ref in v.mates if (m := ref()) is not None and m.handles]]
-        if modes.anomaly:
+        if unusual and modes.anomaly:
             _search(roots)
             return
         work = Work(roots)
@@ -260,13 +260,20 @@ def evaluate(roots: Sequence[Val]) -> None:
             return
         plan = plan_for(work)
         active = instrumentation.active
-        labels = None if active is None else labels_of(work, modes.spans, scoped=False)
+        if active is not None:
+            labels = labels_of(work, modes.spans, scoped=False)
+    finally:
+        graphs.release()
     if active is None or labels is None:
-        results = plan.run(work.leaves)
+        results, places = plan.run(work.leaves)
     else:
-        results = active.run(plan, [v.array for v in work.leaves], labels, "evaluation")
-    with graphs:
-        deque(map(settle, work.outputs, results), 0)
+        results, places = active.run(plan, [v.array for v in work.leaves], labels, "evaluation"), []
+    graphs.acquire()
+    try:
+        for v, result, place in zip(work.outputs, results, places or repeat(0)):  # noqa: B905 - zeros without end
+            settle(v, result, place)
+    finally:
+        graphs.release()
 
 
 def _search(roots: Sequence[Val]) -> None:
@@ -278,14 +285,21 @@ def _search(roots: Sequence[Val]) -> None:
     deque(map(settle, work.outputs, run_watching(work) if work.outputs else ()), 0)
 
 
-def settle(v: Val, result: Any) -> None:
-    """Give a value its contents, and let go of what made it unless a gradient needs that."""
+def settle(v: Val, result: Any, place: int = 0) -> None:
+    """Give a value its contents, and let go of what made it unless a gradient needs that.
+
+    Args:
+        v: the value.
+        result: its contents.
+        place: where native code wrote them into an array as it should be; 0 where something else made them.
+    """
     if v.array is not None:
         return  # another thread was quicker
     array, kind = result, v.spec.numpy
-    if type(array) is not np.ndarray or array.dtype is not kind or not array.flags.c_contiguous:
-        array = np.asarray(result, kind, order="C")  # the interpreter may hand out stretched views
+    if (not place and (type(array) is not np.ndarray or not array.flags.c_contiguous)) or array.dtype is not kind:
+        array, place = np.asarray(result, kind, order="C"), 0  # the interpreter may hand out stretched views
     v.array = array
+    v.address = place
     v.mates = ()
     if not v.needs_grad or (v.leaf is not None and v.leaf.requires_grad) or v.spent:
         v.expr = None

@@ -105,12 +105,13 @@ def _placeholder(tracer: Tracer, i: int, t: Any) -> Val:
 
 def _trace(model: Callable[..., Any], structure: Any, inputs: list[Val], tracer: Tracer) -> list[Any]:
     """Run the model on placeholders; what it writes (statistics) is put back."""
-    before, modes.tracer = modes.tracer, tracer
+    before = modes.tracer
+    modes.switch(tracer=tracer)
     try:
         with no_grad(), recording(tracer.spans):
             result = model(*unflatten(structure, iter([wrap(v) for v in inputs])))
     finally:
-        modes.tracer = before
+        modes.switch(tracer=before)
         tracer.restore()
     outs: list[Any] = []
     flatten(result, outs)

@@ -52,6 +52,7 @@ class Modes(threading.local):
         anomaly: remember where operators were called, and look for NaN.
         spans: set while somebody wants to know which module records what.
         autocast: the type that products are computed in inside `pf.autocast`.
+        noted: one of those above from ``tracer`` on is set.
     """
 
     grad: bool = True
@@ -60,11 +61,27 @@ class Modes(threading.local):
     anomaly: bool = False
     spans: ModuleScopes | None = None
     autocast: DType | None = None
+    noted: bool = False
+
+    def switch(self, **values: Any) -> None:
+        """Set modes other than ``grad`` and ``inference``: they are looked at only while :data:`unusual` says so."""
+        for name, value in values.items():
+            setattr(self, name, value)
+        noted = self.anomaly or self.tracer is not None or self.spans is not None or self.autocast is not None
+        if noted is not self.noted:
+            self.noted = noted
+            if noted:
+                unusual.append(self)
+            else:
+                unusual.pop()
 
 
+# As long as there are threads that trace, look for anomalies, note modules or cast; a look at it is quicker than at a
+# thread's own modes, and it is empty nearly always.
+unusual: list[Modes] = []
 modes = Modes()
 # Switches that decide what is recorded: a trace was made for those of its time.
-MODE_NAMES = tuple(name for name in Modes.__annotations__ if name not in ("tracer", "spans"))
+MODE_NAMES = ("grad", "inference", "anomaly", "autocast")
 
 # How often something was changed that compiled functions count on, in all threads: modes and parts of modules, settings
 # of optimizers, which tensors require gradients, the type of a tensor's contents, the device, and who watches.
@@ -121,14 +138,14 @@ class Val:
         layout: how it lies on the mesh; None for a single processing element.
         spent: its graph was released by a backward pass.
         mates: values to compute whenever this one is (the loss, next to its gradients).
-        mark: its number in the latest evaluation that read it.
+        walk: the latest evaluation that read it, and ``mark`` its number there.
         stamp: the storage whose contents it is or was, and after how many writes; None where that has none. Of what an
             in-place operation replaced also the number of its first expression: those may read it.
     """
 
     __slots__ = (
         "__weakref__", "address", "array", "expr", "handles", "index", "layout", "leaf", "mark", "mates", "needs_grad",
-        "spec", "spent", "stamp",
+        "spec", "spent", "stamp", "walk",
     )  # fmt: skip
 
     def __init__(self, spec: Spec, expr: Expr | None = None, index: int = 0, array: Any = None) -> None:
@@ -137,7 +154,8 @@ class Val:
         self.index = index
         self.array: np.ndarray[Any, Any] | None = array
         self.address = 0
-        self.mark = -1
+        self.walk: object = None
+        self.mark: int
         self.needs_grad = False
         self.handles = 0
         self.leaf: Leaf | None = None
@@ -157,10 +175,10 @@ class Expr:
         outputs: the values it makes, where there are several.
         note: where it was called, in anomaly mode.
         function: a gradient of the user's that replaces the rule's own.
-        mark: its number in the latest evaluation that met it.
+        walk: the latest evaluation that met it, and ``mark`` its number there.
     """
 
-    __slots__ = ("function", "inputs", "mark", "note", "outputs", "rule", "serial")
+    __slots__ = ("function", "inputs", "mark", "note", "outputs", "rule", "serial", "walk")
 
     def __init__(self, rule: Rule, inputs: tuple[Val | None, ...]) -> None:
         self.rule = rule
@@ -169,7 +187,8 @@ class Expr:
         self.outputs: tuple[weakref.ref[Val], ...] = ()
         self.note: str | None = None
         self.function: Function | None = None
-        self.mark = -1
+        self.walk: object = None
+        self.mark: int
 
 
 _serials = itertools.count()
@@ -280,8 +299,20 @@ def apply(op: Op, inputs: tuple[Val | None, ...], attributes: tuple[tuple[str, A
 
 def apply_rule(rule: Rule, inputs: tuple[Val | None, ...]) -> Val:
     """Record a rule's first output."""
-    expr = Expr(rule, inputs)
-    out = Val(rule.outs[0], expr)
+    # What Expr(rule, inputs) and Val(rule.outs[0], expr) do, without two calls: nothing runs more often.
+    expr = _new(Expr)
+    expr.rule = rule
+    expr.inputs = inputs
+    expr.serial = _next_serial()
+    expr.outputs = ()
+    expr.note = expr.function = expr.walk = None
+    out = _new(Val)
+    out.spec = rule.outs[0]
+    out.expr = expr
+    out.array = out.leaf = out.layout = out.stamp = out.walk = None
+    out.index = out.address = out.handles = 0
+    out.needs_grad = out.spent = False
+    out.mates = ()
     if not rule.single:
         expr.outputs = (weakref.ref(out),)
     placed = False
@@ -293,9 +324,13 @@ def apply_rule(rule: Rule, inputs: tuple[Val | None, ...]) -> Val:
                 placed = True
     if out.needs_grad:
         out.needs_grad = modes.grad and rule.real[0]
-    if modes.anomaly:
+    if unusual and modes.anomaly:
         expr.note = _where_called()
     return _with_layout(out, expr) if placed else out
+
+
+_new = object.__new__
+_next_serial = _serials.__next__
 
 
 def _with_layout(out: Val, expr: Expr) -> Val:

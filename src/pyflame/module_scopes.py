@@ -101,11 +101,12 @@ class recording:
         self._before: Any = None
 
     def __enter__(self) -> ModuleScopes:
-        self._before, modes.spans = modes.spans, self._spans
+        self._before = modes.spans
+        modes.switch(spans=self._spans)
         return self._spans
 
     def __exit__(self, *_: object) -> None:
-        modes.spans = self._before
+        modes.switch(spans=self._before)
 
 
 class placed:

@@ -16,7 +16,7 @@ from pyflame.autograd.template import GradientTemplate
 from pyflame.calls import Outline, call
 from pyflame.devices import Backend, chosen
 from pyflame.dtypes import get_default_dtype
-from pyflame.lazy import MAX_MEMORY, Expr, Val, apply, const, modes
+from pyflame.lazy import MAX_MEMORY, Expr, Val, apply, const, modes, unusual
 from pyflame.ops.core import Handle, wrap
 from pyflame_rt.ops.onnx.cast import Identity
 
@@ -58,6 +58,7 @@ class _Strict:
 
 
 _NEW = object()
+_CPU = Backend.CPU
 
 
 class Outlined:
@@ -70,9 +71,9 @@ class Outlined:
 
     def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """What the function gives, recorded as one expression where it can be."""
-        if modes.tracer is not None or modes.spans is not None or modes.anomaly or modes.autocast is not None:
+        if unusual and modes.noted:
             return self.function(*args, **kwargs)
-        key: list[Any] = [get_default_dtype()._value_, chosen.backend is Backend.CPU]
+        key: list[Any] = [get_default_dtype()._value_, chosen.backend is _CPU]
         values: list[Val] = []
         flowing = 0
         grad = modes.grad
@@ -145,13 +146,13 @@ def _record(name: str, function: Callable[..., Any], args: Sequence[Any], kwargs
 
     given, named = [stand_in(a) for a in args], {k: stand_in(a) for k, a in kwargs.items()}
     strict: Any = _Strict()
-    modes.tracer = strict
+    modes.switch(tracer=strict)
     try:
         result = function(*given, **named)
     except NotOutlinedError:
         return None
     finally:
-        modes.tracer = None
+        modes.switch(tracer=None)
     handles = [result] if isinstance(result, Handle) else [t for t in result if t is not None]
     if any(t._alias is not None and t._alias.steps for t in handles):
         return None  # views of something tell so

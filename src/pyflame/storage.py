@@ -283,7 +283,7 @@ class Alias:
 
     __slots__ = ("bare", "family", "origin", "steps")
 
-    def __init__(self, family: Family, steps: tuple[Step, ...] = (), origin: str = "", *, bare: bool = False) -> None:
+    def __init__(self, family: Family, steps: tuple[Step, ...] = (), origin: str = "", bare: bool = False) -> None:
         self.family = family
         self.steps = steps
         self.origin = origin

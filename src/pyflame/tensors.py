@@ -9,9 +9,10 @@ import numpy as np
 
 from pyflame.autograd.leaf import Leaf
 from pyflame.dtypes import DType, to_dtype
+from pyflame.entries import entry_put
 from pyflame.evaluation import evaluate
 from pyflame.interop import apply_ufunc, dlpack_capsule, plain_arrays
-from pyflame.lazy import Val, leaf, mode_changes, modes, next_serial
+from pyflame.lazy import Val, leaf, mode_changes, modes, next_serial, unusual
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import core
 from pyflame.ops.core import Handle, cast, convert, wrap
@@ -21,7 +22,7 @@ from pyflame.printing import tensor_repr, tensor_text
 from pyflame.storage import Alias
 from pyflame.tensor_methods import Methods
 from pyflame.viewing import getitem, unbind
-from pyflame.views import apart, detached, detached_view, geometry_of, refuse, write
+from pyflame.views import apart, detached, detached_view, geometry_of, overwrite, refuse, write
 from pyflame_rt.graph.addresses import address_of
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Tensor(Methods):
             if value.spec.shape != old.spec.shape:
                 raise core.ShapeMismatchError(f"an in-place result of shape {result.shape} does not fit {self.shape}")
             value = cast(result, old.spec.dtype)._value
-        recording = modes.grad and (old.needs_grad or value.needs_grad)
+        recording = (old.needs_grad or value.needs_grad) and modes.grad
         if recording:
             refuse(self)
         write(self, value, recording=recording, replacing=replacing, since=since)
@@ -225,7 +226,7 @@ class Tensor(Methods):
         return self
 
     def _array(self) -> np.ndarray[Any, Any]:
-        tracer = modes.tracer
+        tracer = modes.tracer if unusual else None
         if tracer is not None:
             tracer.note_contents(self)
         v = self._value
@@ -372,9 +373,11 @@ class Tensor(Methods):
     def __setitem__(self, key: Any, value: Any) -> None:
         if self._alias is not None and self._alias.steps and geometry_of(self).overlaps:
             getitem(self, key).copy_(value)
-            return
-        start = next_serial()
-        self._modify(setitem(self, key, value), since=start)
+        elif (made := entry_put(self._value, key, value)) is not None:
+            overwrite(self, made)
+        else:
+            start = next_serial()
+            self._modify(setitem(self, key, value), since=start)
 
     # ------------------------------------------------------------------ gradients
 

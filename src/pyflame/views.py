@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DiagonalStep", "RuleStep", "SameStep", "Step", "apart", "detached", "detached_view", "geometry_of",
-    "keeping_history", "link", "own", "refuse", "refuse_overlap", "regenerated", "through", "write",
+    "keeping_history", "link", "overwrite", "own", "refuse", "refuse_overlap", "regenerated", "through", "write",
 ]  # fmt: skip
 
 NO_GRAD = "was created in no_grad mode"
@@ -348,6 +348,30 @@ def write(handle: Tensor, value: Val, *, recording: bool, replacing: bool = Fals
         old.stamp = (*old.stamp[:2], since)
 
 
+def overwrite(handle: Tensor, value: Val) -> None:
+    """Give a tensor what one expression made of its contents just now, where no gradients are concerned."""
+    old, alias = handle._value, handle._alias
+    assert value.expr is not None
+    since = value.expr.serial
+    if old.leaf is not None or (alias is not None and (alias.steps or alias.family.parent is not None)):
+        write(handle, value, recording=False, since=since)
+        return
+    if value.layout is None:
+        value.layout = old.layout
+    if alias is None:
+        old.stamp = (OVERWRITTEN[0], 0, since)
+    else:
+        family = alias.family
+        storage = family.storage
+        old.stamp = (storage, storage.writes, since)
+        storage.wrote(silent=family.silent)
+        family.bind(value)
+        storage.outdate(handle)
+    old.handles -= 1
+    value.handles += 1
+    handle._value = value
+
+
 def _write(handle: Tensor, old: Val, value: Val, recording: bool, replacing: bool) -> None:
     alias = alias_of(handle) if modes.tracer is not None else handle._alias
     if alias is None or not alias.steps:
@@ -450,18 +474,20 @@ def _stop(view: Val, source: Val) -> None:
 
 def link(source: Tensor, result: Tensor, steps: tuple[Step, ...], origin: str = "") -> Tensor:
     """Let a tensor that was just made by these steps be a view of another."""
-    alias = alias_of(source)
+    alias = source._alias or alias_of(source)
+    flowing = source._value.needs_grad
     if not modes.grad:
         origin = NO_GRAD
-        if source._value.needs_grad:
+        if flowing:
             _stop(result._value, source._value)
-    elif source._value.needs_grad:
+    elif flowing:
         alias.bare = False  # it has a history from now on, as it was read where that is recorded
     family = alias.family
+    storage = family.storage
     path = (*alias.steps, *steps) if alias.steps else steps
-    result._alias = Alias(family, path, origin or alias.origin, bare=not source._value.needs_grad)
-    family.storage.stamp(result._value)
-    family.storage.joined(result)
+    result._alias = Alias(family, path, origin or alias.origin, not flowing)
+    result._value.stamp = (storage, storage.writes)
+    storage.joined(result)
     return result
 
 

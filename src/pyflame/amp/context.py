@@ -66,7 +66,7 @@ class autocast:
 
     def _switch(self, kind: DType | None) -> None:
         if modes.autocast is not kind:
-            modes.autocast = kind
+            modes.switch(autocast=kind)
             mode_changes[0] += 1
 
     def __enter__(self) -> Self:

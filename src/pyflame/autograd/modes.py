@@ -69,8 +69,7 @@ class _Switch(_Decorator):
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name, value in zip(self._fields, self._before.pop(), strict=True):
-            setattr(modes, name, value)
+        modes.switch(**dict(zip(self._fields, self._before.pop(), strict=True)))
 
 
 class no_grad(_Decorator):
@@ -223,9 +222,9 @@ class detect_anomaly(_Switch):
     _fields = ("anomaly",)
 
     def _set(self) -> None:
-        modes.anomaly = True
+        modes.switch(anomaly=True)
 
 
 def set_detect_anomaly(mode: bool) -> None:
     """Look for NaN, or stop doing so."""
-    modes.anomaly = bool(mode)
+    modes.switch(anomaly=bool(mode))

@@ -302,7 +302,7 @@ def trace_function(function: Any, structure: Any, tensors: list[Any], arrays: li
     tracer, effects = Tracer(), Effects(reach)
     effects.refuse_closed()
     inputs = _placeholders(tracer, tensors, arrays)
-    modes.tracer = tracer
+    modes.switch(tracer=tracer)
     try:
         with recording(tracer.spans), nothing_asked():
             result = _call(function, structure, inputs, tensors, named)
@@ -315,12 +315,12 @@ def trace_function(function: Any, structure: Any, tensors: list[Any], arrays: li
         for family, _, _ in tracer.written.values():
             family.current()
     except BaseException:
-        modes.tracer = None
+        modes.switch(tracer=None)
         tracer.restore()
         effects.put_back()
         raise
     finally:
-        modes.tracer = None
+        modes.switch(tracer=None)
     try:
         # What is written has contents from outside too: a replay reads what they are by then, and makes them no more.
         outside = [v for v, _ in tracer.captured.values()]

@@ -11,7 +11,7 @@ import numpy as np
 from pyflame.arrays import adopt
 from pyflame.devices import Device
 from pyflame.dtypes import DType, to_dtype
-from pyflame.lazy import mode_changes, modes
+from pyflame.lazy import mode_changes, modes, unusual
 from pyflame.nn.hooks import HookTable, RemovableHandle
 from pyflame.nn.locating import OURS, locate
 from pyflame.nn.parameter import Parameter
@@ -76,10 +76,10 @@ class Module:
         hooks = self.__dict__.get("_hooks")
         if hooks is None:
             raise AttributeError(f"{type(self).__name__}.__init__ must call super().__init__() first")
-        if modes.tracer is not None:
+        if unusual and modes.tracer is not None:
             modes.tracer.note_mode(self)
         try:
-            if modes.spans is not None:
+            if unusual and modes.spans is not None:
                 run = (lambda: hooks.run(self, args, kwargs)) if hooks else (lambda: self.forward(*args, **kwargs))
                 return modes.spans.call(self, run)
             return hooks.run(self, args, kwargs) if hooks else self.forward(*args, **kwargs)

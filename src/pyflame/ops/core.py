@@ -21,6 +21,7 @@ from pyflame.lazy import (
     leaf,
     modes,
     rule_for,
+    unusual,
 )  # fmt: skip
 from pyflame_rt.graph.errors import DTypeMismatchError, ShapeMismatchError
 from pyflame_rt.ops.core.registry import Op, get_op
@@ -125,7 +126,7 @@ def call(op: Op | str, *inputs: Any, **attributes: Any) -> Tensor:
 
 def quick(op: Op, a: Any, b: Any) -> Tensor | None:
     """An operator on two tensors of one floating-point type, or on one and a number; None for other operands."""
-    if not isinstance(a, Handle) or modes.tracer is not None:
+    if not isinstance(a, Handle) or (unusual and modes.tracer is not None):
         return None
     left = a._value
     spec = left.spec
@@ -162,7 +163,7 @@ def remembered(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        x = args[0] if args and not kwargs and modes.tracer is None else None
+        x = args[0] if args and not kwargs and (not unusual or modes.tracer is None) else None
         if not isinstance(x, Handle):
             return plain(*args, **kwargs)
         v = x._value

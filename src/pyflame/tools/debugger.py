@@ -222,12 +222,13 @@ class PyFlameDebugger:
 
     def __enter__(self) -> PyFlameDebugger:
         instrumentation.start(inspector=self)
-        self._spans_before, modes.spans = modes.spans, modes.spans or ModuleScopes()
+        self._spans_before = modes.spans
+        modes.switch(spans=modes.spans or ModuleScopes())
         return self
 
     def __exit__(self, *_: object) -> None:
         instrumentation.stop(self)
-        modes.spans = self._spans_before
+        modes.switch(spans=self._spans_before)
 
     @classmethod
     def get_active(cls) -> PyFlameDebugger | None:

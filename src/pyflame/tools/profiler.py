@@ -74,7 +74,8 @@ class Profiler:
         """Begin; earlier events are forgotten."""
         instrumentation.start(recorder=self)
         self._events, self._dropped, self._result = [], 0, None
-        self._spans_before, modes.spans = modes.spans, modes.spans or ModuleScopes()
+        self._spans_before = modes.spans
+        modes.switch(spans=modes.spans or ModuleScopes())
         self._held = _resident() if self.profile_memory else 0
         self._begin_ns = time.perf_counter_ns()
         self.is_active = True
@@ -86,7 +87,7 @@ class Profiler:
             raise RuntimeError("the profiler is not active: start() comes first")
         seconds = (time.perf_counter_ns() - self._begin_ns) / 1e9
         instrumentation.stop(self)
-        modes.spans = self._spans_before
+        modes.switch(spans=self._spans_before)
         self.is_active = False
         memory = {}
         if self.profile_memory:

@@ -23,7 +23,9 @@ def values(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...], *, edge
         info = np.iinfo(kind)
         numbers = rng.integers(0 if kind.kind == "u" else -5, 6, shape).astype(kind)
         special = rng.random(shape) < 0.1
-        return np.where(special, np.where(rng.random(shape) < 0.5, info.min, info.max), numbers).astype(kind)
+        return np.where(
+            special, np.where(rng.random(shape) < 0.5, kind.type(info.min), kind.type(info.max)), numbers
+        ).astype(kind)
     numbers = rng.standard_normal(shape)
     if edges:
         special = rng.random(shape) < 0.1

@@ -97,7 +97,7 @@ KINDS = [
     Kind("random generator", "rg = np.random.default_rng(0); rr = random.Random(0)", "x", ("rg = np.random.default_rng({i})","rr.seed({i})"), ("rg.random()","rr.random()"), "(rg.bit_generator.state['state']['state'], rr.getstate()[1][:3])"),
     Kind("pf generator", "pg = pf.Generator().manual_seed(3)", "x + pf.rand([2], generator=pg)", ("pg.manual_seed({i})","pf.rand([2], generator=pg)","pg = pf.Generator().manual_seed({i})")),
     Kind("pf seed", "", "x + pf.rand([2])", ("pf.rand([3])",), ("pf.manual_seed(5)",)),
-    Kind("id", "ido = [1.0]", "x * (1.0 if id(ido) == idn else 2.0)", ("idn = id(ido)","ido = [2.0]"), (), "None"),
+    Kind("id", "ido = [1.0]; idk = [ido]", "x * (1.0 if id(ido) == idn else 2.0)", ("idn = id(ido)","ido = [2.0]; idk.append(ido)"), (), "None"),
     Kind("isinstance abc", "class AB(typing.Protocol): pass\nclass Ci: pass\nci = Ci()", "x * 2 if isinstance(ci, kind_) else x", ("kind_ = Ci","kind_ = list","ci = []")),
     Kind("exception", "lim = 1.0\ndef check(v):\n    if lim > 2: raise ValueError(lim)\n    return v", "check(x)", ("lim = 3.0","lim = 1.0","lim = {v}")),
     Kind("counter object", "class Ctr:\n    def __init__(s): s.n = 0\n    def __call__(s): s.n += 1; return s.n\nctr = Ctr()", "x * ctr()", ("ctr.n = {i}","ctr = Ctr()"), (), "ctr.n"),

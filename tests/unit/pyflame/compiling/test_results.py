@@ -63,6 +63,7 @@ def test_results_that_are_held_do_not_change(hold, size):
         np.testing.assert_array_equal(seen, np.full(seen.shape, 2 * i, np.float32))
 
 
+@pytest.mark.filterwarnings("ignore:Setting the shape on a NumPy array")
 def test_a_result_that_was_changed_is_not_handed_out():
     f = settled(doubling(), ramp(0))
     changed = f(ramp(1))

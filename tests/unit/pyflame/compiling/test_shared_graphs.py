@@ -19,15 +19,21 @@ class Watched:
     def __init__(self, lock):
         self.lock, self.first, self.told = lock, threading.get_ident(), threading.Event()
 
-    def __enter__(self):
+    def acquire(self):
         if threading.get_ident() != self.first and not self.lock.acquire(blocking=False):
             self.told.set()
             self.lock.acquire()
         elif threading.get_ident() == self.first:
             self.lock.acquire()
 
-    def __exit__(self, *_):
+    def release(self):
         self.lock.release()
+
+    def __enter__(self):
+        self.acquire()
+
+    def __exit__(self, *_):
+        self.release()
 
 
 @pytest.fixture

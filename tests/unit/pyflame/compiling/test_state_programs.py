@@ -12,6 +12,7 @@ from tests.unit.pyflame.compiling.state_programs import KINDS, run_kind, run_pro
 CASES = [(kind, statement) for kind in KINDS for statement in ("", *kind.writes)]
 
 
+@pytest.mark.filterwarnings("ignore:Setting the shape on a NumPy array")
 @pytest.mark.parametrize(("kind", "statement"), CASES, ids=[f"{kind.name}-{text}" for kind, text in CASES])
 def test_every_kind_of_state(kind, statement):
     assert run_kind(kind, statement) == ""
@@ -37,12 +38,14 @@ def test_state_of_the_process(kind):
     assert run_kind(kind) == ""
 
 
+@pytest.mark.filterwarnings("ignore:Setting the shape on a NumPy array")
 @pytest.mark.parametrize("chunk", range(4))
 def test_random_programs_give_what_they_give_uncompiled(chunk):
     for seed in range(chunk * 15, chunk * 15 + 15):
         assert run_program(seed) == "", f"seed {seed}"
 
 
+@pytest.mark.filterwarnings("ignore:Setting the shape on a NumPy array")
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(100))
 def test_many_random_programs(chunk):

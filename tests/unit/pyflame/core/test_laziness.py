@@ -4,18 +4,20 @@ import copy
 import gc
 import os
 import pickle
+import re
 import subprocess
 import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import pyflame as pf
 from pyflame import evaluation
-from pyflame.lazy import leaf
+from pyflame.lazy import leaf, unusual
 from pyflame_rt.executable import Executable
 from pyflame_rt.graph import Graph
 from tests.unit.resting import at_rest
@@ -436,7 +438,7 @@ def test_forgetting_executables_does_not_stop_runs_of_other_threads():
     inside, gate, results = threading.Event(), threading.Event(), []
     plan = evaluation.EvaluationPlan(_Held(inside, gate), Graph("held"), native=True)
     evaluation._plans["held"] = plan
-    runner = threading.Thread(target=lambda: results.append(plan.run([])))
+    runner = threading.Thread(target=lambda: results.append(plan.run([])[0]))
     runner.start()
     assert inside.wait(120)
     evaluation.clear_cache()
@@ -461,3 +463,36 @@ class _Held(Executable):
 
     def close(self):
         self.closed = True
+
+
+def test_modes_that_are_looked_at_rarely_are_set_so_that_it_is_noticed():
+    assigned = re.compile(r"modes\.(tracer|anomaly|spans|autocast)(,.*)? = ")
+    lines = [line for path in Path(pf.__file__).parent.rglob("*.py") for line in path.read_text().splitlines()]
+    assert [line for line in lines if assigned.search(line)] == []
+
+
+def test_a_mode_of_one_thread_is_none_of_another():
+    seen = []
+    with pf.autograd.detect_anomaly():
+        assert len(unusual) == 1
+        other = threading.Thread(target=lambda: seen.append((pf.ones([2]) + 1)._value.expr.note))
+        other.start()
+        other.join()
+        seen.append((pf.ones([2]) + 1)._value.expr.note)
+    assert not unusual
+    assert seen[0] is None
+    assert "test_a_mode_of_one_thread" in seen[1]
+
+
+def test_an_element_is_written_through_all_that_share_the_storage():
+    x = pf.zeros(3)
+    twin, row = x.detach(), x.view(3, 1)
+    x[1] = x[1] + 2.0
+    twin[2] = 3
+    assert (x.tolist(), twin.tolist(), row.tolist()) == ([0.0, 2.0, 3.0], [0.0, 2.0, 3.0], [[0.0], [2.0], [3.0]])
+    w = pf.ones(3, requires_grad=True)
+    y = pf.ones(3)
+    product = w * y
+    y[0] = 5.0
+    with pytest.raises(RuntimeError, match="in place"):
+        product.sum().backward()
