@@ -52,6 +52,7 @@ from pyflame.inspection import Graph, Node, TensorSpec, get_graph, get_node, is_
 from pyflame.interop import from_dlpack, from_torch, to_torch
 from pyflame.layout import MemoryReport, MeshLayout, PECoord, memory_report
 from pyflame.ops import arithmetic as _arithmetic
+from pyflame.ops import complex_numbers as _complex_numbers
 from pyflame.ops import pointwise as _pointwise
 from pyflame.ops import reduction as _reduction
 from pyflame.ops.activation import (
@@ -66,6 +67,10 @@ from pyflame.ops.arithmetic import (
     isnan, le, lerp, less, less_equal, logical_and, logical_not, logical_or, logical_xor, lt, maximum, minimum,
     mul, multiply, ne, neg, negative, not_equal, positive, reciprocal, remainder, rsub, square, sub, subtract,
     true_divide, trunc, where,
+)
+from pyflame.ops.complex_numbers import (
+    adjoint, angle, conj, conj_physical, imag, is_complex, is_conj, polar, real, resolve_conj, resolve_neg, sgn,
+    view_as_complex, view_as_real,
 )
 from pyflame.ops.creation import (
     arange, asarray, bitcast, clone, empty, empty_like, eye, from_numpy, full, full_like, linspace, logspace,
@@ -85,7 +90,7 @@ from pyflame.ops.pointwise import (
     absolute, acos, acosh, arccos, arccosh, arcsin, arcsinh, arctan, arctan2, arctanh, asin, asinh, atan, atan2,
     atanh, ceil, copysign, cos, cosh, deg2rad, erf, erfc, exp, exp2, expm1, fix, floor, frac, heaviside, hypot,
     isclose, isneginf, isposinf, isreal, log, log10, log1p, log2, logaddexp, logit, nan_to_num, rad2deg, rsqrt,
-    sgn, sign, signbit, sin, sinc, sinh, sqrt, tan, tanh, xlogy,
+    sign, signbit, sin, sinc, sinh, sqrt, tan, tanh, xlogy,
 )
 from pyflame.ops.reduction import (
     amax, amin, aminmax, argmax, argmin, argsort, count_nonzero, cumprod, cumsum, kthvalue, logsumexp, mean,
@@ -161,51 +166,52 @@ __all__ = [
     "BFloat16Tensor", "Backend", "BoolTensor", "ByteTensor", "CSLCodeGenerator", "CharTensor", "CodeGenOptions",
     "CodeGenResult", "CompiledFunction", "DType", "Device", "DoubleTensor", "FloatTensor", "Generator", "Graph",
     "HalfTensor", "IntTensor", "LazyEvaluationWarning", "LongTensor", "MemoryReport", "MeshLayout", "Node", "PECoord",
-    "Shape", "ShortTensor", "Size", "Tensor", "TensorSpec", "TraceError", "absolute", "acos", "acosh", "add",
-    "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "allclose", "amax", "amin", "aminmax", "arange",
-    "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "argmax", "argmin", "argsort",
+    "Shape", "ShortTensor", "Size", "Tensor", "TensorSpec", "TraceError", "absolute", "acos", "acosh", "add", "addbmm",
+    "addcdiv", "addcmul", "addmm", "addmv", "addr", "adjoint", "allclose", "amax", "amin", "aminmax", "angle",
+    "arange", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "argmax", "argmin", "argsort",
     "argwhere", "as_tensor", "asarray", "asin", "asinh", "atan", "atan2", "atanh", "atleast_1d", "atleast_2d",
     "atleast_3d", "backward", "baddbmm", "bernoulli", "bfloat16", "bincount", "bitcast", "bitwise_and",
     "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "block_diag", "bmm",
     "bool_", "broadcast_shapes", "broadcast_tensors", "broadcast_to", "bucketize", "cache_info", "can_cast",
-    "cartesian_prod", "cat", "cdist", "ceil", "celu", "channel_shuffle", "chunk", "clamp", "clamp_max", "clamp_min",
-    "clear_cache", "clip", "clone", "column_stack", "combinations", "compile_to_csl", "concat", "concatenate",
-    "constant_pad_nd", "copysign", "corrcoef", "cos", "cosh", "cosine_similarity", "count_nonzero", "cov", "cross",
-    "cummax", "cummin", "cumprod", "cumsum", "cumulative_trapezoid", "default_generator", "deg2rad", "det", "device",
-    "device_info", "diag", "diag_embed", "diagflat", "diagonal", "diagonal_scatter", "diff", "digamma", "dist", "div",
-    "divide", "dot", "double", "dropout", "dsplit", "dstack", "dtype", "dtype_name", "dtype_size", "einsum", "elu",
-    "embedding", "empty", "empty_like", "enable_grad", "eq", "equal", "erf", "erfc", "erfinv", "exp", "exp2",
-    "expand", "expand_as", "expand_dims", "expit", "expm1", "export", "eye", "finfo", "fix", "flatten", "flip",
-    "fliplr", "flipud", "float16", "float32", "float64", "float_power", "floor", "floor_divide", "fmax", "fmin",
-    "fmod", "frac", "from_dlpack", "from_numpy", "from_torch", "full", "full_like", "gather", "gcd", "ge", "gelu",
-    "ger", "get_default_dtype", "get_device", "get_graph", "get_node", "get_num_threads", "get_rng_state", "glu",
-    "greater", "greater_equal", "gt", "half", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "heaviside",
-    "histc", "hsplit", "hstack", "hypot", "iinfo", "index_add", "index_copy", "index_fill", "index_put",
-    "index_select", "inference_mode", "initial_seed", "inner", "int16", "int32", "int64", "int8", "inverse",
-    "is_floating_point", "is_grad_enabled", "is_inference_mode_enabled", "is_lazy", "is_tensor", "isclose",
-    "isfinite", "isin", "isinf", "isnan", "isneginf", "isposinf", "isreal", "kron", "kthvalue", "lcm", "ldexp", "le",
-    "leaky_relu", "lerp", "less", "less_equal", "lgamma", "linear", "linspace", "load", "log", "log10", "log1p",
-    "log2", "log_softmax", "logaddexp", "logaddexp2", "logcumsumexp", "logical_and", "logical_not", "logical_or",
+    "cartesian_prod", "cat", "cdist", "cdouble", "ceil", "celu", "cfloat", "channel_shuffle", "chunk", "clamp",
+    "clamp_max", "clamp_min", "clear_cache", "clip", "clone", "column_stack", "combinations", "compile_to_csl",
+    "complex128", "complex64", "concat", "concatenate", "conj", "conj_physical", "constant_pad_nd", "copysign",
+    "corrcoef", "cos", "cosh", "cosine_similarity", "count_nonzero", "cov", "cross", "cummax", "cummin", "cumprod",
+    "cumsum", "cumulative_trapezoid", "default_generator", "deg2rad", "det", "device", "device_info", "diag",
+    "diag_embed", "diagflat", "diagonal", "diagonal_scatter", "diff", "digamma", "dist", "div", "divide", "dot",
+    "double", "dropout", "dsplit", "dstack", "dtype", "dtype_name", "dtype_size", "einsum", "elu", "embedding",
+    "empty", "empty_like", "enable_grad", "eq", "equal", "erf", "erfc", "erfinv", "exp", "exp2", "expand", "expand_as",
+    "expand_dims", "expit", "expm1", "export", "eye", "finfo", "fix", "flatten", "flip", "fliplr", "flipud", "float16",
+    "float32", "float64", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "frac", "from_dlpack",
+    "from_numpy", "from_torch", "full", "full_like", "gather", "gcd", "ge", "gelu", "ger", "get_default_dtype",
+    "get_device", "get_graph", "get_node", "get_num_threads", "get_rng_state", "glu", "greater", "greater_equal", "gt",
+    "half", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "heaviside", "histc", "hsplit", "hstack", "hypot",
+    "iinfo", "imag", "index_add", "index_copy", "index_fill", "index_put", "index_select", "inference_mode",
+    "initial_seed", "inner", "int16", "int32", "int64", "int8", "inverse", "is_complex", "is_conj",
+    "is_floating_point", "is_grad_enabled", "is_inference_mode_enabled", "is_lazy", "is_tensor", "isclose", "isfinite",
+    "isin", "isinf", "isnan", "isneginf", "isposinf", "isreal", "kron", "kthvalue", "lcm", "ldexp", "le", "leaky_relu",
+    "lerp", "less", "less_equal", "lgamma", "linear", "linspace", "load", "log", "log10", "log1p", "log2",
+    "log_softmax", "logaddexp", "logaddexp2", "logcumsumexp", "logical_and", "logical_not", "logical_or",
     "logical_xor", "logit", "logsigmoid", "logspace", "logsumexp", "long", "lt", "manual_seed", "masked_fill",
     "masked_scatter", "masked_select", "matmul", "maximum", "mean", "median", "memory_report", "meshgrid", "minimum",
     "mish", "mm", "moveaxis", "movedim", "msort", "mul", "multinomial", "multiply", "mv", "mvlgamma", "nan_to_num",
     "nanmean", "nanmedian", "nanquantile", "nansum", "narrow", "ne", "neg", "negative", "no_grad", "nonzero", "norm",
     "normal", "not_equal", "numel", "one_hot", "ones", "ones_like", "outer", "pad", "pdist", "permute",
-    "pixel_shuffle", "pixel_unshuffle", "positive", "prelu", "print_graph", "prod", "promote_types", "quantile",
-    "rad2deg", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "ravel",
-    "reciprocal", "relu", "relu6", "remainder", "renorm", "repeat", "repeat_interleave", "reshape", "reshape_as",
-    "result_type", "rocm_device_count", "rocm_get_device", "rocm_get_device_info", "rocm_is_available",
-    "rocm_set_device", "rocm_synchronize", "roll", "rot90", "row_stack", "rsqrt", "rsub", "runtime_scalar", "save",
-    "scalar_tensor", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "seed", "select", "select_scatter",
-    "selu", "set_default_dtype", "set_device", "set_grad_enabled", "set_num_threads", "set_printoptions",
-    "set_rng_state", "sgn", "short", "sigmoid", "sign", "signbit", "silu", "sin", "sinc", "sinh", "slice_scatter",
-    "softmax", "softmin", "softplus", "softshrink", "softsign", "sort", "split", "split_with_sizes", "sqrt", "square",
-    "squeeze", "stack", "std", "std_mean", "stop_gradient", "sub", "subtract", "swapaxes", "swapdims", "swish",
-    "synchronize", "take", "take_along_dim", "tan", "tanh", "tanhshrink", "tensor", "tensor_split", "tensordot",
-    "threshold", "tile", "to_torch", "topk", "trace", "transpose", "trapezoid", "tril", "tril_indices", "triu",
-    "triu_indices", "true_divide", "trunc", "typename", "uint8", "unbind", "unflatten", "unique", "unique_consecutive",
-    "unravel_index", "unsqueeze", "var", "var_mean", "vdot", "view", "view_as", "vsplit", "vstack", "where", "xlogy",
-    "zeros", "zeros_like",
+    "pixel_shuffle", "pixel_unshuffle", "polar", "positive", "prelu", "print_graph", "prod", "promote_types",
+    "quantile", "rad2deg", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "ravel",
+    "real", "reciprocal", "relu", "relu6", "remainder", "renorm", "repeat", "repeat_interleave", "reshape",
+    "reshape_as", "resolve_conj", "resolve_neg", "result_type", "rocm_device_count", "rocm_get_device",
+    "rocm_get_device_info", "rocm_is_available", "rocm_set_device", "rocm_synchronize", "roll", "rot90", "row_stack",
+    "rsqrt", "rsub", "runtime_scalar", "save", "scalar_tensor", "scatter", "scatter_add", "scatter_reduce",
+    "searchsorted", "seed", "select", "select_scatter", "selu", "set_default_dtype", "set_device", "set_grad_enabled",
+    "set_num_threads", "set_printoptions", "set_rng_state", "sgn", "short", "sigmoid", "sign", "signbit", "silu",
+    "sin", "sinc", "sinh", "slice_scatter", "softmax", "softmin", "softplus", "softshrink", "softsign", "sort",
+    "split", "split_with_sizes", "sqrt", "square", "squeeze", "stack", "std", "std_mean", "stop_gradient", "sub",
+    "subtract", "swapaxes", "swapdims", "swish", "synchronize", "take", "take_along_dim", "tan", "tanh", "tanhshrink",
+    "tensor", "tensor_split", "tensordot", "threshold", "tile", "to_torch", "topk", "trace", "transpose", "trapezoid",
+    "tril", "tril_indices", "triu", "triu_indices", "true_divide", "trunc", "typename", "uint8", "unbind", "unflatten",
+    "unique", "unique_consecutive", "unravel_index", "unsqueeze", "var", "var_mean", "vdot", "view", "view_as",
+    "view_as_complex", "view_as_real", "vsplit", "vstack", "where", "xlogy", "zeros", "zeros_like",
 ]
 
 __version_info__ = (1, 0, 0, "alpha")
@@ -216,6 +222,8 @@ float16, bfloat16, float32, float64 = DType.float16, DType.bfloat16, DType.float
 int8, int16, int32, int64, uint8 = DType.int8, DType.int16, DType.int32, DType.int64, DType.uint8
 bool_ = DType.bool
 half, double, short, long = float16, float64, int16, int64
+complex64, complex128 = DType.complex64, DType.complex128
+cfloat, cdouble = complex64, complex128
 
 as_tensor = asarray
 dtype, device, Size = DType, Device, Shape
@@ -227,6 +235,7 @@ eval = _inspection.eval_tensors
 abs, pow, round = _arithmetic.abs, _arithmetic.pow, _pointwise.round
 all, any, max, min, sum = _reduction.all, _reduction.any, _reduction.max, _reduction.min, _reduction.sum
 compile = _compile_function
+complex = _complex_numbers.complex
 bool, float, int = DType.bool, DType.float32, DType.int32
 random = _random
 
@@ -234,7 +243,7 @@ random = _random
 _PARTS = frozenset(
     {
         "accelerator", "amp", "autograd", "backends", "benchmarks", "cuda", "data", "distributed",
-        "distributions", "extend", "func",
+        "distributions", "extend", "fft", "func",
         "hub", "integrations", "jit", "linalg", "metrics", "models", "nn", "onnx", "optim", "quantization",
         "serving", "signal", "special", "tools", "training", "utils", "version",
     }
@@ -260,6 +269,7 @@ _HOMES = {
         ("bartlett_window", "blackman_window", "hamming_window", "hann_window", "kaiser_window"),
         "pyflame.signal.windows",
     ),
+    "istft": "pyflame.ops.spectra", "stft": "pyflame.ops.spectra",
     "matrix_power": "pyflame.linalg", "vmap": "pyflame.func",
 }
 

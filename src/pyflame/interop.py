@@ -23,7 +23,7 @@ UFUNCS = {"absolute": "abs", "equal": "eq", "power": "pow", "invert": "bitwise_n
 
 def to_array(data: Any) -> np.ndarray[Any, Any]:
     """A NumPy array from what users pass: arrays, lists, torch tensors, DLPack or buffer objects."""
-    if isinstance(data, np.ndarray) and data.dtype.kind != "c":
+    if isinstance(data, np.ndarray):
         return data if type(data) is np.ndarray else whole(data, "the data of a tensor")
     if type(data).__module__.split(".")[0] == "torch":
         return _from_torch(data)
@@ -38,8 +38,6 @@ def to_array(data: Any) -> np.ndarray[Any, Any]:
         array = whole(data, "the data of a tensor")
     except ValueError as error:
         raise ValueError(f"rows of different lengths do not make a tensor: {error}") from error
-    if array.dtype.kind == "c":
-        raise TypeError("an array of complex numbers does not make a tensor; keep real and imaginary parts apart")
     if array.dtype == object:
         raise TypeError(f"{type(data).__name__} of {type(array.ravel()[0]).__name__} does not make a tensor of numbers")
     return array

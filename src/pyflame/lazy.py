@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame.dtypes import DType
+from pyflame.dtypes import DType, WrongTypeError
 from pyflame_rt.graph import Shape, TensorType
 from pyflame_rt.graph.errors import InputError, UndeterminedError
 from pyflame_rt.graph.locks import new_lock
@@ -225,7 +225,7 @@ class Rule:
         self.ins = ins
         self.number = next(_numbers)
         self.outs = outs
-        self.real = tuple(spec.dtype.is_floating_point for spec in self.outs)
+        self.real = tuple(spec.dtype.is_inexact for spec in self.outs)
         self.single = len(self.outs) == 1
         self.vjps: dict[Any, GradientTemplate] = {}
         self.body: GradientTemplate | None = None
@@ -235,6 +235,10 @@ class Rule:
 
 
 def _output_specs(op: Op, ins: tuple[Spec | None, ...], bound: dict[str, Any]) -> tuple[Spec, ...]:
+    if not op.complex and any(s is not None and s.dtype.is_complex for s in ins):
+        raise WrongTypeError(
+            f"{op.full_name} takes no complex numbers; compute with pf.view_as_real(x), x.real, x.imag or x.abs()"
+        )
     values = [None if s is None else Value(f"input {i}", s.type, s.known) for i, s in enumerate(ins)]
     outs = []
     for value in infer_outputs(op, values, bound):

@@ -55,7 +55,7 @@ def _text_options(array: np.ndarray[Any, Any]) -> dict[str, Any]:
         "edgeitems": _options["edgeitems"],
         "max_line_width": _options["linewidth"],
     }
-    if array.dtype.kind == "f":
+    if array.dtype.kind in "fc":
         options |= {"precision": _options["precision"], "floatmode": "maxprec_equal"}
     return options
 

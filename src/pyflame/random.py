@@ -15,10 +15,11 @@ from pyflame.lazy import Val, leaf, modes
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import pointwise as pw
 from pyflame.ops import reduction as red
-from pyflame.ops.core import Handle, as_tensor, call, cast, convert, is_scalar, scalar, wrap
+from pyflame.ops.core import Handle, as_tensor, call, cast, convert, is_scalar, real_only, scalar, wrap
 from pyflame.ops.creation import _finish, _size_and_dtype
 from pyflame.ops.ranges import probabilities, some_chance
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.ops.pyflame.complex_numbers import ViewAsComplex
 from pyflame_rt.ops.pyflame.seeded_random import KeyedNormal, KeyedUniform
 
 if TYPE_CHECKING:
@@ -187,6 +188,9 @@ def key_value(generator: Generator | None = None, seed: int | None = None) -> Va
 
 def _draw(op: Op, sizes: tuple[int, ...], dtype: Any, generator: Generator | None, seed: int | None = None) -> Tensor:
     kind = get_default_dtype() if dtype is None else to_dtype(dtype)
+    if kind.is_complex:
+        parts = _draw(op, (*sizes, 2), kind.to_real(), generator, seed)
+        return call(ViewAsComplex, ar.mul(parts, math.sqrt(0.5)) if op is KeyedNormal else parts)
     if not kind.is_floating_point:
         raise TypeError(f"random numbers of this kind are floating point, got {kind}; use randint for integers")
     return call(op, wrap(_sizes_value(sizes)), wrap(key_value(generator, seed)), dtype=kind.rt.onnx)
@@ -261,6 +265,7 @@ def normal(
     generator: Any = None,
 ) -> Tensor:
     """Normal numbers with a mean and a standard deviation, which may be tensors."""
+    real_only("normal", mean)
     shape = size
     if is_scalar(std) and not std >= 0:
         raise ValueError(f"normal: std must not be negative, got {std}")
@@ -341,7 +346,7 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, *, seed: int | No
     """
     if not 0 <= p <= 1:
         raise ValueError(f"dropout: p is a probability, got {p}")
-    x = as_tensor(input)
+    x = real_only("dropout", input)
     if not training or p == 0:
         return x
     if p == 1:

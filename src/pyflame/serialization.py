@@ -57,6 +57,7 @@ _USUAL_BYTES, _MOST_TIMES = 1 << 30, 16
 _SAFE = {
     DType.float64: "F64", DType.float32: "F32", DType.float16: "F16", DType.bfloat16: "BF16", DType.int64: "I64",
     DType.int32: "I32", DType.int16: "I16", DType.int8: "I8", DType.uint8: "U8", DType.bool: "BOOL",
+    DType.complex64: "C64",
 }  # fmt: skip
 _FROM_SAFE = {code: dtype.numpy for dtype, code in _SAFE.items()}
 
@@ -363,6 +364,8 @@ def _write_safetensors(obj: Any, path: Path | IO[bytes]) -> None:
     header: dict[str, Any] = {}
     offset = 0
     for name, array in arrays.items():
+        if to_dtype(array.dtype) not in _SAFE:
+            raise TypeError(f".safetensors files cannot hold {array.dtype} ({name!r}); use .pf, .pt or .npz")
         ends = [offset, offset + array.nbytes]
         header[name] = {"dtype": _SAFE[to_dtype(array.dtype)], "shape": list(array.shape), "data_offsets": ends}
         offset = ends[1]

@@ -13,11 +13,6 @@ __all__ = ["INSTEAD", "missing"]
 # What torch has and PyFlame has not, by the owner's name: what to do instead.
 INSTEAD: dict[str, dict[str, str]] = {
     "pyflame": {
-        "complex64": "complex numbers are kept as a last dimension of two, real and imaginary part",
-        "complex128": "complex numbers are kept as a last dimension of two, real and imaginary part",
-        "view_as_complex": "complex numbers are kept as a last dimension of two, real and imaginary part",
-        "view_as_real": "complex numbers are kept as a last dimension of two, real and imaginary part",
-        "polar": "complex numbers are kept as a last dimension of two: stack((r * a.cos(), r * a.sin()), -1)",
         "sparse_coo_tensor": "tensors are dense; zeros(size).index_put_(tuple(indices), values, accumulate=True)",
         "sparse_csr_tensor": "tensors are dense; scatter the values into zeros(size)",
         "spmm": "tensors are dense; use matmul",
@@ -47,8 +42,6 @@ INSTEAD: dict[str, dict[str, str]] = {
         "resize": "a tensor keeps its size; use reshape, or copy into a new one",
         "set_": "assign to .data instead",
         "share_memory_": "tensors belong to one process; pass arrays of multiprocessing.shared_memory",
-        "imag": "complex numbers are kept as a last dimension of two, real and imaginary part",
-        "real": "complex numbers are kept as a last dimension of two, real and imaginary part",
         "xpu": "there is no such device; tensors are on 'cpu'",
         "mps": "there is no such device; tensors are on 'cpu'",
         "storage": "use .data_ptr(), .storage_offset() and .stride()",

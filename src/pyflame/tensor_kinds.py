@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyflame.devices import Device
 from pyflame.dtypes import DType, to_dtype
 from pyflame.ops import creation as make
-from pyflame.ops.core import Handle, cast
+from pyflame.ops.core import Handle, as_type
 from pyflame.typed import dtype_named, name_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Kinds(Handle):
         del non_blocking
         if dtype is None:
             return name_of(self._value.spec.dtype)
-        return cast(self, to_dtype(dtype_named(dtype)))
+        return as_type(self, to_dtype(dtype_named(dtype)))
 
     def cuda(self, device: Any = None, non_blocking: bool = False) -> Any:
         """Refuse: there is no such device."""
@@ -57,8 +57,8 @@ class Kinds(Handle):
         return -1
 
     def is_complex(self) -> bool:
-        """False: complex numbers are kept as real and imaginary part."""
-        return False
+        """Whether the elements are complex numbers."""
+        return self._value.spec.dtype.is_complex
 
     def is_signed(self) -> bool:
         """Whether the element type has negative numbers."""

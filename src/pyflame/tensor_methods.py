@@ -6,12 +6,13 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from pyflame import viewing as vi
-from pyflame.dtypes import DType
+from pyflame.dtypes import DType, category
 from pyflame.lazy import next_serial
 from pyflame.ops import activation as act
 from pyflame.ops import arithmetic as ar
+from pyflame.ops import complex_numbers as cn
 from pyflame.ops import creation as make
-from pyflame.ops import decompositions, older
+from pyflame.ops import decompositions, older, spectra
 from pyflame.ops import distances as di
 from pyflame.ops import gathering as ga
 from pyflame.ops import linalg as la
@@ -21,9 +22,10 @@ from pyflame.ops import reduction as red
 from pyflame.ops import shaping as sh
 from pyflame.ops import special as sp
 from pyflame.ops import statistics as st
-from pyflame.ops.core import call, cast
+from pyflame.ops.core import as_type, call
 from pyflame.tensor_kinds import Kinds
 from pyflame.views import refuse_overlap
+from pyflame_rt.graph.errors import ShapeMismatchError
 from pyflame_rt.ops.onnx.cast import Identity
 
 if TYPE_CHECKING:
@@ -43,8 +45,7 @@ def _in_place(function: Callable[..., Any]) -> Callable[..., Tensor]:
         if self._alias is not None:
             refuse_overlap(self, args)
         result = function(self, *args, **kwargs)
-        lossy = result.dtype.is_floating_point and not self.dtype.is_floating_point
-        if lossy or (self.dtype is DType.bool and result.dtype is not DType.bool):
+        if category(result.dtype) > category(self.dtype):
             raise TypeError(
                 f"{function.__name__}_ gives {result.dtype.name}, which a tensor of {self.dtype.name} cannot hold; "
                 "use the form that makes a new tensor"
@@ -64,7 +65,7 @@ def _swapped(function: Callable[..., Any]) -> Callable[..., Tensor]:
 
 def _to(dtype: DType) -> Callable[[Any], Tensor]:
     def method(self: Any) -> Tensor:
-        return cast(self, dtype)
+        return as_type(self, dtype)
 
     method.__doc__ = f"The tensor as {dtype.name}."
     return method
@@ -126,7 +127,7 @@ class Methods(Kinds):
     logical_and, logical_or, logical_xor, logical_not = ar.logical_and, ar.logical_or, ar.logical_xor, ar.logical_not
     bitwise_left_shift, bitwise_right_shift = ar.bitwise_left_shift, ar.bitwise_right_shift
     bitwise_and, bitwise_or, bitwise_xor, bitwise_not = ar.bitwise_and, ar.bitwise_or, ar.bitwise_xor, ar.bitwise_not
-    abs, absolute, sign, sgn, signbit, copysign = ar.abs, ar.abs, pw.sign, pw.sgn, pw.signbit, pw.copysign
+    abs, absolute, sign, sgn, signbit, copysign = ar.abs, ar.abs, pw.sign, cn.sgn, pw.signbit, pw.copysign
     floor, ceil, round, trunc, fix, frac = pw.floor, pw.ceil, pw.round, ar.trunc, pw.fix, pw.frac
     exp, exp2, expm1, log, log2, log10, log1p = pw.exp, pw.exp2, pw.expm1, pw.log, pw.log2, pw.log10, pw.log1p
     sqrt, rsqrt, erf, erfc, logit, xlogy, sinc = pw.sqrt, pw.rsqrt, pw.erf, pw.erfc, pw.logit, pw.xlogy, pw.sinc
@@ -138,6 +139,30 @@ class Methods(Kinds):
     deg2rad, rad2deg = pw.deg2rad, pw.rad2deg
     isnan, isinf, isfinite, isposinf, isneginf = ar.isnan, ar.isinf, ar.isfinite, pw.isposinf, pw.isneginf
     isreal = pw.isreal
+
+    # ------------------------------------------------------------------ complex numbers
+
+    angle, conj, conj_physical, resolve_conj = cn.angle, cn.conj, cn.conj_physical, cn.resolve_conj
+    resolve_neg, adjoint, is_conj = cn.resolve_neg, cn.adjoint, cn.is_conj
+    stft, istft = spectra.stft, spectra.istft
+
+    @property
+    def real(self) -> Tensor:
+        """The real part, a view; writing to it changes the tensor."""
+        return cn.real(self)
+
+    @real.setter
+    def real(self, value: Any) -> None:
+        cn.real(self).copy_(value)
+
+    @property
+    def imag(self) -> Tensor:
+        """The imaginary part of a complex tensor, a view; writing to it changes the tensor."""
+        return cn.imag(self)
+
+    @imag.setter
+    def imag(self, value: Any) -> None:
+        cn.imag(self).copy_(value)
 
     # ------------------------------------------------------------------ activations
 
@@ -224,14 +249,22 @@ class Methods(Kinds):
         rank = len(self._value.spec.shape)
         return vi.permute(self, tuple(range(rank))[::-1])
 
-    H = T
+    @property
+    def H(self) -> Tensor:
+        """The matrix conjugated and turned."""
+        if len(self._value.spec.shape) not in (0, 2):
+            raise ShapeMismatchError(f"H takes a matrix, got {self._value.spec.shape}; use mH for many of them")
+        return cn.conj(self.T)
 
     @property
     def mT(self) -> Tensor:
         """The last two dimensions swapped."""
         return vi.transpose(self, -2, -1)
 
-    mH = mT
+    @property
+    def mH(self) -> Tensor:
+        """The last two dimensions swapped, and conjugated."""
+        return cn.conj(self.mT)
 
     # ------------------------------------------------------------------ conversion
 
@@ -241,6 +274,7 @@ class Methods(Kinds):
         _to(DType.float16),
         _to(DType.bfloat16),
     )
+    cfloat, cdouble = _to(DType.complex64), _to(DType.complex128)
     long, int, short, char, byte, bool = (
         _to(DType.int64),
         _to(DType.int32),
@@ -252,7 +286,7 @@ class Methods(Kinds):
 
     def type_as(self, other: Any) -> Tensor:
         """The tensor in the element type of another."""
-        return cast(self, other._value.spec.dtype)
+        return as_type(self, other._value.spec.dtype)
 
     def cpu(self, memory_format: Any = None) -> Any:
         """The tensor itself: it is computed on the CPU."""
@@ -331,7 +365,7 @@ class Methods(Kinds):
     sinh_, cosh_, asinh_, acosh_, atanh_ = map(_in_place, (pw.sinh, pw.cosh, pw.asinh, pw.acosh, pw.atanh))
     erf_, erfc_, erfinv_, exp2_, expm1_ = map(_in_place, (pw.erf, pw.erfc, act.erfinv, pw.exp2, pw.expm1))
     log2_, log10_, log1p_, rsqrt_, square_ = map(_in_place, (pw.log2, pw.log10, pw.log1p, pw.rsqrt, ar.square))
-    sign_, sgn_, frac_, fix_, logit_ = map(_in_place, (pw.sign, pw.sgn, pw.frac, pw.fix, pw.logit))
+    sign_, sgn_, frac_, fix_, logit_ = map(_in_place, (pw.sign, cn.sgn, pw.frac, pw.fix, pw.logit))
     atan2_, hypot_, copysign_, xlogy_ = map(_in_place, (pw.atan2, pw.hypot, pw.copysign, pw.xlogy))
     fmod_, remainder_, floor_divide_ = map(_in_place, (ar.fmod, ar.remainder, ar.floor_divide))
     multiply_, divide_, subtract_, negative_ = mul_, div_, sub_, neg_
@@ -347,11 +381,13 @@ class Methods(Kinds):
 
     def copy_(self, source: Any) -> Tensor:
         """Take the values of another tensor."""
-        from pyflame.ops.core import convert
+        from pyflame.ops.core import Handle, convert
 
         if source is not self and self._alias is not None:
             refuse_overlap(self, (source,))  # type: ignore[arg-type]
-        value = sh.broadcast_to(convert(source, self._value.spec.dtype), self._value.spec.shape)
+        kind = self._value.spec.dtype
+        given = as_type(source, kind) if isinstance(source, Handle) else convert(source, kind)
+        value = sh.broadcast_to(given, self._value.spec.shape)
         return self._modify(call(Identity, value), replacing=True)  # type: ignore[attr-defined]
 
     def fill_(self, value: Any) -> Tensor:

@@ -15,7 +15,7 @@ from pyflame.interop import apply_ufunc, dlpack_capsule, plain_arrays
 from pyflame.lazy import Val, leaf, mode_changes, modes, next_serial, unusual
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import core
-from pyflame.ops.core import Handle, cast, convert, wrap
+from pyflame.ops.core import Handle, as_type, cast, convert, wrap
 from pyflame.ops.indexing import setitem
 from pyflame.parts import Count, HookHandle
 from pyflame.printing import tensor_repr, tensor_text
@@ -330,7 +330,7 @@ class Tensor(Methods):
         return float(self.item())
 
     def __index__(self) -> int:
-        if self.dtype.is_floating_point:
+        if self.dtype.is_inexact:
             raise TypeError(f"only tensors of integers can be an index, this one is {self.dtype}")
         return int(self.item())
 
@@ -399,7 +399,7 @@ class Tensor(Methods):
             return self
         if not requires_grad and not self.is_leaf:
             raise RuntimeError("only leaves can stop requiring gradients; use detach() on a computed tensor")
-        if requires_grad and not self.dtype.is_floating_point:
+        if requires_grad and not self.dtype.is_inexact:
             raise RuntimeError(f"only floating-point tensors can require gradients, this one is {self.dtype}")
         if requires_grad and modes.inference:
             raise RuntimeError("inside inference_mode() no tensor can require gradients")
@@ -535,10 +535,10 @@ class Tensor(Methods):
             if target is None or isinstance(target, bool):
                 continue
             if isinstance(target, Handle):
-                result = cast(result, target._value.spec.dtype)
+                result = as_type(result, target._value.spec.dtype)
                 continue
             try:
-                result = cast(result, to_dtype(target))
+                result = as_type(result, to_dtype(target))
             except TypeError:
                 from pyflame.devices import Device
 

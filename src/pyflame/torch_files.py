@@ -18,6 +18,7 @@ _STORAGES = {
     DType.float64: "DoubleStorage", DType.float32: "FloatStorage", DType.float16: "HalfStorage",
     DType.bfloat16: "BFloat16Storage", DType.int64: "LongStorage", DType.int32: "IntStorage",
     DType.int16: "ShortStorage", DType.int8: "CharStorage", DType.uint8: "ByteStorage", DType.bool: "BoolStorage",
+    DType.complex64: "ComplexFloatStorage", DType.complex128: "ComplexDoubleStorage",
 }  # fmt: skip
 
 

@@ -59,7 +59,7 @@ _NAMES = {
         FloatTensor, DoubleTensor, HalfTensor, BFloat16Tensor, LongTensor, IntTensor, ShortTensor, CharTensor,
         ByteTensor, BoolTensor,
     )
-}  # fmt: skip
+} | {DType.complex64: "ComplexFloatTensor", DType.complex128: "ComplexDoubleTensor"}  # fmt: skip
 
 
 def name_of(dtype: DType) -> str:

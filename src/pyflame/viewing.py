@@ -10,12 +10,13 @@ from pyflame.lazy import Val, apply, modes
 from pyflame.ops import gathering as ga
 from pyflame.ops import indexing as ix
 from pyflame.ops import shaping as sh
-from pyflame.ops.core import Handle, axis_of, wrap
+from pyflame.ops.core import Handle, axis_of, call, wrap
 from pyflame.strides import view_strides
 from pyflame.views import MULTIPLE, DiagonalStep, RuleStep, SameStep, Step, geometry_of, link
 from pyflame_rt.ops.onnx.cast import Identity
 from pyflame_rt.ops.onnx.shape import Expand, Reshape, Transpose
 from pyflame_rt.ops.onnx.slicing import Slice, Split
+from pyflame_rt.ops.pyflame.complex_numbers import ViewAsComplex, ViewAsReal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,7 @@ __all__ = [
     "swapdims", "t", "tensor_split", "transpose", "unbind", "unflatten", "unsqueeze", "view", "view_as",
 ]  # fmt: skip
 
-_VIEWS = frozenset({Reshape.name, Transpose.name, Slice.name, Split.name, Expand.name})
+_VIEWS = frozenset(op.name for op in (Reshape, Transpose, Slice, Split, Expand, ViewAsComplex, ViewAsReal))
 
 
 def _steps(source: Val, result: Val) -> tuple[Step, ...]:
@@ -136,6 +137,24 @@ expand, expand_as, broadcast_to = _viewing(sh.expand), _viewing(sh.expand_as), _
 narrow = _viewing(sh.narrow)
 split, chunk, unbind = _several(sh.split), _several(sh.chunk), _several(sh.unbind)
 tensor_split = _several(sh.tensor_split, "")
+
+
+@_viewing
+def as_pairs(input: Any) -> Tensor:
+    """Complex numbers as pairs of parts."""
+    return call(ViewAsReal, input)
+
+
+@_viewing
+def as_numbers(input: Any) -> Tensor:
+    """Pairs of parts as complex numbers; refused where parts do not lie side by side, as in torch."""
+    where = geometry_of(input)
+    if where.strides[-1] != 1 or where.offset % 2 or any(stride % 2 for stride in where.strides[:-1]):
+        raise RuntimeError(
+            f"view_as_complex: the parts of a tensor with strides {list(where.strides)} do not lie side by side; "
+            "use x.contiguous()"
+        )
+    return call(ViewAsComplex, input)
 
 
 @functools.wraps(sh.broadcast_tensors)

@@ -15,6 +15,7 @@ from pyflame_rt.ops.onnx.cast import Identity
 from pyflame_rt.ops.onnx.index import ScatterND
 from pyflame_rt.ops.onnx.shape import Expand, Reshape, Transpose
 from pyflame_rt.ops.onnx.slicing import Split
+from pyflame_rt.ops.pyflame.complex_numbers import ViewAsComplex, ViewAsReal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +32,9 @@ MULTIPLE = "is one of several views that a function returned"
 _OVERLAPS = (
     "several elements of an expanded tensor are one in memory, so it cannot be written in place; clone() it first"
 )
+
+
+_RETYPED = (ViewAsReal.name, ViewAsComplex.name)
 
 
 class Step:
@@ -82,6 +86,10 @@ class RuleStep(Step):
                 for i, axis in enumerate(order):
                     back[axis] = i
                 return own(sh.permute(wrap(part), back)._value)
+            case ViewAsReal.name:
+                return apply(ViewAsComplex, (part,))
+            case ViewAsComplex.name:
+                return apply(ViewAsReal, (part,))
         parts = [(0, size, 1) for size in shape]
         for axis, start, stop, step in self._slices():
             parts[axis] = (start, stop, step)
@@ -106,6 +114,10 @@ class RuleStep(Step):
             return Geometry(shape, strides, whole.offset)
         if name == Transpose.name:
             return Geometry(shape, [whole.strides[a] for a in self.rule.bound["perm"]], whole.offset)
+        if name == ViewAsReal.name:  # places are counted in elements of the view
+            return Geometry(shape, [*[2 * s for s in whole.strides], 1], 2 * whole.offset)
+        if name == ViewAsComplex.name:
+            return Geometry(shape, [s // 2 for s in whole.strides[:-1]], whole.offset // 2)
         if name == Expand.name:
             lead = len(shape) - len(whole.shape)
             kept = [
@@ -229,6 +241,8 @@ def put(steps: Sequence[Step], base: Val, part: Val) -> Val:
 
 def _scattered(steps: Sequence[Step], base: Val, part: Val) -> Val:
     """The same, by the places of the elements: a view in which some may be one in memory."""
+    if any(isinstance(step, RuleStep) and step.rule.op.name in _RETYPED for step in steps):
+        raise RuntimeError(_OVERLAPS)
     where = Geometry(base.spec.shape)
     for step in steps:
         where = step.geometry(where)

@@ -32,6 +32,11 @@ def _seeds(outputs: Sequence[Tensor], given: Any) -> list[Val | None]:
     seeds: list[Val | None] = []
     for out, seed in zip(outputs, listed, strict=True):
         if seed is None:
+            if out.dtype.is_complex:
+                raise RuntimeError(
+                    "a gradient is that of one real number; this output is complex. Take its abs(), real or imag, or "
+                    "pass the gradient of the output"
+                )
             if out.numel != 1:
                 raise RuntimeError(
                     f"a gradient is that of one number; this output has shape {out.shape}. "

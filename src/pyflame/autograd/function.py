@@ -64,5 +64,5 @@ def with_gradient(
     assert isinstance(expr, Expr)
     expr.function = Function(name, sources, rule)
     for v in made:
-        v.needs_grad = v.spec.dtype.is_floating_point
+        v.needs_grad = v.spec.dtype.is_inexact
     return [wrap(v) for v in made]

@@ -159,7 +159,7 @@ def _take_function(function: Function, outs: Sequence[Val], placed: Callable[[Va
         return
     expr.function = Function(function.name, sources, function.rule, movable=function.movable)
     for v in outs:
-        v.needs_grad = v.spec.dtype.is_floating_point
+        v.needs_grad = v.spec.dtype.is_inexact
 
 
 def _placed(v: Val, made: dict[tuple[Expr, int], Val], values: dict[int, Val]) -> Val:

@@ -16,6 +16,7 @@ from pyflame.ops.core import (
     convert,
     dim_argument,
     floating,
+    real_only,
     remembered,
     rounded_once,
     scalar,
@@ -188,7 +189,7 @@ def softshrink(input: Any, lambd: float = 0.5) -> Tensor:
 
 def hardshrink(input: Any, lambd: float = 0.5) -> Tensor:
     """The input, 0 where it is nearer to 0 than ``lambd``."""
-    x = floating(input)
+    x = floating(real_only("hardshrink", input))
     return ar.where(ar.le(ar.abs(x), lambd), scalar(0, x.dtype), x)
 
 

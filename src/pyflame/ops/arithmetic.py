@@ -12,10 +12,12 @@ from pyflame.ops.core import (
     call,
     cast,
     common_dtype,
+    const,
     convert,
     is_scalar,
     operands,
     quick,
+    real_only,
     rounded_once,
     same_type,
     scalar,
@@ -24,6 +26,7 @@ from pyflame.ops.core import (
 from pyflame_rt.ops.onnx.activation import Clip
 from pyflame_rt.ops.onnx.arithmetic import Abs, Add, Div, Max, Min, Mod, Mul, Neg, Pow, Reciprocal, Sub
 from pyflame_rt.ops.onnx.cast import Identity
+from pyflame_rt.ops.onnx.index import Gather
 from pyflame_rt.ops.onnx.logic import (
     And,
     BitShift,
@@ -42,6 +45,7 @@ from pyflame_rt.ops.onnx.logic import (
     Xor,
 )
 from pyflame_rt.ops.onnx.math import Ceil, Floor, IsInf, IsNaN, Sqrt
+from pyflame_rt.ops.pyflame.complex_numbers import ComplexAbs, ViewAsReal
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -196,7 +200,7 @@ def _simple_power(x: Any, exponent: Any) -> Tensor | None:
         return cast(x, dtype)
     if exponent == 2:
         return mul(cast(x, dtype), cast(x, dtype))
-    if not dtype.is_floating_point:
+    if not dtype.is_inexact:
         return None
     if exponent == 0.5:
         return call(Sqrt, cast(x, dtype))
@@ -421,7 +425,7 @@ def bitwise_right_shift(input: Any, other: Any) -> Tensor:
 
 def _shifted(input: Any, other: Any) -> tuple[Tensor, Tensor]:
     a, b = operands(input, other)
-    if a.dtype.is_floating_point or a.dtype is DType.bool:
+    if not a.dtype.is_integer:
         raise TypeError(f"bits of {a.dtype} cannot be shifted; use an integer tensor")
     return a, b
 
@@ -448,15 +452,24 @@ def where(condition: Any, input: Any = None, other: Any = None) -> Any:
 # ------------------------------------------------------------------ what the above needs
 
 
+def parts(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Real and imaginary part of complex numbers."""
+    pairs = call(ViewAsReal, x)
+    first, second = (call(Gather, pairs, const(place), axis=-1) for place in (0, 1))
+    return first, second
+
+
 def abs(input: Any) -> Tensor:
     """Absolute value."""
     x = as_tensor(input)
+    if x.dtype.is_complex:
+        return call(ComplexAbs, x)
     return call(Identity if x.dtype in (DType.bool, DType.uint8) else Abs, x)
 
 
 def trunc(input: Any) -> Tensor:
     """Rounded towards zero."""
-    x = as_tensor(input)
+    x = real_only("trunc", input)
     if not x.dtype.is_floating_point:
         return call(Identity, x)
     return where(lt(x, 0), call(Ceil, x), call(Floor, x))
@@ -471,12 +484,16 @@ def isnan(input: Any) -> Tensor:
 def isinf(input: Any) -> Tensor:
     """Where infinite."""
     x = as_tensor(input)
+    if x.dtype.is_complex:
+        return logical_or(*(isinf(part) for part in parts(x)))
     return call(IsInf, x) if x.dtype.is_floating_point else ne(x, x)
 
 
 def isfinite(input: Any) -> Tensor:
     """Where neither infinite nor NaN."""
     x = as_tensor(input)
+    if x.dtype.is_complex:
+        return logical_and(*(isfinite(part) for part in parts(x)))
     return call(Less, call(Abs, x), scalar(math.inf, x.dtype)) if x.dtype.is_floating_point else eq(x, x)
 
 

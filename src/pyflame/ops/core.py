@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from pyflame.dtypes import DType, category, get_default_dtype, result_dtype, scalar_dtype, to_dtype
+from pyflame.dtypes import DType, WrongTypeError, category, get_default_dtype, result_dtype, scalar_dtype, to_dtype
 from pyflame.lazy import (
     MAX_MEMORY,
     Rule,
@@ -23,7 +24,7 @@ from pyflame.lazy import (
     rule_for,
     unusual,
 )  # fmt: skip
-from pyflame_rt.graph.errors import DTypeMismatchError, ShapeMismatchError
+from pyflame_rt.graph.errors import ShapeMismatchError
 from pyflame_rt.ops.core.registry import Op, get_op
 from pyflame_rt.ops.onnx.cast import Cast
 from pyflame_rt.ops.onnx.logic import Equal, Not
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-__all__ = ["Handle", "as_tensor", "call", "call_many", "cast", "const", "operands", "wrap"]
+__all__ = ["Handle", "as_tensor", "as_type", "call", "call_many", "cast", "const", "operands", "wrap"]
 
 
 class _Slots:
@@ -224,7 +225,7 @@ def as_tensor(value: Any, dtype: DType | None = None) -> Tensor:
 
 def is_scalar(value: object) -> bool:
     """True for Python and NumPy numbers, which take the type of what they meet."""
-    return isinstance(value, (int, float, np.generic))
+    return isinstance(value, (int, float, complex, np.generic))
 
 
 def scalar(value: Any, dtype: DType) -> Tensor:
@@ -239,8 +240,21 @@ def cast(x: Any, dtype: DType) -> Tensor:
     have = x._value.spec.dtype
     if have is dtype:
         return x
-    if dtype is DType.bool and have.is_floating_point:
+    if have.is_complex and not dtype.is_complex and dtype is not DType.bool:
+        raise WrongTypeError(
+            f"{have.name} does not become {dtype.name} by itself; take x.real, x.imag or x.abs(), or pf.view_as_real(x)"
+        )
+    if dtype is DType.bool and have.is_inexact:
         return call(Not, call(Equal, x, scalar(0, have)))
+    return call(Cast, x, to=dtype.rt.onnx)
+
+
+def as_type(x: Any, dtype: DType) -> Tensor:
+    """The tensor in a type that was asked for by name: complex numbers lose their imaginary part, with a warning."""
+    have = x._value.spec.dtype
+    if not have.is_complex or dtype.is_complex or dtype is DType.bool:
+        return cast(x, dtype)
+    warnings.warn("Casting complex values to real discards the imaginary part; take x.real to say so", stacklevel=3)
     return call(Cast, x, to=dtype.rt.onnx)
 
 
@@ -252,7 +266,7 @@ def operands(*values: Any, floating: bool = False) -> list[Tensor]:
         floating: integers become floating point.
     """
     dtype = common_dtype(values)
-    if floating and not dtype.is_floating_point:
+    if floating and not dtype.is_inexact:
         dtype = get_default_dtype()
     return [convert(v, dtype) for v in values]
 
@@ -276,7 +290,9 @@ def common_dtype(values: Iterable[Any]) -> DType:
         mixed = mixed or (first is not None and tensors[-1][0] is not first)
         first = tensors[-1][0]
     if first is not None and not mixed:
-        if first.is_floating_point or not scalars:
+        if first.is_complex or not scalars:
+            return first
+        if first.is_floating_point and not any(isinstance(s, (complex, np.complexfloating)) for s in scalars):
             return first
         if all(category(scalar_dtype(s)) <= category(first) for s in scalars):
             return first
@@ -292,10 +308,6 @@ def convert(v: Any, dtype: DType) -> Tensor:
     return cast(as_tensor(v), dtype)
 
 
-class WrongTypeError(DTypeMismatchError, TypeError):
-    """Elements of a type that cannot name anything."""
-
-
 def same_type(name: str, x: Tensor, source: Any) -> None:
     """Refuse to put elements of one type among those of another; numbers take the type of the tensor."""
     if isinstance(source, Handle) and source._value.spec.dtype is not x._value.spec.dtype:
@@ -303,10 +315,20 @@ def same_type(name: str, x: Tensor, source: Any) -> None:
         raise WrongTypeError(f"{name}: elements of {have} into a tensor of {want}; convert them, as in x.to(pf.{want})")
 
 
+def real_only(name: str, x: Any) -> Tensor:
+    """The tensor, refused where it is complex."""
+    x = as_tensor(x)
+    if x._value.spec.dtype.is_complex:
+        raise WrongTypeError(
+            f"{name} takes no complex numbers; compute with pf.view_as_real(x), x.real, x.imag or x.abs()"
+        )
+    return x
+
+
 def floating(x: Any) -> Tensor:
     """The tensor, integers as the default floating-point type."""
     x = as_tensor(x)
-    return x if x._value.spec.dtype.is_floating_point else cast(x, get_default_dtype())
+    return x if x._value.spec.dtype.is_inexact else cast(x, get_default_dtype())
 
 
 def unary(op: Op, x: Any) -> Tensor:
@@ -424,4 +446,4 @@ __all__ += [
     "unary",
 ]
 __all__ += ["common_dtype", "convert", "dim_argument", "op_named", "rounded_once", "sizes_of"]
-__all__ += ["WrongTypeError", "same_type"]
+__all__ += ["WrongTypeError", "real_only", "same_type"]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame.devices import Device
-from pyflame.dtypes import DType, get_default_dtype, scalar_dtype, to_dtype
+from pyflame.dtypes import DType, WrongTypeError, get_default_dtype, scalar_dtype, to_dtype
 from pyflame.lazy import leaf
-from pyflame.ops.core import Handle, as_tensor, call, cast, scalar, sizes_of, wrap
+from pyflame.ops.core import Handle, as_tensor, as_type, call, cast, scalar, sizes_of, wrap
 from pyflame_rt.ops.onnx.cast import BitCast, Identity
 from pyflame_rt.ops.onnx.logic import Equal
 from pyflame_rt.ops.onnx.shape import Expand
@@ -46,7 +46,7 @@ def tensor(
         (DType.int64, DType.float32, DType.int8)
     """
     if isinstance(data, Handle):
-        made = cast(data.detach(), to_dtype(dtype or data.dtype))  # type: ignore[attr-defined]
+        made = as_type(data.detach(), to_dtype(dtype or data.dtype))  # type: ignore[attr-defined]
         return _finish(made if made is not data else made.clone(), layout, requires_grad, device)
     return _finish(wrap(_leaf_of(data, dtype)), layout, requires_grad, device)
 
@@ -58,7 +58,14 @@ def _leaf_of(data: Any, dtype: Any) -> Any:
     array = to_array(data)
     if kind is None:
         kind = _inferred(data, array)
+    _refuse_parts(array, kind)
     return leaf(np.array(array, kind.numpy, order="C", copy=True), kind)
+
+
+def _refuse_parts(array: np.ndarray[Any, Any], kind: DType) -> None:
+    """Refuse to lose imaginary parts."""
+    if array.dtype.kind == "c" and not kind.is_complex:
+        raise WrongTypeError(f"complex numbers do not become {kind.name}; take the real part, as in array.real")
 
 
 def _inferred(data: Any, array: np.ndarray[Any, Any]) -> DType:
@@ -67,7 +74,9 @@ def _inferred(data: Any, array: np.ndarray[Any, Any]) -> DType:
     while isinstance(first, (list, tuple)) and first:
         first = first[0]
     typed = hasattr(first, "dtype") or hasattr(first, "__dlpack__") or isinstance(data, memoryview)
-    return to_dtype(array.dtype) if typed or array.dtype.kind in "biu" else get_default_dtype()
+    if typed or array.dtype.kind in "biu":
+        return to_dtype(array.dtype)
+    return get_default_dtype().to_complex() if array.dtype.kind == "c" else get_default_dtype()
 
 
 def from_numpy(array: Any, dtype: Any = None, *, layout: MeshLayout | None = None) -> Tensor:
@@ -91,11 +100,12 @@ def asarray(data: Any, dtype: Any = None, *, device: Any = None) -> Tensor:
     if device is not None:
         Device.of(device)
     if isinstance(data, Handle):
-        return data if dtype is None else cast(data, to_dtype(dtype))  # type: ignore[return-value]
+        return data if dtype is None else as_type(data, to_dtype(dtype))  # type: ignore[return-value]
     from pyflame.interop import to_array
 
     array = to_array(data)
     kind = to_dtype(dtype) if dtype is not None else _inferred(data, array)
+    _refuse_parts(array, kind)
     return wrap(leaf(np.ascontiguousarray(array, kind.numpy).reshape(array.shape), kind))
 
 
@@ -218,6 +228,7 @@ def arange(
         kind = DType.int64 if ints else get_default_dtype()
     else:
         kind = to_dtype(dtype)
+    _real_kind("arange", kind)
     if kind is DType.int64:
         start, end, step = int(start), int(end), int(step)
     count = max(0, math.ceil((end - start) / step))
@@ -229,6 +240,11 @@ def arange(
     return _finish(made, None, requires_grad, device)
 
 
+def _real_kind(name: str, kind: DType) -> None:
+    if kind.is_complex:
+        raise WrongTypeError(f"{name} gives real numbers; write pf.{name}(...).to(pf.{kind.name})")
+
+
 def linspace(
     start: Any, end: Any, steps: int, dtype: Any = None, *, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
@@ -237,6 +253,7 @@ def linspace(
         raise ValueError(f"linspace: the number of steps must not be negative, got {steps}")
     start, end = (v.item() if isinstance(v, Handle) else v for v in (start, end))  # type: ignore[attr-defined]
     kind = get_default_dtype() if dtype is None else to_dtype(dtype)
+    _real_kind("linspace", kind)
     if not kind.is_floating_point:
         start, end = int(start), int(end)
     made = wrap(leaf(np.linspace(start, end, steps).astype(kind.numpy), kind))
@@ -256,6 +273,7 @@ def logspace(
     """``base`` to the powers that :func:`linspace` gives."""
     start, end = (v.item() if isinstance(v, Handle) else v for v in (start, end))  # type: ignore[attr-defined]
     kind = get_default_dtype() if dtype is None else to_dtype(dtype)
+    _real_kind("logspace", kind)
     if not kind.is_floating_point:
         start, end = int(start), int(end)
     made = wrap(leaf(np.logspace(start, end, steps, base=base).astype(kind.numpy), kind))

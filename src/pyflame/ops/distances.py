@@ -11,7 +11,7 @@ from pyflame.lazy import const
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import reduction as red
 from pyflame.ops import shaping as sh
-from pyflame.ops.core import call, operands, rounded_once, wrap
+from pyflame.ops.core import call, operands, real_only, rounded_once, wrap
 from pyflame.ops.linalg import same_dtype
 from pyflame_rt.graph.errors import ShapeMismatchError
 from pyflame_rt.ops.onnx.index import Gather
@@ -41,7 +41,7 @@ def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str = "use_mm_for_eucl
     if compute_mode not in modes:
         raise ValueError(f"cdist: compute_mode is one of {', '.join(modes)}, got {compute_mode!r}")
     same_dtype("cdist", x1, x2)
-    a, b = operands(x1, x2)
+    a, b = (real_only("cdist", v) for v in operands(x1, x2))
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-1]:
         raise ShapeMismatchError(f"cdist takes [..., P, M] and [..., R, M], got {a.shape} and {b.shape}")
     if p < 0:
@@ -52,7 +52,7 @@ def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str = "use_mm_for_eucl
 @rounded_once
 def pdist(input: Any, p: float = 2.0) -> Tensor:
     """The distances of all pairs of rows of a matrix, those of the first row first."""
-    (x,) = operands(input, floating=True)
+    (x,) = operands(real_only("pdist", input), floating=True)
     if x.ndim != 2:
         raise ShapeMismatchError(f"pdist takes a matrix, got {x.shape}")
     first, second = np.triu_indices(x.shape[0], 1)

@@ -11,7 +11,7 @@ from pyflame.dtypes import DType
 from pyflame.lazy import const, leaf
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import shaping as sh
-from pyflame.ops.core import Handle, as_tensor, axis_of, call, cast, convert, same_type, wrap
+from pyflame.ops.core import Handle, as_tensor, axis_of, call, cast, convert, real_only, same_type, wrap
 from pyflame.ops.indexing import as_entry, getitem, in_range
 from pyflame.ops.ranges import numbers_within
 from pyflame_rt.graph.errors import ShapeMismatchError
@@ -189,7 +189,7 @@ def unique(
 ) -> Any:
     """The different values in order; evaluates. With them, where each element went, and how many there are."""
     del sorted  # always
-    array = as_tensor(input).numpy(copy=False)
+    array = real_only("unique", input).numpy(copy=False)
     values, inverse, counts = np.unique(array, return_inverse=True, return_counts=True, axis=dim)
     kind = as_tensor(input).dtype
     results = [wrap(leaf(np.asarray(values, order="C"), kind))]
@@ -209,7 +209,7 @@ def isin(elements: Any, test_elements: Any, *, invert: bool = False) -> Tensor:
         >>> pf.isin(pf.tensor([1.0, 2.0, 3.0]), pf.tensor([3.0, 1.0])).tolist()
         [True, False, True]
     """
-    x, others = as_tensor(elements), as_tensor(test_elements)
+    x, others = (real_only("isin", v) for v in (elements, test_elements))
     found = ar.eq(x.unsqueeze(-1), others.reshape((-1,))).any(dim=-1)
     return ~found if invert else found
 

@@ -54,7 +54,7 @@ def as_entry(item: Any) -> Any:
         return int(item)
     if isinstance(item, Handle):
         kind = item._value.spec.dtype
-        if kind.is_floating_point:
+        if kind.is_inexact:
             raise IndexError(f"an index tensor holds integers or booleans, not {kind}")
         return item if kind in (DType.bool, DType.int64) else cast(item, DType.int64)
     from pyflame.interop import to_array

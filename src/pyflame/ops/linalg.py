@@ -8,11 +8,23 @@ from pyflame.dtypes import DType
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import reduction as red
 from pyflame.ops import shaping as sh
-from pyflame.ops.core import Handle, as_tensor, axis_of, call, cast, common_dtype, convert, operands, rounded_once
+from pyflame.ops.core import (
+    Handle,
+    as_tensor,
+    axis_of,
+    call,
+    cast,
+    common_dtype,
+    convert,
+    operands,
+    real_only,
+    rounded_once,
+)
 from pyflame.ops.precision import low_precision
 from pyflame_rt.graph.errors import DTypeMismatchError, ShapeMismatchError
 from pyflame_rt.ops.microsoft.fused import Inverse
 from pyflame_rt.ops.onnx.matmul import Det, Einsum, MatMul
+from pyflame_rt.ops.pyflame.complex_numbers import Conj
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,7 +99,10 @@ def dot(input: Any, tensor: Any) -> Tensor:
     return matmul(a, b)
 
 
-vdot = dot
+def vdot(input: Any, other: Any) -> Tensor:
+    """The sum of products of two vectors, the first one conjugated."""
+    a = as_tensor(input)
+    return dot(call(Conj, a) if a.dtype.is_complex else a, other)
 
 
 def inner(input: Any, other: Any) -> Tensor:
@@ -164,7 +179,7 @@ def addr(input: Any, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> 
 
 
 def _factor(value: Any, dtype: DType) -> Any:
-    if dtype.is_floating_point:
+    if dtype.is_inexact:
         return value
     return bool(value) if dtype is DType.bool else int(value)
 
@@ -311,6 +326,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
 
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle between vectors along a dimension."""
-    a, b = sh.broadcast_tensors(*operands(x1, x2, floating=True))
+    given = operands(real_only("cosine_similarity", x1), real_only("cosine_similarity", x2), floating=True)
+    a, b = sh.broadcast_tensors(*given)
     norms = [ar.clamp_min(red.norm(v, 2, dim, True), eps) for v in (a, b)]
     return red.sum(ar.mul(ar.div(a, norms[0]), ar.div(b, norms[1])), dim)

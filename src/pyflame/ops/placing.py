@@ -14,7 +14,7 @@ from pyflame.ops import arithmetic as ar
 from pyflame.ops import gathering as ga
 from pyflame.ops import reduction as red
 from pyflame.ops import shaping as sh
-from pyflame.ops.core import as_tensor, axis_of, call, cast, convert, same_type, scalar, sizes_of, wrap
+from pyflame.ops.core import as_tensor, axis_of, call, cast, convert, real_only, same_type, scalar, sizes_of, wrap
 from pyflame.ops.indexing import getitem, setitem
 from pyflame_rt.graph.errors import ShapeMismatchError
 from pyflame_rt.ops.onnx.cast import Identity
@@ -91,7 +91,7 @@ def scatter_reduce(input: Any, dim: int, index: Any, src: Any, reduce: str, *, i
     """
     if reduce not in _FIRST:
         raise ValueError(f"scatter_reduce: reduce is one of {', '.join(_FIRST)}, got {reduce!r}")
-    x = as_tensor(input)
+    x = as_tensor(input) if reduce in ("sum", "mean") else real_only("scatter_reduce", input)
     if x.ndim == 0:
         one = [as_tensor(t).reshape((1,)) for t in (x, index, src)]
         return scatter_reduce(one[0], 0, one[1], one[2], reduce, include_self=include_self).reshape(())
@@ -275,7 +275,7 @@ def unique_consecutive(
     input: Any, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
     """Elements (or entries of a dimension) without those equal to their neighbour before; evaluates."""
-    array = as_tensor(input).numpy(copy=False)
+    array = real_only("unique_consecutive", input).numpy(copy=False)
     rows = array.reshape(-1) if dim is None else np.moveaxis(array, dim, 0)
     flat = rows.reshape(rows.shape[0], -1) if rows.size else rows.reshape(rows.shape[0], 0)
     new = np.ones(rows.shape[0], bool)

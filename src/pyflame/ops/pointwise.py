@@ -28,12 +28,13 @@ from pyflame.ops.arithmetic import (
     mul,
     ne,
     neg,
+    parts,
     reciprocal,
     sub,
     trunc,
     where,
 )
-from pyflame.ops.core import as_tensor, call, cast, floating, operands, rounded_once, scalar, unary
+from pyflame.ops.core import as_tensor, call, cast, floating, operands, real_only, rounded_once, scalar, unary
 from pyflame_rt.ops.onnx.arithmetic import Div, Sign
 from pyflame_rt.ops.onnx.cast import Identity
 from pyflame_rt.ops.onnx.math import (
@@ -72,11 +73,6 @@ def sign(input: Any) -> Tensor:
     return call(Identity if x.dtype is DType.bool else Sign, x)
 
 
-def sgn(input: Any) -> Tensor:
-    """The sign of a real number."""
-    return sign(input)
-
-
 def signbit(input: Any) -> Tensor:
     """Where the sign is negative, also that of -0."""
     x = as_tensor(input)
@@ -94,7 +90,7 @@ def copysign(input: Any, other: Any) -> Tensor:
 
 
 def _rounding(op: Op, x: Any) -> Tensor:
-    x = as_tensor(x)
+    x = real_only(op.name.lower(), x)
     return call(op if x.dtype.is_floating_point else Identity, x)
 
 
@@ -272,7 +268,7 @@ arctan2 = atan2
 @rounded_once
 def hypot(input: Any, other: Any) -> Tensor:
     """The length of the vector (input, other)."""
-    a, b = operands(input, other)
+    a, b = (real_only("hypot", v) for v in operands(input, other))
     big, low = maximum(abs(a), abs(b)), minimum(abs(a), abs(b))
     ratio = div(low, where(eq(big, 0.0), 1.0, big))
     return where(eq(low, 0.0), big, mul(big, sqrt(add(mul(ratio, ratio), 1.0))))
@@ -301,7 +297,7 @@ def logaddexp(input: Any, other: Any) -> Tensor:
 @rounded_once
 def logit(input: Any, eps: float | None = None) -> Tensor:
     """``log(input / (1 - input))``, the inverse of sigmoid."""
-    x = floating(input)
+    x = floating(real_only("logit", input))
     x = x if eps is None else clamp(x, eps, 1.0 - eps)
     return log(div(x, sub(1.0, x)))
 
@@ -309,7 +305,7 @@ def logit(input: Any, eps: float | None = None) -> Tensor:
 @rounded_once
 def xlogy(input: Any, other: Any) -> Tensor:
     """``input * log(other)``, 0 where ``input`` is."""
-    a, b = operands(input, other, floating=True)
+    a, b = (real_only("xlogy", v) for v in operands(input, other, floating=True))
     zero = eq(a, 0.0)
     return where(logical_and(zero, logical_not(isnan(b))), 0.0, mul(a, log(where(zero, 1.0, b))))
 
@@ -325,13 +321,13 @@ def sinc(input: Any) -> Tensor:
 @rounded_once
 def deg2rad(input: Any) -> Tensor:
     """Degrees to radians."""
-    return mul(floating(input), math.pi / 180)
+    return mul(floating(real_only("deg2rad", input)), math.pi / 180)
 
 
 @rounded_once
 def rad2deg(input: Any) -> Tensor:
     """Radians to degrees."""
-    return mul(floating(input), 180 / math.pi)
+    return mul(floating(real_only("rad2deg", input)), 180 / math.pi)
 
 
 def heaviside(input: Any, values: Any) -> Tensor:
@@ -342,7 +338,7 @@ def heaviside(input: Any, values: Any) -> Tensor:
 
 def nan_to_num(input: Any, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
     """NaN and infinities replaced by numbers."""
-    x = as_tensor(input)
+    x = real_only("nan_to_num", input)
     if not x.dtype.is_floating_point:
         return call(Identity, x)
     limit = float(_finfo(x.dtype).max)
@@ -359,17 +355,19 @@ def _finfo(dtype: DType) -> Any:
 
 def isposinf(input: Any) -> Tensor:
     """Where positive infinity."""
-    return eq(input, math.inf)
+    return eq(real_only("isposinf", input), math.inf)
 
 
 def isneginf(input: Any) -> Tensor:
     """Where negative infinity."""
-    return eq(input, -math.inf)
+    return eq(real_only("isneginf", input), -math.inf)
 
 
 def isreal(input: Any) -> Tensor:
-    """True everywhere: tensors hold real numbers."""
+    """Where the imaginary part is 0: everywhere, unless the tensor is complex."""
     x = as_tensor(input)
+    if x.dtype.is_complex:
+        return eq(parts(x)[1], 0)
     return logical_or(eq(x, x), ne(x, x))
 
 
@@ -377,8 +375,8 @@ def isclose(input: Any, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equa
     """Where two tensors are close: ``|input - other| <= atol + rtol * |other|``."""
     a, b = operands(input, other)
     same = eq(a, b)
-    if equal_nan and a.dtype.is_floating_point:
+    if equal_nan and a.dtype.is_inexact:
         same = logical_or(same, logical_and(isnan(a), isnan(b)))
-    wide = [cast(v, DType.float64) for v in (a, b)] if not a.dtype.is_floating_point else [a, b]
+    wide = [cast(v, DType.float64) for v in (a, b)] if not a.dtype.is_inexact else [a, b]
     near = le(abs(sub(*wide)), add(mul(abs(wide[1]), rtol), atol))
     return logical_or(same, logical_and(near, isfinite(wide[1])))

@@ -35,7 +35,7 @@ class OutOfRangeError(InputError, IndexError, ValueError):
 def whole_numbers(x: Tensor, what: str) -> None:
     """Refuse what is not made of integers."""
     kind = x._value.spec.dtype
-    if kind.is_floating_point or kind is DType.bool:
+    if kind.is_inexact or kind is DType.bool:
         raise WrongTypeError(f"{what} must be whole numbers, got {kind.name}; convert them, as in x.to(pf.int64)")
 
 

@@ -18,6 +18,7 @@ from pyflame.ops.core import (
     const,
     dim_argument,
     floating,
+    real_only,
     remembered,
     rounded_once,
     scalar,
@@ -67,7 +68,7 @@ def sum(
 ) -> Tensor:
     """Sum over dimensions, over all when none is named."""
     x = as_tensor(input)
-    kind = to_dtype(dtype) if dtype is not None else (x.dtype if x.dtype.is_floating_point else DType.int64)
+    kind = to_dtype(dtype) if dtype is not None else (x.dtype if x.dtype.is_inexact else DType.int64)
     return _reduce(ReduceSum, cast(x, kind), dim_argument(dim, axis), _keep(keepdim, keepdims))
 
 
@@ -84,7 +85,7 @@ def mean(
     """Mean over dimensions, over all when none is named."""
     x = as_tensor(input)
     x = x if dtype is None else cast(x, to_dtype(dtype))
-    if not x.dtype.is_floating_point:
+    if not x.dtype.is_inexact:
         x = cast(x, get_default_dtype())
     axes = axes_of(dim_argument(dim, axis), x.ndim)
     if x.numel == 0:
@@ -104,7 +105,7 @@ def prod(
 ) -> Tensor:
     """Product over dimensions, over all when none is named."""
     x = as_tensor(input)
-    kind = to_dtype(dtype) if dtype is not None else (x.dtype if x.dtype.is_floating_point else DType.int64)
+    kind = to_dtype(dtype) if dtype is not None else (x.dtype if x.dtype.is_inexact else DType.int64)
     return _reduce(ReduceProd, cast(x, kind), dim_argument(dim, axis), _keep(keepdim, keepdims))
 
 
@@ -240,7 +241,9 @@ def var_mean(
     count = math.prod(x.shape[a] for a in axes)
     less = (1 if unbiased else 0) if correction is None else correction
     centre = mean(x, axes, True) if axes else x
-    squares = sum(ar.square(ar.sub(x, centre)), axes, keepdim) if axes else ar.square(ar.sub(x, centre))
+    off = ar.sub(x, centre)
+    square = ar.square(ar.abs(off) if x.dtype.is_complex else off)
+    squares = sum(square, axes, keepdim) if axes else square
     left = count - less
     variance = ar.div(squares, float(left) if left > 0 else 0.0)
     return variance, centre if keepdim else centre.reshape(variance.shape)
@@ -278,7 +281,8 @@ def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Tensor:
 
 def nansum(input: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
     """Sum without NaN."""
-    return sum(ar.where(ar.isnan(input), 0, input), dim, keepdim)
+    x = real_only("nansum", input)
+    return sum(ar.where(ar.isnan(x), 0, x), dim, keepdim)
 
 
 @rounded_once
@@ -292,7 +296,7 @@ def nanmean(input: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
 def cumsum(input: Any, dim: int, *, dtype: Any = None) -> Tensor:
     """Running sum along a dimension."""
     x = as_tensor(input)
-    kind = to_dtype(dtype) if dtype is not None else (x.dtype if x.dtype.is_floating_point else DType.int64)
+    kind = to_dtype(dtype) if dtype is not None else (x.dtype if x.dtype.is_inexact else DType.int64)
     x = cast(x, kind)
     along = axis_of(dim, x.ndim)
     return call(Identity, x) if x.ndim == 0 else call(CumSum, x, const(along))
@@ -301,7 +305,7 @@ def cumsum(input: Any, dim: int, *, dtype: Any = None) -> Tensor:
 def cumprod(input: Any, dim: int, *, dtype: Any = None) -> Tensor:
     """Running product along a dimension."""
     x = as_tensor(input)
-    kind = to_dtype(dtype) if dtype is not None else (x.dtype if x.dtype.is_floating_point else DType.int64)
+    kind = to_dtype(dtype) if dtype is not None else (x.dtype if x.dtype.is_inexact else DType.int64)
     x = cast(x, kind)
     along = axis_of(dim, x.ndim)
     return call(Identity, x) if x.ndim == 0 else call(CumProd, x, const(along))
@@ -379,6 +383,8 @@ def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
 def norm(input: Any, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Tensor:
     """The p-norm over dimensions: ``(sum |x|**p) ** (1/p)``; where all is zero, its gradient is 0."""
     x = floating(input)
+    if x.dtype.is_complex:
+        x = ar.abs(x)
     if p in ("fro", None):
         p = 2
     size = ar.abs(x)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from pyflame.arrays import adopt
 from pyflame.ops.arithmetic import logical_and, maximum, where
 from pyflame.ops.creation import ones_like
 from pyflame.ops.pointwise import sign, sqrt
-from pyflame.optim.optimizer import Optimizer, Slots
+from pyflame.optim.optimizer import Optimizer, Slots, filled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -312,7 +309,7 @@ class Adagrad(Optimizer):
 
     def start(self, slot: str, p: Tensor, group: dict[str, Any]) -> Tensor:  # noqa: ARG002
         """The sum begins where the settings say."""
-        return adopt(np.full(tuple(p.shape), group["initial_accumulator_value"], p.dtype.numpy))
+        return filled(p, group["initial_accumulator_value"])
 
     def update(self, p: Tensor, g: Tensor, s: Slots, group: dict[str, Any]) -> tuple[Tensor, Slots]:
         """One step along the gradient, scaled by all gradients so far."""

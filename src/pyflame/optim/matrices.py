@@ -55,6 +55,8 @@ class Adafactor(Optimizer):
         (['col_var', 'row_var', 'step'], 0.9)
     """
 
+    real_only = True
+
     def __init__(
         self,
         params: Iterable[Any],
@@ -141,6 +143,8 @@ class Muon(Optimizer):
         >>> abs(w[0, 0].item() - 0.9) < 0.05
         True
     """
+
+    real_only = True
 
     def __init__(
         self,

@@ -14,14 +14,15 @@ from pyflame.autograd import enable_grad, no_grad
 from pyflame.evaluation import evaluate
 from pyflame.lazy import mode_changes, modes
 from pyflame.module_scopes import placed
-from pyflame.ops.core import cast
+from pyflame.ops.core import call, cast
 from pyflame.outline import Outlined
 from pyflame.tensors import Tensor
+from pyflame_rt.ops.pyflame.complex_numbers import ViewAsComplex, ViewAsReal
 
 if TYPE_CHECKING:
     from pyflame.dtypes import DType
 
-__all__ = ["Optimizer", "ParamGroup", "Slots", "power"]
+__all__ = ["Optimizer", "ParamGroup", "Slots", "filled", "power"]
 
 # Read anew by each step, compiled or not.
 RATES = ("lr", "initial_lr")
@@ -107,6 +108,9 @@ class Optimizer:
         [0.75, 0.75]
     """
 
+    # Updates see complex parameters as real and imaginary part; some have no meaning for those.
+    real_only = False
+
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         if isinstance(params, Tensor):
             raise TypeError("params must be a list of tensors or dicts. Received: one Tensor")
@@ -165,6 +169,10 @@ class Optimizer:
         for p in given["params"]:
             if not isinstance(p, Tensor):
                 raise TypeError(f"optimizer can only optimize Tensors. Received: {type(p).__name__}")
+            if p.dtype.is_complex and self.real_only:
+                raise TypeError(
+                    f"{type(self).__name__} takes no complex parameters; use Adam, or pf.view_as_real parts"
+                )
             if id(p) in known:
                 raise ValueError("some parameters appear in more than one place")
             known.add(id(p))
@@ -290,8 +298,11 @@ class Optimizer:
             slots = {name: next(left) for name in kept}
             gradient = cast(gradient, p.dtype)
             given = -gradient if group.get("maximize") else gradient
-            new, changed = self.update(p, given, {**slots, **_in(p.dtype, shared)}, group)
-            results += [new, *[changed.get(name) for name in kept]]
+            before = [p, *slots.values()]
+            p, *old = map(_as_pairs, before)
+            slots = dict(zip(kept, old, strict=True))
+            new, changed = self.update(p, _as_pairs(given), {**slots, **_in(p.dtype, shared)}, group)
+            results += map(_as_before, [new, *[changed.get(name) for name in kept]], before)
         return tuple(results)
 
     def _cohorts(self, ready: list[Tensor]) -> dict[Tensor, list[Tensor]]:
@@ -394,6 +405,11 @@ def _shared(group: ParamGroup, rate: Tensor, step: Tensor, varied: Slots) -> Slo
     return shared
 
 
+def filled(p: Tensor, value: float) -> Tensor:
+    """A slot of one number, which both parts of complex parameters get."""
+    return adopt(np.full(tuple(p.shape), complex(value, value) if p.dtype.is_complex else value, p.dtype.numpy))
+
+
 def power(base: float, exponent: Tensor) -> Tensor:
     """A number to a power that compiled steps read anew each time, in double precision."""
     return _number(base) ** exponent
@@ -401,6 +417,16 @@ def power(base: float, exponent: Tensor) -> Tensor:
 
 def _in(dtype: DType, shared: Slots) -> Slots:
     return {name: value if name in EXACT else cast(value, dtype) for name, value in shared.items()}
+
+
+def _as_pairs(t: Tensor) -> Tensor:
+    """Complex numbers as real and imaginary part: an update moves each on its own, as torch's do."""
+    return call(ViewAsReal, t) if t.dtype.is_complex else t
+
+
+def _as_before(new: Tensor | None, old: Tensor) -> Tensor | None:
+    """What an update gave, in the type of what it replaces."""
+    return call(ViewAsComplex, new) if new is not None and old.dtype.is_complex else new
 
 
 def _settled(made: Tensor) -> Tensor:

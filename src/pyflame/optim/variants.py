@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from pyflame.arrays import adopt
 from pyflame.dtypes import DType
 from pyflame.ops.arithmetic import abs as absolute
 from pyflame.ops.arithmetic import clamp, maximum, where
@@ -14,7 +11,7 @@ from pyflame.ops.core import cast
 from pyflame.ops.creation import full, ones_like, zeros_like
 from pyflame.ops.pointwise import sign, sqrt
 from pyflame.optim.algorithms import check_betas, check_not_negative, current_rates
-from pyflame.optim.optimizer import Optimizer, Slots, power
+from pyflame.optim.optimizer import Optimizer, Slots, filled, power
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -222,7 +219,7 @@ class NAdam(Optimizer):
 
     def start(self, slot: str, p: Tensor, group: dict[str, Any]) -> Tensor:
         """The product begins with one."""
-        return full([], 1.0, dtype=p.dtype) if slot == "mu_product" else super().start(slot, p, group)
+        return full([], 1.0, dtype=p.dtype.to_real()) if slot == "mu_product" else super().start(slot, p, group)
 
     def update(self, p: Tensor, g: Tensor, s: Slots, group: dict[str, Any]) -> tuple[Tensor, Slots]:
         """One step along the gradient and along where its average will be."""
@@ -334,7 +331,7 @@ class Rprop(Optimizer):
     def start(self, slot: str, p: Tensor, group: dict[str, Any]) -> Tensor:
         """Lengths begin with the learning rate."""
         if slot == "step_size":
-            return adopt(np.full(tuple(p.shape), group["lr"], p.dtype.numpy))
+            return filled(p, group["lr"])
         return super().start(slot, p, group)
 
     def update(self, p: Tensor, g: Tensor, s: Slots, group: dict[str, Any]) -> tuple[Tensor, Slots]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from pyflame_rt.exporters.onnx_complex import has_complex, may_hold_complex, without_complex
 from pyflame_rt.graph import Graph, Node
 from pyflame_rt.graph.errors import UndeterminedError, UnsupportedOperatorError
 from pyflame_rt.graph.graph import node_subgraphs
@@ -36,10 +37,13 @@ def inline_own_operators(graph: Graph) -> Graph:
     These are the operators of the domain ``pyflame`` and those that were added as functions over operators. An added
     one with a Python kernel stays where it has a domain of its own, as ONNX has it; under a bare name it is refused.
     """
-    if not any(_opens(node) for node in _walk(graph)):
+    if not any(_opens(node) for node in _walk(graph)) and not may_hold_complex(graph):
         return graph
     result = typed_copy(graph)
-    _inline(result, {name for node in _walk(result) for name in (*node.inputs, *node.outputs)})
+    used = {name for node in _walk(result) for name in (*node.inputs, *node.outputs)}
+    if has_complex(result):
+        without_complex(result, lambda node, op, values: instantiate(node, op, values, lambda hint: _fresh(hint, used)))
+    _inline(result, used)
     return result
 
 

@@ -14,7 +14,7 @@ from pyflame.ops import linalg
 from pyflame.ops.activation import log_softmax, logsigmoid, softplus
 from pyflame.ops.arithmetic import abs as absolute
 from pyflame.ops.arithmetic import clamp_min, minimum, where
-from pyflame.ops.core import Handle, as_tensor, call, call_many, cast, operands, rounded_once
+from pyflame.ops.core import Handle, as_tensor, call, call_many, cast, operands, real_only, rounded_once
 from pyflame.ops.creation import zeros_like
 from pyflame.ops.pointwise import exp, log, sqrt, xlogy
 from pyflame.ops.precision import full_precision
@@ -100,6 +100,8 @@ def mse_loss(input: Any, target: Any, reduction: Reduction | str = "mean") -> Te
         2.0
     """
     _warn_of_broadcast(input, target)
+    for given in (input, target):
+        real_only("mse_loss", given)
     return _mean_square(input, target, reduction)
 
 

@@ -9,7 +9,7 @@ from pyflame.autograd import no_grad
 from pyflame.dtypes import DType
 from pyflame.nn.functional.windows import has_shape
 from pyflame.ops.arithmetic import add, mul
-from pyflame.ops.core import call, call_many, cast, rounded_once
+from pyflame.ops.core import call, call_many, cast, real_only, rounded_once
 from pyflame.ops.creation import ones, zeros
 from pyflame.ops.shaping import broadcast_to
 from pyflame.outline import outlined
@@ -69,6 +69,7 @@ def batch_norm(
         >>> y.numpy().tolist()
         [[-1.0], [1.0]]
     """
+    real_only("batch_norm", input)
     for role, value in (("running_mean", running_mean), ("running_var", running_var)):
         has_shape(f"batch_norm: {role}", value, input.shape[1:2])
     if input.dtype in _HALVES:
@@ -218,7 +219,7 @@ def instance_norm(
         ("bias", bias),
     ):
         has_shape(f"instance_norm: {role}", value, input.shape[1:2])
-    kind, x = input.dtype, _wide(input)
+    kind, x = input.dtype, _wide(real_only("instance_norm", input))
     axes = list(range(2, len(input.shape)))
     mean = x.mean(dim=axes, keepdim=True)
     centred = x - mean

@@ -71,6 +71,7 @@ class Op:
         fold: what a primitive reduction makes of many elements: sum, prod, max, min or mean.
         known: inputs that say sizes, axes or ways, not data: plans are made for their contents.
         flops: arithmetic of a node, where it is not one operation for each element of the result.
+        complex: it takes complex numbers, and its gradient is right for them.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Op:
     fold: str = ""
     known: tuple[int, ...] = ()
     flops: Flops | None = None
+    complex: bool = False
 
     @property
     def signature(self) -> Signature:
@@ -170,6 +172,7 @@ class _Facts(TypedDict, total=False):
     elementwise: bool
     known: tuple[int, ...]
     flops: Flops | None
+    complex: bool
 
 
 class _PrimitiveFacts(_Facts, total=False):

@@ -13,6 +13,7 @@ from pyflame_rt.ops.core.size_arithmetic import size_quotients
 from pyflame_rt.ops.core.type_rules import broadcast, same
 from pyflame_rt.ops.core.upgrade import Upgrade, upgrade
 from pyflame_rt.ops.core.value import Value, constant
+from pyflame_rt.ops.pyflame.complex_numbers import conjugated, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -80,6 +81,7 @@ def _sum_to_type(gradient: Value, shape: Value, /) -> TensorType:
     domain="pyflame",
     infer=_sum_to_type,
     vjp=lambda g, y, x, shape: (_expand(g, runtime_shape(x)), None),
+    complex=True,
 )
 def SumTo(ops: Any, gradient: Any, shape: Any, /) -> Any:
     """Sum over the axes that broadcasting to the input's shape would add or stretch."""
@@ -105,6 +107,7 @@ def _expand(x: Value, shape: Value) -> Value:
     vjp=lambda g, y, a, b: (unbroadcast(g, a), unbroadcast(g, b)),
     types="T T > T",
     scalar="add",
+    complex=True,
 )
 def Add(ops: Any, A: Any, B: Any, /) -> Any:
     """Sum of two tensors."""
@@ -118,6 +121,7 @@ def Add(ops: Any, A: Any, B: Any, /) -> Any:
     vjp=lambda g, y, a, b: (unbroadcast(g, a), unbroadcast(-g, b)),
     types="T T > T",
     scalar="sub",
+    complex=True,
 )
 def Sub(ops: Any, A: Any, B: Any, /) -> Any:
     """Difference."""
@@ -128,9 +132,10 @@ def Sub(ops: Any, A: Any, B: Any, /) -> Any:
     since=14,
     infer=broadcast,
     shape_math=True,
-    vjp=lambda g, y, a, b: (unbroadcast(g * b, a), unbroadcast(g * a, b)),
+    vjp=lambda g, y, a, b: (unbroadcast(g * conjugated(b), a), unbroadcast(g * conjugated(a), b)),
     types="T T > T",
     scalar="mul",
+    complex=True,
 )
 def Mul(ops: Any, A: Any, B: Any, /) -> Any:
     """Product."""
@@ -142,14 +147,20 @@ def _divisor_needs(A: Value, B: Value, /, **_: Any) -> Iterator[Within]:
         yield Within("B", B, without=0)
 
 
+def _div_vjp(g: Value, y: Value, a: Value, b: Value) -> tuple[Value, Value]:
+    below = conjugated(b)
+    return unbroadcast(g / below, a), unbroadcast(-g * conjugated(y) / below, b)
+
+
 @primitive(
     since=14,
     infer=broadcast,
     shape_math=True,
-    vjp=lambda g, y, a, b: (unbroadcast(g / b, a), unbroadcast(-g * y / b, b)),
+    vjp=_div_vjp,
     requires=_divisor_needs,
     types="T T > T",
     scalar="div",
+    complex=True,
 )
 def Div(ops: Any, A: Any, B: Any, /) -> Any:
     """Quotient; integers are divided as C does, towards zero."""
@@ -186,24 +197,25 @@ def _pow_type(x: Value, y: Value, /) -> TensorType:
 
 
 def _pow_vjp(g: Value, z: Value, x: Value, y: Value) -> tuple[Value | None, Value | None]:
-    from pyflame_rt.ops.onnx.cast import CastLike
+    from pyflame_rt.ops.onnx.cast import Cast, CastLike
     from pyflame_rt.ops.onnx.logic import And, Equal, Where
     from pyflame_rt.ops.onnx.math import Log
 
     power = y if y.dtype is x.dtype else CastLike(y, x)
     # x**0 is flat, at x = 0 too, where the formula would give 0 * inf.
     slope = Where(Equal(power, 0.0), 0.0, power * Pow(x, power - 1.0))
-    to_base = unbroadcast(g * slope, x)
-    if not y.dtype.is_float:
+    to_base = unbroadcast(g * conjugated(slope), x)
+    if not (y.dtype.is_float or y.dtype.is_complex):
         return to_base, None
     # 0**y stays 0 for all y > 0; powers of negative numbers exist at whole y only, and have no slope there.
-    flat = And(Equal(x, 0.0), power >= 0.0)
+    size = Cast(power, to=part_of(power.dtype)) if power.dtype.is_complex else power
+    flat = And(Equal(x, 0.0), size >= 0.0)
     log = Where(flat, 0.0, Log(Where(flat, 1.0, x)))
-    to_power = unbroadcast(g * (z * log), y)
+    to_power = unbroadcast(g * conjugated(z * log), y)
     return to_base, to_power if y.dtype is x.dtype else CastLike(to_power, y)
 
 
-@primitive(since=15, infer=_pow_type, shape_math=True, vjp=_pow_vjp, types="T T1 > T", scalar="pow")
+@primitive(since=15, infer=_pow_type, shape_math=True, vjp=_pow_vjp, types="T T1 > T", scalar="pow", complex=True)
 def Pow(ops: Any, X: Any, Y: Any, /) -> Any:
     """``X`` to the power ``Y``, in the element type of ``X`` whatever that of ``Y``."""
     have, power = ops.dtype(X), ops.dtype(Y)
@@ -223,7 +235,7 @@ def _power_type(base: DType, power: DType) -> DType:
 # ------------------------------------------------------------------ unary
 
 
-@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (-g,), types="T > T", scalar="neg")
+@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (-g,), types="T > T", scalar="neg", complex=True)
 def Neg(ops: Any, X: Any, /) -> Any:
     """The opposite."""
     return ops.negative(X)
@@ -241,7 +253,7 @@ def Sign(ops: Any, input: Any, /) -> Any:
     return ops.sign(input)
 
 
-@operator(since=13, infer=same, types="T > T", elementwise=True)
+@operator(since=13, infer=same, types="T > T", elementwise=True, complex=True)
 def Reciprocal(X: Value, /) -> Value:
     """``1 / X``."""
     return 1.0 / X

@@ -28,10 +28,10 @@ def _cast_type(x: Value, /, *, to: int, **_: Any) -> TensorType:
 
 
 def _cast_vjp(g: Value, y: Value, x: Value, **_: Any) -> tuple[Value | None]:
-    return (Cast(g, to=x.dtype) if x.dtype.is_float else None,)
+    return (Cast(g, to=x.dtype) if x.dtype.is_float or x.dtype.is_complex else None,)
 
 
-@primitive(since=28, infer=_cast_type, shape_math=True, vjp=_cast_vjp, kind="move", scalar="cast")
+@primitive(since=28, infer=_cast_type, shape_math=True, vjp=_cast_vjp, kind="move", scalar="cast", complex=True)
 def Cast(ops: Any, input: Any, /, *, round_mode: str = "up", saturate: int = 1, to: int) -> Any:
     """Convert the elements to another type."""
     target, source = DType.from_onnx(to), ops.dtype(input)
@@ -47,7 +47,7 @@ def Cast(ops: Any, input: Any, /, *, round_mode: str = "up", saturate: int = 1, 
     return _convert(ops, input, target, saturate, round_mode)
 
 
-@operator(since=25, types="T1 T2 > T2")
+@operator(since=25, types="T1 T2 > T2", complex=True)
 def CastLike(input: Value, target_type: Value, /, *, round_mode: str = "up", saturate: int = 1) -> Value:
     """Convert the elements to the type of another tensor."""
     return Cast(input, to=target_type.dtype, round_mode=round_mode, saturate=saturate)
@@ -207,7 +207,15 @@ def _identity_type(x: Value, /) -> ValueType | None:
     return x.type
 
 
-@primitive(since=25, infer=_identity_type, shape_math=True, vjp=lambda g, y, x: (g,), kind="move", elementwise=True)
+@primitive(
+    since=25,
+    infer=_identity_type,
+    shape_math=True,
+    vjp=lambda g, y, x: (g,),
+    kind="move",
+    elementwise=True,
+    complex=True,
+)
 def Identity(ops: Any, input: Any, /) -> Any:
     """The value itself: a tensor, a sequence, an optional."""
     return input

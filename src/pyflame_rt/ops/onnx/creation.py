@@ -214,7 +214,7 @@ def _trilu_vjp(g: Value, _y: Value, _x: Value, *k: Value | None, upper: int) -> 
     return (Trilu(g, *k, upper=upper), *[None] * len(k))
 
 
-@primitive(since=14, infer=same, vjp=_trilu_vjp, types="T int64 > T", known=(1,))
+@primitive(since=14, infer=same, vjp=_trilu_vjp, types="T int64 > T", known=(1,), complex=True)
 def Trilu(ops: Any, input: Any, k: Any = None, /, *, upper: int = 1) -> Any:
     """The upper or lower triangle of matrices, zeros elsewhere."""
     if len(input.shape) < 2:

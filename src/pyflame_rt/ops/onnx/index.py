@@ -108,6 +108,7 @@ def _gather_needs(data: Value, indices: Value, /, *, axis: int) -> Iterator[With
     requires=_gather_needs,
     types="T Tind > T",
     kind="move",
+    complex=True,
 )
 def Gather(ops: Any, data: Any, indices: Any, /, *, axis: int = 0) -> Any:
     """The entries of an axis that the indices name, in their shape."""
@@ -138,6 +139,7 @@ def _gather_elements_vjp(g: Value, _y: Value, data: Value, indices: Value, *, ax
     requires=_elements_needs,
     types="T Tind > T",
     kind="move",
+    complex=True,
 )
 def GatherElements(ops: Any, data: Any, indices: Any, /, *, axis: int = 0) -> Any:
     """For each place of the indices, the element they point at along an axis."""
@@ -180,7 +182,13 @@ def _gather_nd_needs(data: Value, indices: Value, /, *, batch_dims: int) -> Iter
 
 
 @primitive(
-    since=13, infer=_gather_nd_type, vjp=_gather_nd_vjp, requires=_gather_nd_needs, types="T int64 > T", kind="move"
+    since=13,
+    infer=_gather_nd_type,
+    vjp=_gather_nd_vjp,
+    requires=_gather_nd_needs,
+    types="T int64 > T",
+    kind="move",
+    complex=True,
 )
 def GatherND(ops: Any, data: Any, indices: Any, /, *, batch_dims: int = 0) -> Any:
     """Slices of the data at the index tuples on the last axis of the indices."""
@@ -209,7 +217,9 @@ def _scatter_needs(
     yield from _elements_needs(data, indices, axis=axis)
 
 
-@primitive(since=18, infer=same, vjp=_scatter_vjp, requires=_scatter_needs, types="T Tind T > T", kind="move")
+@primitive(
+    since=18, infer=same, vjp=_scatter_vjp, requires=_scatter_needs, types="T Tind T > T", kind="move", complex=True
+)
 def ScatterElements(
     ops: Any, data: Any, indices: Any, updates: Any, /, *, axis: int = 0, reduction: str = "none"
 ) -> Any:
@@ -244,7 +254,15 @@ def _scatter_nd_needs(data: Value, indices: Value, updates: Value, /, *, reducti
     yield from needs
 
 
-@primitive(since=18, infer=same, vjp=_scatter_nd_vjp, requires=_scatter_nd_needs, types="T int64 T > T", kind="move")
+@primitive(
+    since=18,
+    infer=same,
+    vjp=_scatter_nd_vjp,
+    requires=_scatter_nd_needs,
+    types="T int64 T > T",
+    kind="move",
+    complex=True,
+)
 def ScatterND(ops: Any, data: Any, indices: Any, updates: Any, /, *, reduction: str = "none") -> Any:
     """A copy of the data, its slices updated at the index tuples."""
     return ops.scatter_nd(data, indices, updates, _mode(reduction))

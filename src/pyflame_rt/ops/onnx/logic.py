@@ -38,7 +38,7 @@ def _bits(*inputs: Value, **_: Any) -> TensorType:
 # ------------------------------------------------------------------ comparison
 
 
-@primitive(since=19, infer=_compared, shape_math=True, types="T T > bool", scalar="eq")
+@primitive(since=19, infer=_compared, shape_math=True, types="T T > bool", scalar="eq", complex=True)
 def Equal(ops: Any, A: Any, B: Any, /) -> Any:
     """Where equal; strings too."""
     if "O" in (ops.dtype(A).kind, ops.dtype(B).kind):
@@ -99,7 +99,9 @@ def _where_vjp(g: Value, y: Value, condition: Value, a: Value, b: Value) -> tupl
     )
 
 
-@primitive(since=16, infer=_where_type, shape_math=True, vjp=_where_vjp, types="bool T T > T", scalar="where")
+@primitive(
+    since=16, infer=_where_type, shape_math=True, vjp=_where_vjp, types="bool T T > T", scalar="where", complex=True
+)
 def Where(ops: Any, condition: Any, X: Any, Y: Any, /) -> Any:
     """``X`` where the condition holds, else ``Y``."""
     return ops.where(condition, X, Y)

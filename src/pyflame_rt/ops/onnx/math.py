@@ -9,21 +9,30 @@ from pyflame_rt.ops.core.registry import primitive
 from pyflame_rt.ops.core.type_rules import boolean, same
 from pyflame_rt.ops.core.upgrade import upgrade
 from pyflame_rt.ops.onnx.arithmetic import drop_consumed_inputs
+from pyflame_rt.ops.pyflame.complex_numbers import conjugated
 
 
-@primitive(since=13, infer=same, vjp=lambda g, y, x: (g * y,), types="T > T", scalar="exp")
+@primitive(since=13, infer=same, vjp=lambda g, y, x: (g * conjugated(y),), types="T > T", scalar="exp", complex=True)
 def Exp(ops: Any, input: Any, /) -> Any:
     """Natural exponential."""
     return ops.exp(input)
 
 
-@primitive(since=13, infer=same, vjp=lambda g, y, x: (g / x,), types="T > T", scalar="log")
+@primitive(since=13, infer=same, vjp=lambda g, y, x: (g / conjugated(x),), types="T > T", scalar="log", complex=True)
 def Log(ops: Any, input: Any, /) -> Any:
     """Natural logarithm."""
     return ops.log(input)
 
 
-@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (g * 0.5 / y,), types="T > T", scalar="sqrt")
+@primitive(
+    since=13,
+    infer=same,
+    shape_math=True,
+    vjp=lambda g, y, x: (g * 0.5 / conjugated(y),),
+    types="T > T",
+    scalar="sqrt",
+    complex=True,
+)
 def Sqrt(ops: Any, X: Any, /) -> Any:
     """Square root; NaN below 0."""
     return ops.sqrt(X)
@@ -47,22 +56,26 @@ def Erf(ops: Any, input: Any, /) -> Any:
 
 # Functions, not lambdas: sine and cosine name each other, and a declared type ends the circle.
 def _sin_vjp(g: Any, y: Any, x: Any) -> tuple[Any, ...]:
-    return (g * Cos(x),)
+    return (g * conjugated(Cos(x)),)
 
 
-@primitive(since=22, infer=same, vjp=_sin_vjp, types="T > T", scalar="sin")
+@primitive(since=22, infer=same, vjp=_sin_vjp, types="T > T", scalar="sin", complex=True)
 def Sin(ops: Any, input: Any, /) -> Any:
     """Sine."""
     return ops.sin(input)
 
 
-@primitive(since=22, infer=same, vjp=lambda g, y, x: (-g * Sin(x),), types="T > T", scalar="cos")
+@primitive(
+    since=22, infer=same, vjp=lambda g, y, x: (-g * conjugated(Sin(x)),), types="T > T", scalar="cos", complex=True
+)
 def Cos(ops: Any, input: Any, /) -> Any:
     """Cosine."""
     return ops.cos(input)
 
 
-@primitive(since=22, infer=same, vjp=lambda g, y, x: (g * (y * y + 1.0),), types="T > T", scalar="tan")
+@primitive(
+    since=22, infer=same, vjp=lambda g, y, x: (g * conjugated(y * y + 1.0),), types="T > T", scalar="tan", complex=True
+)
 def Tan(ops: Any, input: Any, /) -> Any:
     """Tangent."""
     return ops.tan(input)
@@ -87,23 +100,31 @@ def Atan(ops: Any, input: Any, /) -> Any:
 
 
 def _sinh_vjp(g: Any, y: Any, x: Any) -> tuple[Any, ...]:
-    return (g * Cosh(x),)
+    return (g * conjugated(Cosh(x)),)
 
 
-@primitive(since=22, infer=same, vjp=_sinh_vjp, types="T > T", scalar="sinh")
+@primitive(since=22, infer=same, vjp=_sinh_vjp, types="T > T", scalar="sinh", complex=True)
 def Sinh(ops: Any, input: Any, /) -> Any:
     """Hyperbolic sine."""
     return ops.sinh(input)
 
 
-@primitive(since=22, infer=same, vjp=lambda g, y, x: (g * Sinh(x),), types="T > T", scalar="cosh")
+@primitive(
+    since=22, infer=same, vjp=lambda g, y, x: (g * conjugated(Sinh(x)),), types="T > T", scalar="cosh", complex=True
+)
 def Cosh(ops: Any, input: Any, /) -> Any:
     """Hyperbolic cosine."""
     return ops.cosh(input)
 
 
 @primitive(
-    since=13, infer=same, vjp=lambda g, y, x: (g * (1.0 - y * y),), types="T > T", kind="activation", scalar="tanh"
+    since=13,
+    infer=same,
+    vjp=lambda g, y, x: (g * conjugated(1.0 - y * y),),
+    types="T > T",
+    kind="activation",
+    scalar="tanh",
+    complex=True,
 )
 def Tanh(ops: Any, input: Any, /) -> Any:
     """Hyperbolic tangent."""

@@ -15,6 +15,7 @@ from pyflame_rt.ops.onnx.arithmetic import unbroadcast
 from pyflame_rt.ops.onnx.cast import Cast
 from pyflame_rt.ops.onnx.shape import Expand, Reshape, Squeeze, Transpose, Unsqueeze
 from pyflame_rt.ops.onnx.shape import Shape as ShapeOf
+from pyflame_rt.ops.pyflame.complex_numbers import conjugated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,8 +55,9 @@ def _swap_last(x: Value) -> Value:
 
 def _matmul_vjp(g: Value, y: Value, a: Value, b: Value) -> tuple[Value, Value]:
 
-    left = a if a.rank > 1 else Unsqueeze(a, [0])
-    right = b if b.rank > 1 else Unsqueeze(b, [1])
+    left, right = conjugated(a), conjugated(b)
+    left = left if a.rank > 1 else Unsqueeze(left, [0])
+    right = right if b.rank > 1 else Unsqueeze(right, [1])
     if b.rank == 1:
         g = Unsqueeze(g, [-1])
     if a.rank == 1:
@@ -75,7 +77,9 @@ def _gradient_of_matrix(rows: Value, g: Value) -> Value | None:
     return MatMul(_swap_last(Reshape(rows, [-1, depth])), Reshape(g, [-1, width]))
 
 
-@primitive(since=13, infer=_matmul_type, vjp=_matmul_vjp, types="T T > T", kind="product", flops=matmul_flops)
+@primitive(
+    since=13, infer=_matmul_type, vjp=_matmul_vjp, types="T T > T", kind="product", flops=matmul_flops, complex=True
+)
 def MatMul(ops: Any, A: Any, B: Any, /) -> Any:
     """Matrix product that behaves like numpy.matmul."""
     return ops.matmul(A, B)
@@ -241,7 +245,7 @@ def _einsum_gradient(g: Value, result: str, inputs: Sequence[Value], terms: Sequ
 
     if len(set(terms[i])) != len(terms[i]):
         raise UnsupportedOperatorError(f"the gradient of Einsum with a repeated label in {terms[i]!r} is not available")
-    others = [(t, v) for j, (t, v) in enumerate(zip(terms, inputs, strict=True)) if j != i]
+    others = [(t, conjugated(v)) for j, (t, v) in enumerate(zip(terms, inputs, strict=True)) if j != i]
     seen = set(result).union(*(t for t, _ in others))
     kept = "".join(c for c in terms[i] if c in seen)
     equation = ",".join([result, *(t for t, _ in others)]) + "->" + kept
@@ -253,7 +257,7 @@ def _einsum_gradient(g: Value, result: str, inputs: Sequence[Value], terms: Sequ
     return Expand(Reshape(partial, sizes), ShapeOf(inputs[i]))
 
 
-@primitive(since=28, infer=_einsum_type, vjp=_einsum_vjp, types="T* > T", kind="product")
+@primitive(since=28, infer=_einsum_type, vjp=_einsum_vjp, types="T* > T", kind="product", complex=True)
 def Einsum(ops: Any, *Inputs: Any, equation: str) -> Any:
     """Sums of products by labelled axes, as numpy.einsum."""
     labels, output = parse_equation(equation, [len(x.shape) for x in Inputs])

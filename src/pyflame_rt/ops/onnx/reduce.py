@@ -19,6 +19,7 @@ from pyflame_rt.ops.onnx.arithmetic import Abs, runtime_shape
 from pyflame_rt.ops.onnx.cast import Cast, CastLike
 from pyflame_rt.ops.onnx.logic import Equal, Where
 from pyflame_rt.ops.onnx.math import Exp, Log, Sqrt
+from pyflame_rt.ops.pyflame.complex_numbers import conjugated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,7 +115,7 @@ def _prod_vjp(
     zeros = ReduceSum(CastLike(zero, x), axes, **options)
     product = ReduceProd(filled, axes, **options)
     others = Where(zero, Where(Equal(zeros, 1.0), product, 0.0), Where(Equal(zeros, 0.0), product, 0.0))
-    return (_restored(g, axes, keepdims) * others / filled,)
+    return (_restored(g, axes, keepdims) * conjugated(others / filled),)
 
 
 def _log_sum_exp_vjp(
@@ -164,6 +165,7 @@ def _filled(ops: Any, data: Any, axes: tuple[int, ...], keepdims: int, value: An
     fold="sum",
     known=(1,),
     flops=flops_per_input(1),
+    complex=True,
 )
 def ReduceSum(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
     """Sum."""
@@ -181,6 +183,7 @@ def ReduceSum(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, no
     fold="prod",
     known=(1,),
     flops=flops_per_input(1),
+    complex=True,
 )
 def ReduceProd(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
     """Product."""
@@ -197,13 +200,15 @@ def ReduceProd(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, n
     fold="mean",
     known=(1,),
     flops=flops_per_input(1),
+    complex=True,
 )
 def ReduceMean(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
     """Mean; of integers rounded towards zero."""
     along = _axes_of(ops, axes, len(data.shape), noop_with_empty_axes)
     if not along:
         return data
-    if DType.of(ops.dtype(data)).is_float:
+    kind = DType.of(ops.dtype(data))
+    if kind.is_float or kind.is_complex:
         return ops.mean(data, axis=along, keepdims=bool(keepdims))
     count = int(np.prod([data.shape[a] for a in along]))
     total = ops.sum(data, axis=along, keepdims=bool(keepdims))
@@ -398,6 +403,7 @@ def _cumsum_vjp(g: Value, y: Value, x: Value, axis: Value, *, exclusive: int, re
     types="T T2 > T",
     kind="reduce",
     known=(1,),
+    complex=True,
 )
 def CumSum(ops: Any, x: Any, axis: Any, /, *, exclusive: int = 0, reverse: int = 0) -> Any:
     """Running sum along an axis."""

@@ -121,7 +121,16 @@ def _reshape_type(data: Value, shape: Value, /, *, allowzero: int) -> TensorType
     return tensor_like(data, None if rank is None else [None] * rank)
 
 
-@primitive(since=25, infer=_reshape_type, shape_math=True, vjp=_reshaped, types="T int64 > T", kind="move", known=(1,))
+@primitive(
+    since=25,
+    infer=_reshape_type,
+    shape_math=True,
+    vjp=_reshaped,
+    types="T int64 > T",
+    kind="move",
+    known=(1,),
+    complex=True,
+)
 def Reshape(ops: Any, data: Any, shape: Any, /, *, allowzero: int = 0) -> Any:
     """The same elements in another shape; 0 copies a size, -1 stands for what is left."""
     return ops.reshape(data, resolve_reshape(data.shape, as_ints(ops, shape), allowzero))
@@ -161,7 +170,16 @@ def _expand_type(input: Value, shape: Value, /) -> TensorType:
     return tensor_like(input, [*[None] * (rank - len(own)), *own])
 
 
-@primitive(since=13, infer=_expand_type, shape_math=True, vjp=_expand_vjp, types="T int64 > T", kind="move", known=(1,))
+@primitive(
+    since=13,
+    infer=_expand_type,
+    shape_math=True,
+    vjp=_expand_vjp,
+    types="T int64 > T",
+    kind="move",
+    known=(1,),
+    complex=True,
+)
 def Expand(ops: Any, input: Any, shape: Any, /) -> Any:
     """Broadcast to what the input's shape and the given one have in common."""
     sizes = as_ints(ops, shape)
@@ -189,7 +207,9 @@ def _transpose_vjp(g: Value, _y: Value, _x: Value, *, perm: list[int] | None) ->
     return (Transpose(g) if perm is None else Transpose(g, perm=np.argsort(_permutation(perm, len(perm))).tolist()),)
 
 
-@primitive(since=25, infer=_transpose_type, shape_math=True, vjp=_transpose_vjp, types="T > T", kind="move")
+@primitive(
+    since=25, infer=_transpose_type, shape_math=True, vjp=_transpose_vjp, types="T > T", kind="move", complex=True
+)
 def Transpose(ops: Any, data: Any, /, *, perm: list[int] | None = None) -> Any:
     """Axes in another order, reversed when none is given."""
     return ops.transpose(data, _permutation(perm, len(data.shape)))
@@ -217,7 +237,16 @@ def _squeeze_type(data: Value, axes: Value | None = None, /) -> TensorType:
     return tensor_like(data, squeezed(dims, known_ints(axes)))
 
 
-@primitive(since=25, infer=_squeeze_type, shape_math=True, vjp=_reshaped, types="T int64 > T", kind="move", known=(1,))
+@primitive(
+    since=25,
+    infer=_squeeze_type,
+    shape_math=True,
+    vjp=_reshaped,
+    types="T int64 > T",
+    kind="move",
+    known=(1,),
+    complex=True,
+)
 def Squeeze(ops: Any, data: Any, axes: Any = None, /) -> Any:
     """Without the given axes of size 1, or without all of them."""
     return ops.reshape(data, squeezed(data.shape, None if axes is None else as_ints(ops, axes)))
@@ -238,7 +267,14 @@ def _unsqueeze_type(data: Value, axes: Value, /) -> TensorType:
 
 
 @primitive(
-    since=25, infer=_unsqueeze_type, shape_math=True, vjp=_reshaped, types="T int64 > T", kind="move", known=(1,)
+    since=25,
+    infer=_unsqueeze_type,
+    shape_math=True,
+    vjp=_reshaped,
+    types="T int64 > T",
+    kind="move",
+    known=(1,),
+    complex=True,
 )
 def Unsqueeze(ops: Any, data: Any, axes: Any, /) -> Any:
     """New axes of size 1, at the given places of the result."""
@@ -267,7 +303,7 @@ def _flatten_type(input: Value, /, *, axis: int) -> TensorType:
     return tensor_like(input, [None, None] if dims is None else _flattened(dims, axis))
 
 
-@operator(since=25, infer=_flatten_type, types="T > T", kind="move")
+@operator(since=25, infer=_flatten_type, types="T > T", kind="move", complex=True)
 def Flatten(input: Value, /, *, axis: int = 1) -> Value:
     """A matrix: the axes before ``axis`` as rows, the others as columns."""
     return Reshape(input, _flattened(input.shape, axis), allowzero=1)
@@ -289,7 +325,7 @@ def _shape_slice(rank: int, start: int, end: int | None) -> slice:
     return slice(low, max(low, high))
 
 
-@primitive(since=25, infer=_shape_type, types="T > int64", kind="move")
+@primitive(since=25, infer=_shape_type, types="T > int64", kind="move", complex=True)
 def Shape(ops: Any, data: Any, /, *, start: int = 0, end: int | None = None) -> Any:
     """The sizes of the axes from ``start`` to ``end``."""
     sizes = tuple(data.shape)[_shape_slice(len(data.shape), start, end)]
@@ -306,7 +342,7 @@ def _size_type(data: Value, /) -> Value:
     return Value(None, TensorType(DType.Int64, Sizes([])), known)
 
 
-@primitive(since=25, infer=_size_type, types="T > int64")
+@primitive(since=25, infer=_size_type, types="T > int64", complex=True)
 def Size(ops: Any, data: Any, /) -> Any:
     """The number of elements."""
     return ops.from_numpy(np.asarray(product(data.shape), dtype=np.int64))

@@ -71,7 +71,7 @@ def _sizes_along(inputs: Sequence[Value], axis: int) -> Any:
     return Concat(*[ShapeOf(v, start=i, end=i + 1) for v, i in zip(inputs, places, strict=True)], axis=0)
 
 
-@primitive(since=13, infer=_concat_type, shape_math=True, vjp=_concat_vjp, types="T* > T", kind="move")
+@primitive(since=13, infer=_concat_type, shape_math=True, vjp=_concat_vjp, types="T* > T", kind="move", complex=True)
 def Concat(ops: Any, /, *inputs: Any, axis: int) -> Any:
     """Tensors joined along an axis."""
     return ops.concatenate(list(inputs), normalize_axis(axis, len(inputs[0].shape)))
@@ -154,6 +154,7 @@ def _split_needs(
     types="T int64 > T*",
     kind="move",
     known=(1,),
+    complex=True,
 )
 def Split(ops: Any, input: Any, split: Any = None, /, *, axis: int = 0, num_outputs: int | None = None) -> Any:
     """Parts along an axis, of the given sizes or equal ones."""
@@ -314,6 +315,7 @@ def _slice_needs(
     types="T Tind Tind Tind Tind > T",
     kind="move",
     known=(1, 2, 3, 4),
+    complex=True,
 )
 def Slice(ops: Any, data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None, /) -> Any:
     """``data[start:end:step]`` along some axes."""
@@ -394,7 +396,7 @@ def _padded_places(size: int, before: int, after: int, mode: str) -> np.ndarray[
     return np.pad(places, (max(0, before), max(0, after)), mode)  # type: ignore[call-overload]
 
 
-@primitive(since=25, infer=_pad_type, vjp=_pad_vjp, types="T int64 T Tind > T", kind="move", known=(1, 3))
+@primitive(since=25, infer=_pad_type, vjp=_pad_vjp, types="T int64 T Tind > T", kind="move", known=(1, 3), complex=True)
 def Pad(
     ops: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = None, /, *, mode: str = "constant"
 ) -> Any:
@@ -480,6 +482,7 @@ def _tile_needs(input: Value, repeats: Value, /) -> None:
     types="T int64 > T",
     kind="move",
     known=(1,),
+    complex=True,
 )
 def Tile(ops: Any, input: Any, repeats: Any, /) -> Any:
     """The whole tensor repeated along each axis."""

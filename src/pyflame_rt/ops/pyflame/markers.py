@@ -18,13 +18,13 @@ def _each(*values: Value) -> tuple[TensorType, ...]:
     return tuple(v.tensor_type for v in values)
 
 
-@operator(since=1, domain="pyflame", infer=_each)
+@operator(since=1, domain="pyflame", infer=_each, complex=True)
 def Bundle(*values: Value) -> Any:
     """The values themselves: what a function with its own gradient gives."""
     return values if len(values) != 1 else values[0]
 
 
-@primitive(since=1, domain="pyflame", infer=same, vjp=lambda g, y, x, signal: (g, None))
+@primitive(since=1, domain="pyflame", infer=same, vjp=lambda g, y, x, signal: (g, None), complex=True)
 def After(ops: Any, x: Any, signal: Any, /) -> Any:
     """``x``, but not before ``signal`` is there."""
     return x

@@ -5,6 +5,8 @@ import pytest
 
 import pyflame as pf
 
+torch = pytest.importorskip("torch")
+
 X = np.array([[0.5, 2.0, 3.0], [1.0, 4.0, 0.25]], np.float32)
 
 
@@ -59,6 +61,8 @@ def test_tensors_are_no_place_to_write_to():
 
 
 @pytest.mark.parametrize("data", [[1 + 2j], np.array([1j]), np.complex64(1)], ids=["list", "array", "scalar"])
-def test_complex_numbers_are_refused(data):
-    with pytest.raises(TypeError, match="complex"):
-        pf.tensor(data)
+def test_complex_numbers(data):
+    assert pf.tensor(data).dtype.name == str(torch.tensor(data).dtype).removeprefix("torch.")
+    np.testing.assert_array_equal(pf.tensor(data).numpy(), np.asarray(data))
+    with pytest.raises(TypeError, match=r"clongdouble|complex256"):
+        pf.tensor(np.array([1j], np.clongdouble))
