@@ -20,7 +20,6 @@ __all__ = ["LimitedProtocol", "limited"]
 MAX_HEADER = 64 << 10
 LINGER_BYTES = 16 << 20  # what a client that was answered early may still send,
 LINGER_SECONDS = 5.0  # and for how long
-SLOWEST = 16 << 10  # bytes of an answer that a client must take in a second, else they are kept for nobody
 GRACE_SECONDS = 1.0  # for a request on a connection that was made when the server was ending
 
 _IDLE, _HEADER, _BODY = "idle", "header", "body"
@@ -70,7 +69,6 @@ class LimitedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._ending = False
         self._left: int | None = None  # bytes that may still be thrown away
-        self._stall: asyncio.TimerHandle | None = None  # looks after an answer that is not taken
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Take the connection, and end the oldest idle one where there are too many."""
@@ -87,36 +85,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self._leave()
         super().connection_lost(exc)
 
-    def pause_writing(self) -> None:
-        """The client does not take the answer as it is written: from now on it is looked after."""
-        super().pause_writing()
-        self._look_again()
-
-    def resume_writing(self) -> None:
-        """It does again."""
-        super().resume_writing()
-        self._stop_stall()
-
-    def _look_again(self) -> None:
-        left = self.transport.get_write_buffer_size()
-        self._stall = self.loop.call_later(self.header_seconds, self._stalled, left)
-
-    def _stalled(self, before: int) -> None:
-        """End a connection that takes too little: its answer would be kept for as long as it likes."""
-        if before - self.transport.get_write_buffer_size() < SLOWEST * self.header_seconds:
-            self.transport.abort()
-        else:
-            self._look_again()
-
-    def _stop_stall(self) -> None:
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
-
     def _leave(self) -> None:
         self.waiting.pop(self, None)
         self._stop_timer()
-        self._stop_stall()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
