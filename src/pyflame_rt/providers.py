@@ -89,11 +89,7 @@ def _reference(library: str) -> Callable[[], Compiler]:
 
 def native_engine_missing() -> str:
     """Why the native engine cannot be used here; empty when it can."""
-    if not _is_installed("llvmlite"):
-        return "llvmlite is not installed"
-    from pyflame_rt.backends.cpu.onednn import library
-
-    return "" if library.available() else "oneDNN cannot be loaded (pip install onednn-cpu-gomp)"
+    return "" if _is_installed("llvmlite") else "llvmlite is not installed"
 
 
 def prepare_default() -> None:
@@ -128,7 +124,10 @@ def _cpu_note() -> str:
     missing = native_engine_missing()
     if missing:
         return f"served by the reference interpreter on NumPy: {missing}"
-    return "native code: oneDNN primitives and generated loops, one call for the whole graph"
+    from pyflame_rt.backends.cpu.onednn import library
+
+    kernels = "oneDNN primitives and generated kernels" if library.available() else "generated kernels, without oneDNN"
+    return f"native code: {kernels}, one call for the whole graph"
 
 
 def _wse() -> Compiler:

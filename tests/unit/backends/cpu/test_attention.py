@@ -8,9 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import pyflame_rt
 from pyflame_rt.backends.cpu.kernels.attention import AttentionKernel
-from pyflame_rt.backends.cpu.onednn import library
 
-pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 FLOAT = TensorProto.FLOAT
 node = helper.make_node
 

@@ -10,9 +10,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import pyflame_rt
-from pyflame_rt.backends.cpu.onednn import library
-
-pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 
 
 def model(rows, depth, columns, block, bits, *, zeros, bias, lead=(), level=0, after=()):

@@ -12,12 +12,10 @@ import pyflame_rt
 import pyflame_rt.ort
 from pyflame_rt import InferenceSession, SessionOptions
 from pyflame_rt.backends.cpu.memory.checked_arena import check_offsets
-from pyflame_rt.backends.cpu.onednn import library, live_handles
+from pyflame_rt.backends.cpu.onednn import live_handles
 from pyflame_rt.backends.cpu.run.parallel_branches import find_windows
 from tests.unit.backends.cpu.models import RNG, convnet, feed, model, weight
 from tests.unit.resting import at_rest
-
-pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 
 
 def towers(count=2, layers=6, width=192):

@@ -17,13 +17,12 @@ from pyflame_rt.backends.cpu.lower.lowering import KernelStep
 from pyflame_rt.backends.cpu.memory.buffer_views import Buffer
 from pyflame_rt.backends.cpu.memory.checked_arena import check_offsets
 from pyflame_rt.backends.cpu.memory.guard_pages import CANARY, Guarded
-from pyflame_rt.backends.cpu.onednn import library, live_handles
+from pyflame_rt.backends.cpu.onednn import live_handles
 from pyflame_rt.graph.errors import BackendError
 from tests.conformance.suite import case_names, expected_failures, load_cases, run_case
 from tests.unit.backends.cpu.models import RNG, convnet, feed, mlp, model
 from tests.unit.resting import at_rest
 
-pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 CPU = "CPUExecutionProvider"
 LARGE = {case.name for case in load_cases("real")}
 SAMPLE = [name for name in case_names() if (name, CPU) not in expected_failures() and name not in LARGE][::40]

@@ -15,7 +15,6 @@ from pyflame_rt.backends.cpu.onednn import library, live_handles
 from pyflame_rt.backends.cpu.run import plan as plans
 from tests.unit.resting import at_rest
 
-pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 RNG = np.random.default_rng(0)
 
 
@@ -96,6 +95,7 @@ def test_attention_agrees_with_the_reference(shape):
     np.testing.assert_allclose(ours, reference, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.skipif(not library.available(), reason="about what oneDNN does")
 def test_everything_is_native_and_activations_are_fused():
     plain = pyflame_rt.SessionOptions(optimization_level=pyflame_rt.OptLevel.NONE)
     session, optimised = (pyflame_rt.InferenceSession(convnet(), options) for options in (plain, None))
@@ -192,6 +192,7 @@ def test_a_forked_child_computes_too():
     assert child.exitcode == 0
 
 
+@pytest.mark.skipif(not library.available(), reason="about what oneDNN does")
 def test_closing_frees_every_native_handle():
     at_rest()  # sessions of other tests, else freed in the middle of this one
     before = live_handles()

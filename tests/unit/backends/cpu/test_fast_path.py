@@ -10,12 +10,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import pyflame_rt
 from pyflame_rt.backends.cpu.memory import output_pool as outputs
-from pyflame_rt.backends.cpu.onednn import library
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, SessionClosedError, ShapeMismatchError
 from pyflame_rt.memory import global_pool
 
 pytestmark = [
-    pytest.mark.skipif(not library.available(), reason="there is no fast path here"),
     pytest.mark.usefixtures("unchecked"),
 ]
 

@@ -13,13 +13,13 @@ import pytest
 from onnx import helper
 
 from pyflame_rt import InferenceSession, SessionOptions
-from pyflame_rt.backends.cpu.onednn import library, live_handles
+from pyflame_rt.backends.cpu.onednn import live_handles
 from pyflame_rt.backends.cpu.run import fork_safety as forks
+from pyflame_rt.backends.cpu.run.gomp import load_gomp
 from tests.unit.backends.cpu.children import in_child
 from tests.unit.backends.cpu.models import RNG, convnet, feed, mlp, model, weight
 
 pytestmark = [
-    pytest.mark.skipif(not library.available(), reason="oneDNN is not installed"),
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system"),
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
@@ -117,9 +117,9 @@ def test_a_pool_that_was_ended_begins_anew():
     code = """
         import ctypes, os, time
         from pyflame_rt.backends.cpu.run import fork_safety as forks
-        from pyflame_rt.backends.cpu.onednn import library
+        from pyflame_rt.backends.cpu.run.gomp import load_gomp
 
-        gomp = library.load_gomp()
+        gomp = load_gomp()
         met = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: None)
         assert forks.end_pool()  # there was none
         tasks = lambda: len(os.listdir("/proc/self/task"))
@@ -147,7 +147,7 @@ def test_a_pool_that_was_ended_begins_anew():
         gomp.GOMP_parallel(met, None, 3, 0)
         assert tasks() == before + 2
     """
-    if library.load_gomp() is None:
+    if load_gomp() is None:
         pytest.skip("no OpenMP runtime")
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=300)
 

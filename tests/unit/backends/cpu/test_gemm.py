@@ -13,11 +13,8 @@ from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.kernels.tiles.packing import ColumnSumKernel, PackKernel
 from pyflame_rt.backends.cpu.lower.kernel_choice import choosing
 from pyflame_rt.backends.cpu.lower.lowering import KernelStep
-from pyflame_rt.backends.cpu.onednn import library
 from pyflame_rt.backends.cpu.run.executable import CpuBackend
 from pyflame_rt.loading import load_graph
-
-pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 
 
 def _bytes(nodes, inputs, outputs, weights=()):

@@ -5,11 +5,8 @@ import numpy as np
 import pytest
 
 import pyflame_rt
-from pyflame_rt.backends.cpu.onednn import library
 from pyflame_rt.graph import Graph
 from pyflame_rt.quantization import Quantizer
-
-pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 
 KINDS = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 

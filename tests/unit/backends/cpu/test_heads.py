@@ -11,11 +11,8 @@ from hypothesis import strategies as st
 import pyflame as pf
 from pyflame_rt.autodiff import gradient
 from pyflame_rt.backends.base import RunHooks
-from pyflame_rt.backends.cpu.onednn import library
 from pyflame_rt.backends.cpu.run.executable import CpuBackend
 from pyflame_rt.graph import DType, Graph
-
-pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 
 
 def attention(sizes, causal, kind=DType.Float32):

@@ -17,8 +17,6 @@ from pyflame_rt.backends.cpu.run import machine_peaks as peaks
 from pyflame_rt.explain import MAX_ROWS, Explanation
 from tests.unit.backends.cpu.models import RNG, convnet, feed, mlp, model, weight
 
-pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
-
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
@@ -32,6 +30,7 @@ def profiled(data, folder, **options):
     )
 
 
+@pytest.mark.skipif(not library.available(), reason="about what oneDNN does")
 def test_a_profile_has_one_event_for_each_native_step(tmp_path):
     as_loaded = {"optimization_level": OptLevel.NONE}
     plain = InferenceSession(convnet(), SessionOptions(**as_loaded))
@@ -93,6 +92,7 @@ def with_host_step():
     return model(nodes, [numpy_helper.from_array(np.array([2, 4, 4]), "square")], [4, 8], 1)
 
 
+@pytest.mark.skipif(not library.available(), reason="about what oneDNN does")
 def test_explain_knows_fusion_layout_cost_and_after_a_profile_time(tmp_path):
     session = InferenceSession(convnet(), SessionOptions(optimization_level=OptLevel.NONE))
     session.run(None, {"x": feed(2, 32)})

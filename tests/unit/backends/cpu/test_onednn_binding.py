@@ -65,7 +65,7 @@ def test_missing_library_is_one_sentence(monkeypatch):
     monkeypatch.setattr(library, "_library", None)
     monkeypatch.setattr(library, "_failure", None)
     monkeypatch.setattr(library, "_installed", list)
-    monkeypatch.setattr(library, "_found", lambda _name: None)
+    monkeypatch.setattr(library, "find_library", lambda _name: None)
     assert not library.available()
     with pytest.raises(OneDnnUnavailable, match="pip install onednn-cpu-gomp"):
         library.load()
@@ -83,12 +83,12 @@ def test_broken_library_says_where(monkeypatch, tmp_path):
 
 SPINNING = """
 import ctypes, os
-from pyflame_rt.backends.cpu.onednn import library
+from pyflame_rt.backends.cpu.run import gomp
 seen = []
 libc = ctypes.CDLL(None)
 libc.getenv.restype = ctypes.c_char_p
-library._open_gomp = lambda: seen.append(libc.getenv(b"GOMP_SPINCOUNT"))
-library.load_gomp()
+gomp._open_gomp = lambda: seen.append(libc.getenv(b"GOMP_SPINCOUNT"))
+gomp.load_gomp()
 print(seen[0], libc.getenv(b"GOMP_SPINCOUNT"), os.environ.get("GOMP_SPINCOUNT"))
 """
 

@@ -6,9 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import pyflame_rt
-from pyflame_rt.backends.cpu.onednn import library
 
-pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 RNG = np.random.default_rng(3)
 
 

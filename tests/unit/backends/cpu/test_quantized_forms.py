@@ -10,9 +10,6 @@ from onnx import helper, numpy_helper
 import pyflame_rt
 from pyflame_rt.backends.cpu.ir.kernel_program import apply, cast, load, structure_of
 from pyflame_rt.backends.cpu.ir.whole_numbers import kept_whole
-from pyflame_rt.backends.cpu.onednn import library
-
-pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 
 
 class Graph:

@@ -9,11 +9,8 @@ import pytest
 
 from pyflame_rt.backends.cpu.memory import weight_regions as regions
 from pyflame_rt.backends.cpu.memory.constants import resident
-from pyflame_rt.backends.cpu.onednn import library
 from pyflame_rt.graph.pages import forget_pages, map_file
 from tests.unit.resting import at_rest
-
-pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 
 
 @pytest.mark.parametrize("size", [1, 100, regions.SMALL, regions.SMALL + 3, 5 << 20, regions.REGION // 4 + 1])

@@ -5,9 +5,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import pyflame_rt
-from pyflame_rt.backends.cpu.onednn import library
-
-pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 
 RNG = np.random.default_rng(41)
 SIZES = [(1, 1, 1), (4, 1, 16), (3, 5, 8), (5, 2, 33), (6, 3, 40)]  # steps, batch, hidden

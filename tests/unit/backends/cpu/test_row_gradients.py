@@ -8,12 +8,9 @@ import torch
 
 from pyflame_rt.autodiff import gradient
 from pyflame_rt.backends.base import RunHooks
-from pyflame_rt.backends.cpu.onednn import library
 from pyflame_rt.backends.cpu.run.executable import CpuBackend
 from pyflame_rt.graph import DType, Graph
 from pyflame_rt.ops.core.evaluate import Context, Program
-
-pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 
 
 def normalisation(shape, axis, outputs, kind=DType.Float32, inputs=("x", "scale", "shift")):

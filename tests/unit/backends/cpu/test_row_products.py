@@ -14,9 +14,6 @@ from pyflame_rt.backends.cpu.jit.compiler import call
 from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.kernels.gemv import GemvKernel
 from pyflame_rt.backends.cpu.memory.packed_weights import panels
-from pyflame_rt.backends.cpu.onednn import library
-
-pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 
 
 @settings(max_examples=40, deadline=None)

@@ -13,14 +13,12 @@ import pytest
 import pyflame_rt
 from pyflame_rt import InferenceSession, SessionOptions
 from pyflame_rt.backends.cpu.driver.native_driver import NativePlan, NativeStep, StepKind, openmp, run
-from pyflame_rt.backends.cpu.onednn import library
 from pyflame_rt.backends.cpu.run import threads
 from pyflame_rt.graph.locks import hold_while_forking, new_lock, new_rlock
 from tests.unit.backends.cpu.children import in_child
 from tests.unit.backends.cpu.models import convnet, feed
 
 pytestmark = [
-    pytest.mark.skipif(not library.available(), reason="oneDNN is not installed"),
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 

@@ -9,11 +9,8 @@ import torch
 import pyflame as pf
 from pyflame_rt.autodiff import gradient
 from pyflame_rt.backends.base import RunHooks
-from pyflame_rt.backends.cpu.onednn import library
 from pyflame_rt.backends.cpu.run.executable import CpuBackend
 from pyflame_rt.graph import DType, Graph
-
-pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 
 
 def native(graph, feeds, **options):

@@ -8,12 +8,10 @@ import torch
 
 from pyflame_rt.autodiff import gradient
 from pyflame_rt.backends.base import RunHooks
-from pyflame_rt.backends.cpu.onednn import library
 from pyflame_rt.backends.cpu.run.executable import CpuBackend
 from pyflame_rt.graph import DType, Graph
 
 KINDS = {DType.Float32: (np.float32, 2e-5), DType.Float64: (np.float64, 1e-12)}
-pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 
 
 def network(rows, width, approximate, kind=DType.Float32, *, masked=False, product=True, kept=False):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pyflame_rt
-from pyflame_rt.backends.cpu.onednn import live_handles
+from pyflame_rt.backends.cpu.onednn import library, live_handles
 from pyflame_rt.backends.cpu.run import plan as planning
 from pyflame_rt.backends.cpu.run import plan_store as stored
 from pyflame_rt.cache.answers import answering
@@ -243,6 +243,7 @@ def test_another_version_of_the_code_plans_anew(path, planned, monkeypatch):
     assert len(entries("plan")) == 2
 
 
+@pytest.mark.skipif(not library.available(), reason="about what oneDNN does")
 def test_a_library_that_chooses_otherwise_is_noticed(path, planned, monkeypatch):
     first = run(path)
 

@@ -7,11 +7,8 @@ from onnx import TensorProto, helper
 
 import pyflame as pf
 import pyflame_rt
-from pyflame_rt.backends.cpu.onednn import library
 from pyflame_rt.backends.cpu.run import plan as planning
 from pyflame_rt.graph.errors import PyFlameRTError
-
-pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 
 RNG = np.random.default_rng(5)
 ROWS, DEPTH, WIDTH, LEAD = 20, 96, 136, (8, 16)

@@ -38,7 +38,7 @@ def test_quotas_of_fake_cgroups(tmp_path, member, files, limit):
 
 
 def test_the_setting_comes_back():
-    from pyflame_rt.backends.cpu.onednn.library import load_gomp
+    from pyflame_rt.backends.cpu.run.gomp import load_gomp
 
     gomp = load_gomp()
     if gomp is None:

@@ -24,9 +24,6 @@ from pyflame_rt.backends.cpu.kernels.tiles.register_tile import Finish, Tile, ro
 from pyflame_rt.backends.cpu.kernels.tiles.winograd import WinogradKernel, filter_matrix
 from pyflame_rt.backends.cpu.lower.tiled_products import apart_of
 from pyflame_rt.backends.cpu.memory.packed_weights import channel_filters, panels, winograd_panels
-from pyflame_rt.backends.cpu.onednn import library
-
-pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
 
 BIAS_RELU = Finish(apply("max", apply("add", load(0, "float32"), load(1, "float32")), 0.0), ("column",))
 _SHIFTED = apply("add", load(0, "float32"), load(1, "float32"))

@@ -13,8 +13,6 @@ from pyflame_rt.backends.cpu.run import tuned_choices as measured
 from pyflame_rt.backends.cpu.run import tuning
 from pyflame_rt.cli import main
 
-pytestmark = pytest.mark.skipif(not library.available(), reason="oneDNN is not installed")
-
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
@@ -67,6 +65,7 @@ def test_rules_decide_without_measurements(model, folder):
     np.testing.assert_allclose(y, exact, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.skipif(not library.available(), reason="about what oneDNN does")
 def test_tuning_times_every_way_and_keeps_the_fastest(model, folder, monkeypatch):
     times = {"winograd4": 3.0, "winograd2": 2.0, "padded": 2.5, "library": 1.0, "product": 0.5}
 
@@ -86,6 +85,7 @@ def test_tuning_times_every_way_and_keeps_the_fastest(model, folder, monkeypatch
     assert ways(model, num_threads=2)[1]["first"] == "winograd4"  # another number of threads is another case
 
 
+@pytest.mark.skipif(not library.available(), reason="about what oneDNN does")
 def test_measuring_for_real(model, folder):
     exact = ways(model)[0]
     y, taken, notes = ways(model, tune=True)
@@ -128,6 +128,7 @@ def test_nothing_is_kept_when_caching_is_off(model, folder, monkeypatch):
     assert not (folder / "tuning.json").exists()
 
 
+@pytest.mark.skipif(not library.available(), reason="about what oneDNN does")
 def test_the_command_line(model, folder, capsys, tmp_path):
     path = tmp_path / "model.onnx"
     path.write_bytes(model)

@@ -10,7 +10,7 @@ import pytest
 
 import pyflame_rt
 from pyflame_rt.backends.cpu.memory import constants as weights
-from pyflame_rt.backends.cpu.onednn import MemDesc
+from pyflame_rt.backends.cpu.onednn import MemDesc, library
 from pyflame_rt.exporters import export_onnx
 from pyflame_rt.graph.pages import forget_pages, map_file, root_of
 
@@ -46,6 +46,7 @@ def same(a, b):
     return a.ctypes.data == b.ctypes.data and a.nbytes == b.nbytes
 
 
+@pytest.mark.skipif(not library.available(), reason="about what oneDNN does")
 @pytest.mark.parametrize("size", [32, 128, 512])
 def test_what_is_made_is_known_as_long_as_a_view_of_it_lives(size):
     """In small arrays, in regions and in files."""
@@ -93,6 +94,7 @@ def test_given_back_pages_read_the_same(tmp_path):
     assert values[-1] == 65535
 
 
+@pytest.mark.skipif(not library.available(), reason="about what oneDNN does")
 def test_packed_weights_of_a_file_are_made_once(tmp_path):
     array = mapped_array(tmp_path, RNG.standard_normal((64, 32)).astype(np.float32))
     desc, other = MemDesc((64, 32), "f32", "AB16b16a"), MemDesc((64, 32), "f32", "ba")
@@ -103,6 +105,7 @@ def test_packed_weights_of_a_file_are_made_once(tmp_path):
     assert not same(weights.pack(array[:, :16], MemDesc((64, 16), "f32", "AB16b16a")), first)
 
 
+@pytest.mark.skipif(not library.available(), reason="about what oneDNN does")
 def test_arrays_in_memory_are_shared_inside_a_session_only():
     array = RNG.standard_normal((64, 32)).astype(np.float32)
     desc = MemDesc((64, 32), "f32", "ba")
@@ -115,6 +118,7 @@ def test_arrays_in_memory_are_shared_inside_a_session_only():
         assert not same(weights.pack(array, desc), first)
 
 
+@pytest.mark.skipif(not library.available(), reason="about what oneDNN does")
 def test_memory_that_is_used_again_is_not_taken_for_what_it_was():
     desc, scope = MemDesc((32, 32), "f32", "ba"), object()
     kept = []

@@ -28,7 +28,7 @@ from pyflame_rt.backends.cpu.driver.adaptive_threads import (
 from pyflame_rt.backends.cpu.ir.builder import Builder
 from pyflame_rt.backends.cpu.jit.compiler import follow, own_address, prepare_text
 from pyflame_rt.backends.cpu.jit.target import host
-from pyflame_rt.backends.cpu.onednn.library import load_gomp
+from pyflame_rt.backends.cpu.run.gomp import load_gomp
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:

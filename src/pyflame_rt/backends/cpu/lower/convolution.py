@@ -31,6 +31,7 @@ from pyflame_rt.backends.cpu.lower.tiled_products import (
 )
 from pyflame_rt.backends.cpu.memory.buffer_views import contiguous_strides
 from pyflame_rt.backends.cpu.memory.packed_weights import channel_filters, panels, tap_panels, winograd_panels
+from pyflame_rt.backends.cpu.onednn.library import available
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.records import dataclass
@@ -96,7 +97,7 @@ def convolution(low: Lowering, step: SpecializedNode, group: Group | None = None
     ways = _ways(step.attributes["group"], taps, at, shape)
     if weights is None:
         ways = tuple(way for way in ways if way.startswith("winograd") or way == "library")
-        if not ways[0].startswith("winograd"):
+        if not any(way.startswith("winograd") for way in ways):
             raise NotNative("weights that are not constant")
     label = label_of(step, group)
     form = f"s{at.strides} p{at.padding} d{at.dilations} g{step.attributes['group']}"
@@ -134,7 +135,7 @@ def turned_convolution(low: Lowering, step: SpecializedNode, padding: tuple[tupl
     shape, (depth, columns, *kernel) = low.concrete.shape(step.node.outputs[0]), low.concrete.shape(name)
     at = Windows(tuple(kernel), (1, 1), (1, 1), padding)
     ways = tuple(way for way in _ways(1, (columns, depth, *kernel), at, shape) if way != "padded")
-    if not ways[0].startswith("winograd"):
+    if not ways or not ways[0].startswith("winograd"):
         raise NotNative("a window the generated kernels have no form for")
     case = f"ConvTranspose {list(low.concrete.shape(data))} {[depth, columns]} p{padding}".replace(", ", ",")
     way = low.choices.pick(case, ways, step.node.name)
@@ -168,7 +169,9 @@ def _ways(groups: int, weights: tuple[int, ...], at: Windows, shape: tuple[int, 
         return ("pixels", "library")
     lanes, plain = host().lanes(4), at.strides == (1, 1) and at.dilations == (1, 1)
     if at.kernel != (3, 3) or not plain or depth % lanes or columns < lanes or depth < 16:
-        raise NotNative("a window the generated kernels have no form for")
+        if available():
+            raise NotNative("a window the library takes")
+        return ("padded",) if bordered else ("pixels",)
     deep = columns * depth >= DEEP and math.prod(shape[2:]) <= SMALL_IMAGE
     quick = ("winograd2", "winograd4") if deep else ("winograd4", "winograd2")
     return (*quick, "padded", "library")
@@ -185,8 +188,16 @@ def channels_last(low: Lowering, name: str) -> View:
         return _ordered(view)
     turned = f"{name}\0channels last"
     if turned not in low.places:
-        low.places[turned] = _ordered(low.reordered(view, MemDesc(view.shape, "f32", "acdb")))
+        low.places[turned] = _ordered(_turned_image(low, view))
     return low.places[turned]
+
+
+def _turned_image(low: Lowering, view: View) -> View:
+    """A copy of an image with its channels last."""
+    if available():
+        return low.reordered(view, MemDesc(view.shape, "f32", "acdb"))
+    n, channels, height, width = view.shape
+    return low.copied(view, low.new((n, height, width, channels), view.dtype).permuted([0, 3, 1, 2]))
 
 
 def _ordered(view: View) -> View:

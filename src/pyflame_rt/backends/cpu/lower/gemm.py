@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.graph.groups import Group
     from pyflame_rt.opt.specialized_graph import SpecializedNode
 
-__all__ = ["moving", "turned_alone"]
+__all__ = ["in_panels", "moving", "row_panels", "turned_alone"]
 
 # Multiplications below which packing costs more than it saves.
 LEAST_WORK = 1 << 18
@@ -130,11 +130,11 @@ def _rows(low: Lowering, view: View, rows: int, depth: int, width: int) -> View:
     if flat is not None and flat.strides[1] != 1 and depth != 1:
         if flat.strides[0] != 1:
             return low.copied(flat)
-        return _row_panels(low, flat.permuted([1, 0]), rows_together(tile_for(host(), width)))
+        return row_panels(low, flat.permuted([1, 0]), rows_together(tile_for(host(), width)))
     return as_rows(low, view, rows, depth)
 
 
-def _row_panels(low: Lowering, matrix: View, wide: int) -> View:
+def row_panels(low: Lowering, matrix: View, wide: int) -> View:
     """Panels of the left operand, which comes as (depth, rows) with rows next to each other."""
     depth, rows = matrix.shape
     numbers = matrix.offset, *matrix.shape, *matrix.strides
@@ -161,10 +161,10 @@ def _still_packed(low: Lowering, matrix: View, place: int, packed: View) -> bool
 
 def _packed(low: Lowering, matrix: View) -> View:
     """The right operand, in panels."""
-    return _in_panels(low, matrix, tile_for(host(), matrix.shape[1]).vectors * host().lanes(4))
+    return in_panels(low, matrix, tile_for(host(), matrix.shape[1]).vectors * host().lanes(4))
 
 
-def _in_panels(low: Lowering, matrix: View, columns: int) -> View:
+def in_panels(low: Lowering, matrix: View, columns: int) -> View:
     """Panels of columns; zeros or whatever was there beyond the last column, which nobody stores."""
     depth, width = matrix.shape
     count = -(-width // columns)

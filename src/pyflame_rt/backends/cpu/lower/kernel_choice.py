@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyflame_rt.backends.cpu.onednn.library import available
 from pyflame_rt.backends.cpu.run.tuned_choices import measured_ways
 from pyflame_rt.graph.records import dataclass
 
@@ -69,9 +70,11 @@ class Choices:
         return case.way
 
     def usable(self, ways: Sequence[str]) -> tuple[str, ...]:
-        """Those of some ways that may be taken."""
+        """Those of some ways that may be taken; the library's only where it is there, or nothing else is."""
         mixed = self.fast and not self.strict
-        return tuple(way for way in ways if mixed or not _mixes(way))
+        ways = [way for way in ways if mixed or not _mixes(way)]
+        kept = tuple(way for way in ways if way != "library" or available())
+        return kept or tuple(ways)
 
 
 def _mixes(way: str) -> bool:

@@ -21,6 +21,7 @@ from pyflame_rt.backends.cpu.lower.kernel_choice import Case, Choices
 from pyflame_rt.backends.cpu.lower.row_loops import FLAT_GRAIN, MAX_OUTER, Nest, nest_of
 from pyflame_rt.backends.cpu.memory.buffer_views import Buffer, Place, View, contiguous_strides, strides_in_order
 from pyflame_rt.backends.cpu.onednn.api import OneDnnError
+from pyflame_rt.backends.cpu.onednn.library import OneDnnUnavailable
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.onednn.primitives import reorder
 from pyflame_rt.graph import DType
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pyflame_rt.opt.rules.attention_steps import Attention
 
 __all__ = [
+    "LIBRARY_REFUSALS",
     "REFUSALS",
     "BetterApart",
     "DnnStep",
@@ -63,7 +65,8 @@ class NotNative(Exception):
 
 
 # How a kernel, the library, or an operator's own rule says that a form is not for it: another way is taken.
-REFUSALS = (NotNative, OneDnnError, ShapeMismatchError, DTypeMismatchError, InputError)
+LIBRARY_REFUSALS = (NotNative, OneDnnError, OneDnnUnavailable)
+REFUSALS = (*LIBRARY_REFUSALS, ShapeMismatchError, DTypeMismatchError, InputError)
 
 
 class ByLibrary(NotNative):

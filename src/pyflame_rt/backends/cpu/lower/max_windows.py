@@ -1,4 +1,4 @@
-"""Maxima of windows, one axis after the other: a loop over as many views as a window has taps.
+"""Maxima and sums of windows, one axis after the other: a loop over as many views as a window has taps.
 
 A maximum may be counted twice: a tap that lies outside the data stands for its nearest neighbour in the window, so
 that borders need no copy with padding and no kernel of their own. NaN stays NaN, as in the reference.
@@ -17,10 +17,12 @@ from pyflame_rt.backends.cpu.lower.row_loops import nest_of
 from pyflame_rt.ops.onnx.maxpool import MaxPool
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyflame_rt.backends.cpu.memory.buffer_views import View
     from pyflame_rt.ops.onnx.windows import Windows
 
-__all__ = ["MAX_TAPS", "max_windows"]
+__all__ = ["MAX_TAPS", "max_windows", "sum_windows"]
 
 # Taps along one axis, each a stream of memory.
 MAX_TAPS = 16
@@ -55,7 +57,7 @@ def _along(low: Lowering, x: View, axis: int, count: int, window: tuple[int, int
         begin = place * stride - before
         starts = [begin + min(max(tap, first), last) * gap for tap in range(taps)]
         views = [part(x, axis, start, length, stride) for start in starts]
-        _greatest(low, views, part(out, axis, place, length))
+        _combined(low, MaxPool.name, "max", views, part(out, axis, place, length))
         place += length
     return out
 
@@ -65,16 +67,33 @@ def _inside(begin: int, taps: int, gap: int, size: int) -> tuple[int, int]:
     return max(0, -(begin // gap)), min(taps - 1, (size - 1 - begin) // gap)
 
 
-def _greatest(low: Lowering, views: list[View], out: View) -> None:
+def sum_windows(low: Lowering, name: str, x: View, at: Windows, counts: Sequence[int]) -> View:
+    """Sums over the last axes of a value that has its border; NotNative where a window has too many taps."""
+    lead = len(x.shape) - len(at.kernel)
+    if not x.count or not math.prod(counts) or max(at.kernel) > MAX_TAPS:
+        raise NotNative(f"windows of {max(at.kernel)} along an axis, or of nothing")
+    for axis, (taps, stride, gap, count) in enumerate(
+        zip(at.kernel, at.strides, at.dilations, counts, strict=True), start=lead
+    ):
+        if (taps, stride, count) == (1, 1, x.shape[axis]):
+            continue
+        views = [part(x, axis, tap * gap, count, stride) for tap in range(taps)]
+        out = low.in_order(low.new(views[0].shape, x.dtype), x)
+        _combined(low, name, "add", views, out)
+        x = out
+    return x
+
+
+def _combined(low: Lowering, name: str, function: str, views: list[View], out: View) -> None:
     label = out.dtype.label
     value = load(0, label)
     for k in range(1, len(views)):
-        value = apply("max", value, load(k, label))
+        value = apply(function, value, load(k, label))
     nest = nest_of([*views, out], out.shape)
     if nest is None:
         raise NotNative("too many axes for one loop")
     operands = [nest.operand(i, label) for i in range(len(views) + 1)]
     stage = Map((Store(len(views), value),))
     low.row_kernel(
-        MaxPool.name, RowKernel(len(nest.outer), tuple(operands[:-1]), (operands[-1],), (stage,)), nest, [*views, out]
+        name, RowKernel(len(nest.outer), tuple(operands[:-1]), (operands[-1],), (stage,)), nest, [*views, out]
     )

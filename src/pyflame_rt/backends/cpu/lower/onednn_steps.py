@@ -12,7 +12,15 @@ from pyflame_rt.backends.cpu.graph.epilogue import Epilogue, find_epilogue
 from pyflame_rt.backends.cpu.graph.op_support import LOOP_TYPES
 from pyflame_rt.backends.cpu.lower.convolution import channels_last, convolution
 from pyflame_rt.backends.cpu.lower.gemv import row_product, takes_row_product
-from pyflame_rt.backends.cpu.lower.lowering import REFUSALS, BetterApart, ByLibrary, Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.lower.lowering import (
+    LIBRARY_REFUSALS,
+    REFUSALS,
+    BetterApart,
+    ByLibrary,
+    Lowering,
+    NotNative,
+    lowers,
+)
 from pyflame_rt.backends.cpu.lower.pooling import greatest
 from pyflame_rt.backends.cpu.lower.products import general_convolution, general_matmul
 from pyflame_rt.backends.cpu.lower.tiled_products import dense
@@ -21,6 +29,7 @@ from pyflame_rt.backends.cpu.memory.constants import pack
 from pyflame_rt.backends.cpu.onednn import primitives
 from pyflame_rt.backends.cpu.onednn.api import OneDnnError, cpu_isa
 from pyflame_rt.backends.cpu.onednn.attr import Attr
+from pyflame_rt.backends.cpu.onednn.library import OneDnnUnavailable
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.run.threads import threads_for
 from pyflame_rt.graph import DType
@@ -63,7 +72,7 @@ def fuse_epilogue(low: Lowering, group: Group) -> bool:
         low.nodes = (step.node.name, *low.nodes)
         try:
             out = _product(low, step, epilogue)
-        except (NotNative, OneDnnError):
+        except LIBRARY_REFUSALS:
             low.back_to(kept)
             continue
         low.places[group.steps[-1].node.outputs[0]] = out
@@ -156,10 +165,12 @@ def conv(low: Lowering, step: SpecializedNode) -> None:
         return
     if _alone(low, step):
         return
+    kept = low.mark()
     try:
         low.places[step.node.outputs[0]] = _convolution(low, step, _NONE)
-    except OneDnnError as error:
-        raise NotNative(str(error)) from error
+    except LIBRARY_REFUSALS:
+        low.back_to(kept)
+        low.places[step.node.outputs[0]] = general_convolution(low, step)
 
 
 def _convolution(low: Lowering, step: SpecializedNode, epilogue: Epilogue) -> View:
@@ -282,7 +293,7 @@ def matmul(low: Lowering, step: SpecializedNode) -> None:
     kept = low.mark()
     try:
         low.places[step.node.outputs[0]] = _matmul(low, step, _NONE)
-    except (OneDnnError, NotNative) as error:
+    except LIBRARY_REFUSALS as error:
         if step.op.name != MatMul.name:
             raise NotNative(str(error)) from error
         low.back_to(kept)
@@ -445,7 +456,7 @@ def pool(low: Lowering, step: SpecializedNode) -> None:
             pads_end=[p[1] for p in reach],
             dilations=at.dilations,
         )
-    except OneDnnError as error:
+    except (OneDnnError, OneDnnUnavailable) as error:
         raise NotNative(str(error)) from error
     if primitive.impl.startswith("ref"):
         primitive.close()

@@ -25,10 +25,12 @@ from pyflame_rt.backends.cpu.ir.kernel_program import (
 )
 from pyflame_rt.backends.cpu.lower.box_copies import padded, part
 from pyflame_rt.backends.cpu.lower.dot_products import dot_products, takes_dots
+from pyflame_rt.backends.cpu.lower.im2col import channel_filters, window_product
 from pyflame_rt.backends.cpu.lower.loop_nests import fold_axes, row_step, rows_of
 from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative, lowers
-from pyflame_rt.backends.cpu.lower.max_windows import max_windows
+from pyflame_rt.backends.cpu.lower.max_windows import max_windows, sum_windows
 from pyflame_rt.backends.cpu.lower.row_loops import nest_of
+from pyflame_rt.backends.cpu.lower.tiled_products import MAX_DEPTH
 from pyflame_rt.backends.cpu.memory.buffer_views import View, contiguous_strides
 from pyflame_rt.graph import DType
 from pyflame_rt.ops.onnx.arithmetic import Add
@@ -48,15 +50,8 @@ __all__ = ["add_bias", "boxes", "convolve", "greatest"]
 def boxes(low: Lowering, x: View, at: Windows, value: Any) -> View:
     """All windows over the last axes as a view (..., windows, taps), on a copy with a border where there is one."""
     lead = len(x.shape) - len(at.kernel)
-    sizes = x.shape[lead:]
-    reach = at.reach(sizes)
-    for axis, (_, after) in enumerate(reach):
-        if after < 0:
-            x = part(x, lead + axis, 0, x.shape[lead + axis] + after)
-    wider = [(0, 0)] * lead + [(b, max(a, 0)) for b, a in reach]
-    if any(b or a for b, a in wider):
-        x = padded(low, x, wider, value)
-    counts = [int(n) for n in at.output(sizes)]  # type: ignore[arg-type]
+    counts = [int(n) for n in at.output(x.shape[lead:])]  # type: ignore[arg-type]
+    x = _bordered(low, x, at, value)
     strides = x.strides[lead:]
     return replace(
         x,
@@ -67,6 +62,17 @@ def boxes(low: Lowering, x: View, at: Windows, value: Any) -> View:
             *(s * gap for s, gap in zip(strides, at.dilations, strict=True)),
         ),
     )
+
+
+def _bordered(low: Lowering, x: View, at: Windows, value: Any) -> View:
+    """As much of a value as its windows reach, with the border they read."""
+    lead = len(x.shape) - len(at.kernel)
+    reach = at.reach(x.shape[lead:])
+    for axis, (_, after) in enumerate(reach):
+        if after < 0:
+            x = part(x, lead + axis, 0, x.shape[lead + axis] + after)
+    wider = [(0, 0)] * lead + [(b, max(a, 0)) for b, a in reach]
+    return padded(low, x, wider, value) if any(b or a for b, a in wider) else x
 
 
 def _least(dtype: DType) -> float:
@@ -86,8 +92,19 @@ def reduce_window(low: Lowering, step: SpecializedNode) -> None:
         raise NotNative(f"a windowed {given['kind']} of {x.dtype.label}")
     pairs = tuple(pad_pairs(given["pads"], len(x.shape)))
     at = Windows(tuple(given["window"]), tuple(given["strides"]), tuple(given["dilations"]), pairs, partial=True)
-    view = boxes(low, x, at, 0 if given["kind"] == "sum" else _least(x.dtype))
-    low.places[step.node.outputs[0]] = fold_axes(low, ReduceWindow.name, given["kind"], view, _taps(view, at))
+    low.places[step.node.outputs[0]] = _sums(low, x, at) if given["kind"] == "sum" else greatest(low, x, at)
+
+
+def _sums(low: Lowering, x: View, at: Windows) -> View:
+    """Sums of windows over all axes."""
+    kept = low.mark()
+    try:
+        counts = [int(n) for n in at.output(x.shape)]  # type: ignore[arg-type]
+        return sum_windows(low, ReduceWindow.name, _bordered(low, x, at, 0), at, counts)
+    except NotNative:
+        low.back_to(kept)
+    view = boxes(low, x, at, 0)
+    return fold_axes(low, ReduceWindow.name, "sum", view, _taps(view, at))
 
 
 def _pool_windows(step: SpecializedNode, x: View) -> Windows:
@@ -185,6 +202,11 @@ def convolve(low: Lowering, x: View, weights: View, at: Windows, groups: int) ->
     n = x.shape[0]
     outputs, each = weights.shape[0], weights.shape[1]
     view = boxes(low, x, at, 0)
+    if x.dtype is DType.Float32 and view.count:
+        if each == 1 and outputs == groups:
+            return channel_filters(low, view, weights)
+        if each * math.prod(at.kernel) <= MAX_DEPTH:
+            return window_product(low, view, weights, groups)
     space, rank = view.shape[2 : 2 + len(at.kernel)], len(at.kernel)
     split = replace(
         view,

@@ -10,14 +10,17 @@ import numpy as np
 
 from pyflame_rt.backends.cpu.graph.op_support import LOOP_TYPES
 from pyflame_rt.backends.cpu.ir.kernel_program import Reduce, Reduction, Scalar, apply, load, scalar
+from pyflame_rt.backends.cpu.kernels.tiles.register_tile import PLAIN
 from pyflame_rt.backends.cpu.lower.box_copies import spaced
 from pyflame_rt.backends.cpu.lower.convolution import turned_convolution
 from pyflame_rt.backends.cpu.lower.dot_products import dot_products
 from pyflame_rt.backends.cpu.lower.loop_nests import row_step
 from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative, lowers
 from pyflame_rt.backends.cpu.lower.pooling import add_bias, convolve
+from pyflame_rt.backends.cpu.lower.tiled_products import product_step
 from pyflame_rt.backends.cpu.memory.buffer_views import View, contiguous_strides
 from pyflame_rt.backends.cpu.onednn import primitives
+from pyflame_rt.backends.cpu.onednn.library import available
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.onednn.packing import pack
 from pyflame_rt.graph import DType
@@ -48,7 +51,7 @@ def general_matmul(low: Lowering, step: SpecializedNode) -> View:
     rank = max(len(a.shape), len(b.shape)) - 2
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     m, n, depth = a.shape[-2], b.shape[-2], a.shape[-1]
-    if a.dtype is DType.Float64 and len(batch) <= 2 and m * n * depth * math.prod(batch):
+    if a.dtype in (DType.Float32, DType.Float64) and len(batch) <= 2 and m * n * depth * math.prod(batch):
         return _tiled_matmul(low, step.op.name, (a, b), batch, shape)
     full = (*batch, m, n, depth)
     left, right = a.broadcast((*batch, m, depth)), b.broadcast((*batch, n, depth))
@@ -103,7 +106,7 @@ def general_convolution(low: Lowering, step: SpecializedNode) -> View:
 def conv_transpose(low: Lowering, step: SpecializedNode) -> None:
     """The library's deconvolution; ONNX keeps weights (in, out / groups, ...)."""
     src, kernel = low.strided(step.node.inputs[0]), step.node.inputs[1]
-    if src.dtype is DType.Float64 and src.count:
+    if src.count and (src.dtype is DType.Float64 or (src.dtype is DType.Float32 and not available())):
         low.places[step.node.outputs[0]] = _general_transposed(low, step)
         return
     if src.dtype is not DType.Float32 or not src.count or not 3 <= len(src.shape) <= 5:
@@ -248,9 +251,7 @@ def fourier(low: Lowering, step: SpecializedNode) -> None:
     a = low.copied(x.permuted(order)).reshaped((rows, length * parts))
     assert a is not None
     out = low.new((rows, matrix.shape[1]), DType.Float32)
-    b = low.constant(matrix)
-    primitive = primitives.matmul(low.desc(a), low.desc(b), low.desc(out))
-    low.primitive(DFT.name, primitive, {"src": a, "weights": b, "dst": out})
+    product_step(low, DFT.name, a, matrix, [], PLAIN, out)
     turned = tuple(shape[k] for k in order)
     result = out.reshaped(turned)
     assert result is not None

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.backends.cpu.ir.kernel_program import apply, load
 from pyflame_rt.backends.cpu.kernels.rnn_sequence import RecurrentKernel
+from pyflame_rt.backends.cpu.kernels.tiles.register_tile import Finish
+from pyflame_rt.backends.cpu.lower.tiled_products import product_step
 from pyflame_rt.backends.cpu.memory.buffer_views import View, contiguous_strides
-from pyflame_rt.backends.cpu.memory.constants import pack
-from pyflame_rt.backends.cpu.onednn import primitives
-from pyflame_rt.backends.cpu.onednn.memory import MemDesc
-from pyflame_rt.backends.cpu.run.threads import threads_for
 from pyflame_rt.graph import DType
 from pyflame_rt.ops.onnx.matmul import MatMul
 from pyflame_rt.ops.onnx.rnn import LSTM
@@ -94,23 +93,9 @@ def _biases(
 
 def _product(low: Lowering, x: View, matrix: np.ndarray[Any, Any], bias: np.ndarray[Any, Any]) -> View:
     """Rows times constant weights (a row of ``matrix`` for each column of the result), plus a bias."""
-    rows, (width, depth) = x.shape[0], matrix.shape
-
-    def make() -> Any:
-        return primitives.inner_product(
-            low.desc(x),
-            MemDesc((width, depth), "f32", "any"),
-            MemDesc((rows, width), "f32"),
-            bias=MemDesc((width,), "f32"),
-        )
-
-    with threads_for(rows * depth * width):
-        primitive = make()
-    wanted = primitive.args["weights"]
-    like = View(x.buffer, DType.Float32, (width, depth), ())
-    out = low.new((rows, width), DType.Float32)
-    args = {"src": x, "weights": low.constant(pack(matrix, wanted), wanted, like), "bias": low.constant(bias)}
-    low.primitive(MatMul.name, primitive, {**args, "dst": out})
+    out = low.new((x.shape[0], matrix.shape[0]), DType.Float32)
+    finish = Finish(apply("add", load(0, "float32"), load(1, "float32")), ("column",))
+    product_step(low, MatMul.name, x, matrix.T, [low.constant(bias.reshape(1, -1))], finish, out)
     return out
 
 

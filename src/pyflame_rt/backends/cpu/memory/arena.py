@@ -21,7 +21,7 @@ from pyflame_rt.backends.cpu.driver.native_driver import (
 from pyflame_rt.backends.cpu.jit.compiler import compile_kernels, follow, unfollow
 from pyflame_rt.backends.cpu.lower.lowering import DnnStep, HostStep, KernelStep, Lowered
 from pyflame_rt.backends.cpu.memory.buffer_views import Buffer, Place, View
-from pyflame_rt.backends.cpu.onednn import library
+from pyflame_rt.backends.cpu.onednn.api import address
 from pyflame_rt.backends.cpu.onednn.memory import Memory
 from pyflame_rt.backends.cpu.onednn.runtime import Stream
 from pyflame_rt.backends.cpu.run.cancellation import watched
@@ -70,13 +70,12 @@ class Arena:
         self.base = self.memory.ctypes.data
         self.flag = np.zeros(1, np.int64)
         self.cancel = np.zeros(1, np.int64)
-        self.stream = Stream()
+        self.streams: list[Stream] = []
         self.memories: list[Memory] = []
         self.keep: list[Any] = []
         count = len(lowered.inputs) + len(lowered.outputs)
         self.io = (ctypes.c_void_p * max(count, 1))()
         self.tracks: list[Track] = []
-        self.streams = [self.stream]
         self.segments = self._segments(threads)
 
     # ------------------------------------------------------------------ building
@@ -112,7 +111,7 @@ class Arena:
             place = track.index(self.commit)
             native.insert(place, self._check())
             track.insert(place, None)
-        plan = self._plan(native, patches, threads, self.stream)
+        plan = self._plan(native, patches, threads)
         if threads > 1 and len(numbers) == len(steps):
             watch(plan, brief=brief(steps))
         self.tracks.append(Track(plan, track))
@@ -132,11 +131,10 @@ class Arena:
         return self._primitive(step, patches)
 
     def _window(self, window: Window, bound: Mapping[int, NativeStep]) -> NativeStep:
-        """One step for all lists of a window; each list is a plan for one thread, with a stream of its own."""
+        """One step for all lists of a window; each list is a plan for one thread."""
         plans = []
         for lane, numbers in enumerate(window.lists):
-            self.streams.append(Stream())
-            plans.append(self._plan([bound[k] for k in numbers], [], 1, self.streams[-1]))
+            plans.append(self._plan([bound[k] for k in numbers], [], 1))
             self.tracks.append(Track(plans[-1], list(numbers), lane))
         pointers = (ctypes.c_void_p * len(plans))(*map(ctypes.addressof, plans))
         self.keep += [pointers, *plans]
@@ -145,22 +143,20 @@ class Arena:
     def _compiled(self, kernels: Sequence[Kernel]) -> list[int]:
         return compile_kernels(kernels)
 
-    def _plan(self, steps: list[NativeStep], patches: list[Patch], threads: int, stream: Stream) -> NativePlan:
+    def _plan(self, steps: list[NativeStep], patches: list[Patch], threads: int) -> NativePlan:
         step_array, patch_array = (NativeStep * len(steps))(*steps), (Patch * max(len(patches), 1))(*patches)
         self.keep += [step_array, patch_array]
         for number, step in enumerate(steps):
             if step.kind == StepKind.KERNEL:
                 follow(step.fn or 0, ctypes.addressof(step_array[number]) + NativeStep.fn.offset, self)
-        dnnl, threading_calls = library.load(), openmp()
+        threading_calls = openmp()
         return NativePlan(
             ctypes.addressof(step_array),
             len(steps),
             ctypes.addressof(patch_array),
             len(patches),
             self.cancel.ctypes.data,
-            stream.handle,
-            ctypes.cast(dnnl.dnnl_primitive_execute, ctypes.c_void_p).value,
-            ctypes.cast(dnnl.dnnl_memory_set_data_handle, ctypes.c_void_p).value,
+            *self._library_calls(steps),
             threading_calls.parallel if threads > 1 else None,
             threading_calls.thread_num,
             threads,
@@ -169,6 +165,13 @@ class Arena:
             None,
             budget(threads),
         )
+
+    def _library_calls(self, steps: Sequence[NativeStep]) -> tuple[int | None, int | None, int | None]:
+        """A stream of the library and what runs its primitives; nothing where no step is one."""
+        if all(step.kind != StepKind.PRIMITIVE for step in steps):
+            return None, None, None
+        self.streams.append(Stream())
+        return self.streams[-1].handle, address("dnnl_primitive_execute"), address("dnnl_memory_set_data_handle")
 
     def _kernel(self, step: KernelStep, address: int, patches: list[Patch]) -> NativeStep:
         views, base = step.views, self.base

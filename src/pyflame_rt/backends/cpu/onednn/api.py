@@ -7,7 +7,7 @@ import functools
 from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint, c_void_p
 from typing import Any
 
-from pyflame_rt.backends.cpu.onednn.library import OneDnnUnavailable, load
+from pyflame_rt.backends.cpu.onednn.library import OneDnnUnavailable, available, load
 from pyflame_rt.graph.errors import BackendError
 
 MAX_NDIMS = 12
@@ -242,13 +242,17 @@ def address(name: str) -> int:
 
 
 def version() -> tuple[int, int, int]:
-    """The loaded library's version."""
+    """The loaded library's version; zeros without a library."""
+    if not available():
+        return 0, 0, 0
     v = lib().dnnl_version().contents
     return v.major, v.minor, v.patch
 
 
 def cpu_isa() -> str:
-    """The instruction set oneDNN generates code for, such as ``avx2``."""
+    """The instruction set oneDNN generates code for, such as ``avx2``; empty without the library."""
+    if not available():
+        return ""
     return lib().dnnl_cpu_isa2str(lib().dnnl_get_effective_cpu_isa()).decode().removeprefix("cpu_isa_")
 
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from pyflame_rt.backends.cpu.onednn import api
 from pyflame_rt.backends.cpu.onednn.attr import Attr, Prelu
-from pyflame_rt.backends.cpu.onednn.library import load_gomp
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc, Memory
 from pyflame_rt.backends.cpu.onednn.runtime import Handle, Stream, engine
+from pyflame_rt.backends.cpu.run.gomp import load_gomp
 from pyflame_rt.backends.cpu.run.threads import use_threads
 
 if TYPE_CHECKING:

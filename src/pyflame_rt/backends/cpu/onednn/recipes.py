@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec
 
-from pyflame_rt.backends.cpu.onednn.library import load_gomp
+from pyflame_rt.backends.cpu.run.gomp import load_gomp
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ import weakref
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from pyflame_rt.backends.cpu.onednn.library import loaded_gomp
+from pyflame_rt.backends.cpu.run.gomp import loaded_gomp
 
 if TYPE_CHECKING:
     from collections.abc import Callable

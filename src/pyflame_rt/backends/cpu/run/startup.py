@@ -8,6 +8,7 @@ import pyflame_rt.backends.cpu.run.executable as _executable  # noqa: F401 - loa
 from pyflame_rt.backends.cpu.driver.entry import prepare_entry
 from pyflame_rt.backends.cpu.driver.native_driver import openmp, prepare_driver
 from pyflame_rt.backends.cpu.jit.compiler import compiling, start
+from pyflame_rt.backends.cpu.onednn import library
 from pyflame_rt.backends.cpu.onednn.runtime import engine
 from pyflame_rt.ops.core.registry import find_op
 
@@ -18,7 +19,8 @@ def prepare() -> None:
     """Load libraries and operators; machine code, which takes memory, waits for the first model."""
     find_op("Identity")
     openmp()
-    engine()
+    if library.available():
+        engine()
     start()
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.backends.cpu.onednn.library import load_gomp
 from pyflame_rt.backends.cpu.run.fork_safety import forget_after_fork
+from pyflame_rt.backends.cpu.run.gomp import load_gomp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,139 @@
+"""Convolutions of float32 in every form as products (im2col): windows are copied into rows, register tiles multiply.
+
+Convolutions of images in their usual forms have kernels of their own, which copy nothing (`convolution.py`). This takes
+lines, volumes, groups, and weights that are made at run time. Where every channel has filters of its own there is no
+product: the taps are views of the image, summed in one loop.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyflame_rt.backends.cpu.ir.kernel_program import Map, RowKernel, Store, apply, load
+from pyflame_rt.backends.cpu.jit.target import host
+from pyflame_rt.backends.cpu.kernels.tiles.register_tile import PLAIN, rows_together, tile_for
+from pyflame_rt.backends.cpu.lower.gemm import in_panels, row_panels
+from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative
+from pyflame_rt.backends.cpu.lower.row_loops import nest_of
+from pyflame_rt.backends.cpu.lower.tiled_products import MAX_DEPTH, packed_step
+from pyflame_rt.backends.cpu.memory.packed_weights import panels
+from pyflame_rt.graph import DType
+from pyflame_rt.ops.onnx.conv import Conv
+
+if TYPE_CHECKING:
+    from pyflame_rt.backends.cpu.memory.buffer_views import View
+
+__all__ = ["channel_filters", "window_product"]
+
+# Taps that one loop reads, each with its weights.
+TAPS_TOGETHER = 8
+
+
+def window_product(low: Lowering, windows: View, weights: View, groups: int) -> View:
+    """Windows [images, channels, places.., taps..] times weights [outputs, channels / groups, taps..]."""
+    rank = len(weights.shape) - 2
+    images, channels, *sizes = windows.shape
+    space, taps, each = sizes[:rank], sizes[rank:], channels // groups
+    outputs, depth, rows = weights.shape[0], each * math.prod(taps), images * math.prod(space)
+    if depth > MAX_DEPTH:
+        raise NotNative("windows of too many numbers")
+    last = windows.strides[1] == 1  # channels lie next to each other
+    columns = _columns(low, windows, groups, last=last)
+    filters = _filters(low, weights, (groups, outputs // groups, each, *taps), last=last)
+    out = low.new((rows, outputs), DType.Float32)
+    wide = tile_for(host(), outputs // groups).vectors * host().lanes(4)
+    for group in range(groups):
+        matrix = _entry(columns, group).reshaped((rows, depth) if last else (depth, rows))
+        assert matrix is not None  # a piece of what was copied
+        together = rows_together(tile_for(host(), outputs // groups))
+        x = matrix if last else row_panels(low, matrix, together)
+        step = outputs // groups
+        target = replace(out, shape=(rows, step), offset=out.offset + group * step)
+        packed_step(low, Conv.name, x, _packed(low, _entry(filters, group), wide), [], PLAIN, target)
+    whole = out.reshaped((images, *space, outputs))
+    assert whole is not None
+    return whole.permuted([0, rank + 1, *range(1, rank + 1)])
+
+
+def _entry(view: View, index: int) -> View:
+    """One entry of the first axis."""
+    return replace(view, shape=view.shape[1:], strides=view.strides[1:], offset=view.offset + index * view.strides[0])
+
+
+def _columns(low: Lowering, windows: View, groups: int, *, last: bool) -> View:
+    """Windows as a matrix for each group: rows of windows where channels are last, else columns."""
+    images, channels, *sizes = windows.shape
+    rank, each = len(sizes) // 2, channels // groups
+    split = replace(
+        windows,
+        shape=(images, groups, each, *sizes),
+        strides=(windows.strides[0], windows.strides[1] * each, *windows.strides[1:]),
+    )
+    space, taps = list(range(3, 3 + rank)), list(range(3 + rank, 3 + 2 * rank))
+    return low.copied(split.permuted([1, 0, *space, *taps, 2] if last else [1, 2, *taps, 0, *space]))
+
+
+def _filters(low: Lowering, weights: View, shape: tuple[int, ...], *, last: bool) -> View:
+    """Weights as a matrix [depth, outputs] for each group, the depth in the order of the windows."""
+    groups, outputs, each, *taps = shape
+    split = weights.reshaped(shape)
+    assert split is not None  # contiguous
+    order = [0, *range(3, len(shape)), 2, 1] if last else [0, 2, *range(3, len(shape)), 1]
+    flat = split.permuted(order)
+    if not last:
+        matrix = flat.reshaped((groups, each * math.prod(taps), outputs))
+        assert matrix is not None  # the depth lies as it did
+        return matrix
+    matrix = low.copied(flat).reshaped((groups, each * math.prod(taps), outputs))
+    assert matrix is not None
+    return matrix
+
+
+def _packed(low: Lowering, matrix: View, wide: int) -> View:
+    """A matrix in panels: once where it is constant, on every run otherwise."""
+    array = matrix.buffer.array
+    if array is None:
+        return in_panels(low, matrix, wide)
+    depth, width = matrix.shape
+    flat = array.reshape(-1)[matrix.offset :]
+    turned = matrix.strides[0] == 1
+    used = flat[: depth * width].reshape((width, depth) if turned else (depth, width))
+    return low.constant(panels(used.T if turned else used, wide))
+
+
+def channel_filters(low: Lowering, windows: View, weights: View) -> View:
+    """Windows [images, channels, places.., taps..] with a filter for each channel: taps times weights, summed."""
+    rank = len(weights.shape) - 2
+    shape, taps = windows.shape[: 2 + rank], weights.shape[2:]
+    places = [tuple((k // math.prod(taps[i + 1 :])) % taps[i] for i in range(rank)) for k in range(math.prod(taps))]
+    image = replace(windows, shape=shape, strides=windows.strides[: 2 + rank])
+    out = low.in_order(low.new(shape, DType.Float32), image)
+    for first in range(0, len(places), TAPS_TOGETHER):
+        views = [out] if first else []
+        for place in places[first : first + TAPS_TOGETHER]:
+            moved = sum(p * s for p, s in zip(place, windows.strides[2 + rank :], strict=True))
+            factor = sum(p * s for p, s in zip(place, weights.strides[2:], strict=True))
+            views.append(replace(image, offset=image.offset + moved))
+            spread = (0, weights.strides[0], *(0,) * rank)
+            views.append(replace(weights, shape=shape, strides=spread, offset=weights.offset + factor))
+        _add_products(low, views, out, start=bool(first))
+    return out
+
+
+def _add_products(low: Lowering, views: list[View], out: View, *, start: bool) -> None:
+    """Pairs of views multiplied and added, to the first view where there is a ``start``."""
+    begin = int(start)
+    value = load(0, "float32") if start else None
+    for k in range(begin, len(views), 2):
+        product = apply("mul", load(k, "float32"), load(k + 1, "float32"))
+        value = product if value is None else apply("add", value, product)
+    assert value is not None
+    nest = nest_of([*views, out], out.shape)
+    if nest is None:
+        raise NotNative("too many axes for one loop")
+    operands = [nest.operand(i, "float32") for i in range(len(views) + 1)]
+    stage = Map((Store(len(views), value),))
+    kernel = RowKernel(len(nest.outer), tuple(operands[:-1]), (operands[-1],), (stage,))
+    low.row_kernel(Conv.name, kernel, nest, [*views, out])
