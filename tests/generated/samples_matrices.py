@@ -1,4 +1,4 @@
-"""Inputs of decompositions of matrices, and of functions whose slopes are their own."""
+"""Inputs of decompositions of matrices, of complex numbers, and of functions whose slopes are their own."""
 
 from __future__ import annotations
 
@@ -63,3 +63,34 @@ def hard_tanh(r: Draw) -> Sample:
 def binary_cross_entropy(r: Draw) -> Sample:
     shape = r.dims()
     return S(abs(r.unit(*shape)), abs(r.unit(*shape)))
+
+
+def _complex(r: Draw, *shape: int) -> NDArray[Any]:
+    return (r.f(*shape) + 1j * r.f(*shape)).astype(np.complex64)
+
+
+@own("Conj", "ComplexAbs", "ViewAsReal")
+def complex_numbers(r: Draw) -> Sample:
+    return S(_complex(r, *r.dims()))
+
+
+@own("ViewAsComplex")
+def pairs(r: Draw) -> Sample:
+    return S(r.f(*r.dims(), 2))
+
+
+@own("FFT")
+def fourier(r: Draw) -> Sample:
+    x = _complex(r, *r.dims(1, 3))
+    return S(x, axes=r.axes(x.ndim, 1), inverse=r.k(0, 1), norm=r.pick(("backward", "ortho", "forward")))
+
+
+@own("RFFT")
+def half_fourier(r: Draw) -> Sample:
+    return S(r.f(*r.dims(1, 3)), axis=r.pick((0, -1)), norm=r.pick(("backward", "ortho", "forward")))
+
+
+@own("IRFFT")
+def from_half_fourier(r: Draw) -> Sample:
+    points = 2 * r.k() + r.k(0, 1)
+    return S(_complex(r, *r.dims(0, 2), points // 2 + 1), n=points, norm=r.pick(("backward", "ortho", "forward")))

@@ -225,6 +225,7 @@ def test_weights_are_really_cut():
 _OTHERS = (
     "BitwiseNot",
     "Cast",
+    "ComplexAbs",
     "Identity",
     "IsInf",
     "IsNaN",

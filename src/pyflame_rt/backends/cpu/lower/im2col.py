@@ -17,7 +17,7 @@ from pyflame_rt.backends.cpu.kernels.tiles.register_tile import PLAIN, rows_toge
 from pyflame_rt.backends.cpu.lower.gemm import in_panels, row_panels
 from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative
 from pyflame_rt.backends.cpu.lower.row_loops import nest_of
-from pyflame_rt.backends.cpu.lower.tiled_products import MAX_DEPTH, packed_step
+from pyflame_rt.backends.cpu.lower.tiled_products import packed_step
 from pyflame_rt.backends.cpu.memory.packed_weights import panels
 from pyflame_rt.graph import DType
 from pyflame_rt.ops.onnx.conv import Conv
@@ -36,23 +36,18 @@ def window_product(low: Lowering, windows: View, weights: View, groups: int) -> 
     rank = len(weights.shape) - 2
     images, channels, *sizes = windows.shape
     space, taps, each = sizes[:rank], sizes[rank:], channels // groups
-    outputs, depth, rows = weights.shape[0], each * math.prod(taps), images * math.prod(space)
-    if depth > MAX_DEPTH:
-        raise NotNative("windows of too many numbers")
+    width, depth, rows = weights.shape[0] // groups, each * math.prod(taps), images * math.prod(space)
     last = windows.strides[1] == 1  # channels lie next to each other
     columns = _columns(low, windows, groups, last=last)
-    filters = _filters(low, weights, (groups, outputs // groups, each, *taps), last=last)
-    out = low.new((rows, outputs), DType.Float32)
-    wide = tile_for(host(), outputs // groups).vectors * host().lanes(4)
-    for group in range(groups):
+    filters = _filters(low, weights, (groups, width, each, *taps), last=last)
+    out = low.new((rows, groups * width), DType.Float32)
+    for group, packed in enumerate(filters):
         matrix = _entry(columns, group).reshaped((rows, depth) if last else (depth, rows))
         assert matrix is not None  # a piece of what was copied
-        together = rows_together(tile_for(host(), outputs // groups))
-        x = matrix if last else row_panels(low, matrix, together)
-        step = outputs // groups
-        target = replace(out, shape=(rows, step), offset=out.offset + group * step)
-        packed_step(low, Conv.name, x, _packed(low, _entry(filters, group), wide), [], PLAIN, target)
-    whole = out.reshaped((images, *space, outputs))
+        x = matrix if last else row_panels(low, matrix, rows_together(tile_for(host(), width)))
+        target = replace(out, shape=(rows, width), offset=out.offset + group * width)
+        packed_step(low, Conv.name, x, packed, [], PLAIN, target)
+    whole = out.reshaped((images, *space, groups * width))
     assert whole is not None
     return whole.permuted([0, rank + 1, *range(1, rank + 1)])
 
@@ -75,32 +70,23 @@ def _columns(low: Lowering, windows: View, groups: int, *, last: bool) -> View:
     return low.copied(split.permuted([1, 0, *space, *taps, 2] if last else [1, 2, *taps, 0, *space]))
 
 
-def _filters(low: Lowering, weights: View, shape: tuple[int, ...], *, last: bool) -> View:
-    """Weights as a matrix [depth, outputs] for each group, the depth in the order of the windows."""
-    groups, outputs, each, *taps = shape
+def _filters(low: Lowering, weights: View, shape: tuple[int, ...], *, last: bool) -> list[View]:
+    """Panels of weights [depth, width] for each group, the depth in the order of the windows.
+
+    They are packed once where weights are constant, on every run otherwise.
+    """
+    groups, width, each, *taps = shape
+    order = [0, *range(3, len(shape)), 2, 1] if last else [0, 2, *range(3, len(shape)), 1]
+    matrices, wide = (groups, each * math.prod(taps), width), tile_for(host(), width).vectors * host().lanes(4)
+    array = weights.buffer.array
+    if array is not None:
+        return [low.constant(panels(m, wide)) for m in array.reshape(shape).transpose(order).reshape(matrices)]
     split = weights.reshaped(shape)
     assert split is not None  # contiguous
-    order = [0, *range(3, len(shape)), 2, 1] if last else [0, 2, *range(3, len(shape)), 1]
-    flat = split.permuted(order)
-    if not last:
-        matrix = flat.reshaped((groups, each * math.prod(taps), outputs))
-        assert matrix is not None  # the depth lies as it did
-        return matrix
-    matrix = low.copied(flat).reshaped((groups, each * math.prod(taps), outputs))
-    assert matrix is not None
-    return matrix
-
-
-def _packed(low: Lowering, matrix: View, wide: int) -> View:
-    """A matrix in panels: once where it is constant, on every run otherwise."""
-    array = matrix.buffer.array
-    if array is None:
-        return in_panels(low, matrix, wide)
-    depth, width = matrix.shape
-    flat = array.reshape(-1)[matrix.offset :]
-    turned = matrix.strides[0] == 1
-    used = flat[: depth * width].reshape((width, depth) if turned else (depth, width))
-    return low.constant(panels(used.T if turned else used, wide))
+    turned = split.permuted(order)
+    view = (low.copied(turned) if last else turned).reshaped(matrices)
+    assert view is not None
+    return [in_panels(low, _entry(view, group), wide) for group in range(groups)]
 
 
 def channel_filters(low: Lowering, windows: View, weights: View) -> View:

@@ -90,8 +90,10 @@ def _tiled_matmul(
 def general_convolution(low: Lowering, step: SpecializedNode) -> View:
     """A convolution in any type loops have."""
     x, weights = low.strided(step.node.inputs[0]), low.dense(step.node.inputs[1])
-    if x.dtype not in LOOP_TYPES or x.dtype is not weights.dtype or x.dtype is DType.Bool or not x.count:
+    if x.dtype not in LOOP_TYPES or x.dtype is not weights.dtype or x.dtype is DType.Bool:
         raise NotNative(f"a convolution of {x.dtype.label} and {weights.dtype.label}")
+    if not x.count * weights.count:
+        raise NotNative("a convolution of nothing, or by no filters")
     names = ("strides", "dilations", "pads", "auto_pad")
     given = {n: step.attributes[n] for n in names if step.attributes.get(n) is not None}
     y = convolve(low, x, weights, windows(x.shape[2:], weights.shape[2:], **given), step.attributes["group"])
