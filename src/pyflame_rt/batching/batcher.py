@@ -470,18 +470,14 @@ class DynamicBatcher:
         ready: list[tuple[Ticket, dict[str, Any]]] = []
         for ticket, piece, part in zip(batch.tickets, batch.pieces, parts, strict=True):
             with self._lock:  # pieces of one request may be run at the same time
+                if piece.begin not in ticket.parts:
+                    ticket.missing -= piece.count
                 ticket.parts[piece.begin] = part
                 ticket.batch_size = batch.rows
-                missing = ticket.rows.count - sum(map(self._part_rows, ticket.parts.values()))
+                missing = ticket.missing
             if not missing and not ticket.done:
                 ready.append((ticket, self._outputs(ticket)))
         self._succeed(ready)
-
-    def _part_rows(self, part: dict[str, Any]) -> int:
-        if self.layout.problem:
-            return 1
-        name, array = next(iter(part.items()))
-        return array.shape[self.layout.outputs[name] or 0]
 
     def _outputs(self, ticket: Ticket) -> dict[str, Any]:
         parts = [ticket.parts[begin] for begin in sorted(ticket.parts)]

@@ -103,8 +103,8 @@ class Ticket:
     """
 
     __slots__ = (
-        *("__weakref__", "_open", "batch_size", "begun", "caller", "deadline", "future", "names", "number", "parts"),
-        *("priority", "rows", "submitted", "waiting"),
+        *("__weakref__", "_open", "batch_size", "begun", "caller", "deadline", "future", "missing", "names"),
+        *("number", "parts", "priority", "rows", "submitted", "waiting"),
     )
 
     def __init__(
@@ -127,6 +127,7 @@ class Ticket:
         self.begun = 0.0
         self.batch_size = 0
         self.waiting = rows.count  # rows that were not taken for a run yet
+        self.missing = rows.count  # rows without outputs yet
         self.parts: dict[int, dict[str, np.ndarray[Any, Any]]] = {}  # outputs, by the first row
         self._open = [self]
         self.future: BatchFuture = RequestFuture(number, lambda: withdraw(self))

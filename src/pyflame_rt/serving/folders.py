@@ -12,10 +12,12 @@ from pyflame_rt.graph.errors import InputError, InvalidModelError, ModelNotFound
 from pyflame_rt.serving.config import ModelConfig, valid_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from os import PathLike
 
-__all__ = ["find_models", "read_config"]
+__all__ = ["Stamp", "find_models", "read_config", "stamps_in", "stamps_of"]
+
+Stamp = tuple[int, int, int]  # what changes when a file is written
 
 SUFFIXES = (".onnx", ".pfm")
 CONFIG = "config.yaml"
@@ -39,6 +41,25 @@ def find_models(folder: str | PathLike[str], defaults: ModelConfig | None = None
             yield _described(base, entry.stem, "1", entry, [])
         elif entry.is_dir():
             yield from _in_folder(base, entry)
+
+
+def stamps_of(paths: Iterable[str | PathLike[str]]) -> dict[Path, Stamp]:
+    """The files among these, with what tells whether they were written since."""
+    found = {}
+    for path in paths:
+        try:
+            facts = Path(path).stat()
+        except OSError:  # gone meanwhile
+            continue
+        found[Path(path).absolute()] = (facts.st_mtime_ns, facts.st_size, facts.st_ino)
+    return found
+
+
+def stamps_in(folder: str | PathLike[str]) -> dict[Path, Stamp]:
+    """The same for every file of a folder that may matter: models and their settings."""
+    root = Path(folder).absolute()
+    paths = (path for depth in ("*", "*/*", "*/*/*") for path in root.glob(depth))
+    return stamps_of(path for path in paths if path.suffix in SUFFIXES or path.name == CONFIG)
 
 
 def _in_folder(base: ModelConfig, folder: Path) -> Iterator[ModelConfig | Exception]:

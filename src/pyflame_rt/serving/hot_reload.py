@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from watchfiles import watch
 
 from pyflame_rt.graph.errors import PyFlameRTError
-from pyflame_rt.serving.folders import CONFIG, SUFFIXES, find_models
+from pyflame_rt.serving.folders import CONFIG, find_models, stamps_in, stamps_of
 
 if TYPE_CHECKING:
     from pyflame_rt.serving.config import ModelConfig
+    from pyflame_rt.serving.folders import Stamp
     from pyflame_rt.serving.registry import ModelRegistry
 
 __all__ = ["Watcher"]
@@ -32,6 +33,7 @@ class Watcher:
         self._again = threading.Event()  # of one round: there are other files to watch
         self._thread = threading.Thread(target=self._run, name="pyflame-rt-watch", daemon=True)
         self._watched: set[str] = set()
+        self._complaint = ""
 
     def start(self) -> None:
         """Begin."""
@@ -56,7 +58,6 @@ class Watcher:
         return {path for path in found if Path(path).is_dir()}
 
     def _run(self) -> None:
-        stamps = self._stamps()
         while not self._end.is_set():
             self._again.clear()
             self._watched = self._paths()
@@ -74,28 +75,35 @@ class Watcher:
                 yield_on_timeout=True,
                 raise_interrupt=False,
             ):
-                before, stamps = stamps, self._stamps()
-                changed = {path for path, _ in before.items() ^ stamps.items()}
-                if changed:
-                    self._apply(changed)
+                self._look()
                 if self._again.is_set():
                     break
 
-    def _stamps(self) -> dict[Path, tuple[int, int, int]]:
-        """Every file that may matter, with what changes when it is written."""
+    def _look(self) -> None:
+        """Act on what is not as it was when it was loaded, or when it was last looked at."""
+        now, seen = self._stamps(), self._registry.seen
+        changed = {path for path, _ in seen.copy().items() ^ now.items()}  # others load, too
+        for path in changed:
+            if path in now:
+                seen[path] = now[path]
+            else:
+                seen.pop(path, None)
+        if not changed:
+            return
+        try:
+            self._apply(changed)
+        except OSError as error:  # a folder changed while it was read: once more in the next round
+            for path in changed:
+                seen.pop(path, None)
+            if str(error) != self._complaint:
+                log.error("models are looked for again: %s", error)
+            self._complaint = str(error)
+
+    def _stamps(self) -> dict[Path, Stamp]:
         folders, files = self._registry.watched()
-        paths = {Path(path).absolute() for path in files.values()}
+        found = stamps_of(files.values())
         for folder in folders:
-            root = Path(folder).absolute()
-            for depth in ("*", "*/*", "*/*/*"):
-                paths |= {path for path in root.glob(depth) if path.suffix in SUFFIXES or path.name == CONFIG}
-        found = {}
-        for path in paths:
-            try:
-                facts = path.stat()
-            except OSError:  # gone meanwhile
-                continue
-            found[path] = (facts.st_mtime_ns, facts.st_size, facts.st_ino)
+            found.update(stamps_in(folder))
         return found
 
     def _apply(self, changed: set[Path]) -> None:

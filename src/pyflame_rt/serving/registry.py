@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyflame_rt.graph.errors import InputError, MemoryLimitError, PyFlameRTError
 from pyflame_rt.serving.config import ModelConfig
 from pyflame_rt.serving.errors import RequestError
-from pyflame_rt.serving.folders import find_models
+from pyflame_rt.serving.folders import find_models, stamps_in, stamps_of
 from pyflame_rt.serving.hot_reload import Watcher
 from pyflame_rt.serving.instance import ModelInstance
 from pyflame_rt.serving.metrics import MetricsRegistry
@@ -22,6 +22,9 @@ from pyflame_rt.serving.versions import natural_key
 if TYPE_CHECKING:
     from collections.abc import Callable
     from os import PathLike
+    from pathlib import Path
+
+    from pyflame_rt.serving.folders import Stamp
 
 __all__ = ["ModelRegistry", "ModelVersion"]
 
@@ -95,6 +98,7 @@ class ModelRegistry:
         self._folders: list[str] = []
         self._callback: Callable[[str, str], Any] | None = None
         self._watcher: Watcher | None = None
+        self.seen: dict[Path, Stamp] = {}  # files before they were loaded: later changes count, watched yet or not
         self._random = random.Random()
         self._current: dict[tuple[str, str | None], _Entry] = {}  # who answers, until something changes
 
@@ -122,6 +126,7 @@ class ModelRegistry:
             ModelNotFoundError: There is no such folder.
         """
         found = []
+        self.seen.update(stamps_in(folder))
         for config in find_models(folder, self.defaults):
             if isinstance(config, Exception):
                 log.error("%s", config)
@@ -159,6 +164,8 @@ class ModelRegistry:
 
     def _load(self, entry: _Entry, config: ModelConfig, source: Any) -> ModelInstance:
         """Load, warm up, then swap: requests see the one or the other."""
+        if config.model_path:
+            self.seen.update(stamps_of([config.model_path]))
         try:
             session, owned = open_session(source, config, entry.example)
             fresh = ModelInstance(config, session, str(config.model_path), owned=owned)

@@ -5,6 +5,7 @@ import concurrent.futures
 import gc
 import random
 import threading
+import time
 import weakref
 from datetime import timedelta
 
@@ -57,6 +58,17 @@ def test_requests_larger_than_a_run_are_run_in_pieces():
         with_others = [batcher.submit({"x": values + i}) for i in range(20)]
         assert all(np.array_equal(f.result(WAIT)["y"], 2 * (values + i)) for i, f in enumerate(with_others))
     assert max(len(feed["x"]) for feed in session.feeds) <= 4
+
+
+def test_a_request_of_many_pieces_takes_time_in_proportion():
+    def seconds(rows):
+        with DynamicBatcher(Scripted(), BatchConfig(max_batch_size=1)) as batcher:
+            began = time.process_time()
+            batcher.infer(row(1.0, rows))
+            return time.process_time() - began
+
+    seconds(100)
+    assert seconds(12_000) < 30 * min(seconds(1_000) for _ in range(3))
 
 
 def test_preferred_sizes_and_padding():

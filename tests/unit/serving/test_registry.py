@@ -135,6 +135,38 @@ def test_files_are_watched(tmp_path, registry):
     registry.enable_hot_reload(False)
 
 
+def test_what_changes_before_the_watch_begins_is_seen(tmp_path, registry):
+    path = saved(tmp_path / "models" / "m" / "1" / "model.onnx", 1.0)
+    registry.load_from_directory(tmp_path / "models")
+    alone = saved(tmp_path / "alone.onnx", 2.0)
+    registry.load_from_path("alone", alone)
+    saved(path, 7.0)
+    saved(alone, 8.0)
+    saved(tmp_path / "models" / "m" / "2" / "model.onnx", 9.0)
+    registry.enable_hot_reload(True)
+    until(lambda: factor_of(registry.get("m", "1")) == 7.0)
+    until(lambda: factor_of(registry.get("alone", "1")) == 8.0)
+    until(lambda: registry.has("m", "2"))
+
+
+def test_a_folder_that_cannot_be_read_for_a_while_is_looked_at_again(tmp_path, registry, monkeypatch):
+    saved(tmp_path / "m" / "1" / "model.onnx", 1.0)
+    registry.load_from_directory(tmp_path)
+    refused = []
+
+    def refusing(*arguments):
+        if not refused:
+            refused.append(arguments)
+            raise FileNotFoundError("gone while it was read")
+        return find_models(*arguments)
+
+    monkeypatch.setattr("pyflame_rt.serving.hot_reload.find_models", refusing)
+    registry.enable_hot_reload(True)
+    saved(tmp_path / "m" / "2" / "model.onnx", 2.0)
+    until(lambda: registry.has("m", "2"))
+    assert refused
+
+
 def test_weights_share_requests(registry):
     for version, weight in (("1", 1.0), ("2", 3.0), ("3", 0.0)):
         registry.add_model("m", scaled(float(version)), version, config=ModelConfig(weight=weight, warmup_requests=0))
