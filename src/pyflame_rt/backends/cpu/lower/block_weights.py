@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.backends.cpu.faults import FAULTS
 from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.kernels.block_bytes import RECORD, BlockBytesKernel
 from pyflame_rt.backends.cpu.kernels.block_gemv import BlockGemvKernel, block_words
 from pyflame_rt.backends.cpu.kernels.block_products import BlockProductKernel
 from pyflame_rt.backends.cpu.kernels.tiles.block_dots import BlockDots, block_dots, block_tile, byte_words, padded
-from pyflame_rt.backends.cpu.lower.lowering import REFUSALS, KernelStep, Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.lower.lowering import KernelStep, Lowering, NotNative, fuses, lowers
 from pyflame_rt.backends.cpu.lower.tiled_products import as_rows, ending_of, label_of, row_operand
 from pyflame_rt.backends.cpu.memory.constants import derived
 from pyflame_rt.graph import DType
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.memory.buffer_views import View
     from pyflame_rt.opt.specialized_graph import SpecializedGraph, SpecializedNode
 
-__all__ = ["block_product", "fuse_blocks"]
+__all__ = ["block_product", "blocks_and_loop"]
 
 # Weights a thread must have to be worth waking; products of bytes, numbers to be put in bytes.
 GRAIN = 60_000
@@ -119,23 +118,13 @@ def block_product(low: Lowering, step: SpecializedNode) -> None:
     low.places[step.node.outputs[0]] = out.reshaped(shape) or out
 
 
-def fuse_blocks(low: Lowering, group: Group) -> bool:
-    """Run a deferred product of rows in bytes together with the loop that alone reads it; False when none fits."""
-    inputs = {n for s in group.steps for n in s.node.inputs if n}
-    for name in [n for n, s in low.deferred.items() if n in inputs and s.op is MatMulNBits][::-1]:
-        if not _in_bytes(low.deferred[name].attributes):
-            continue
-        kept = low.mark()
-        step = low.deferred.pop(name)
-        low.nodes = (step.node.name, *low.nodes)
-        try:
-            _by_bytes(low, step, _weights_of(low, step), group)
-        except (*REFUSALS, *FAULTS) as error:
-            low.refusal(error)
-            low.back_to(kept)
-            continue
-        return True
-    return False
+def blocks_and_loop(low: Lowering, step: SpecializedNode, group: Group) -> View:
+    """A product of rows in bytes, with the loop that alone reads it."""
+    _by_bytes(low, step, _weights_of(low, step), group)
+    return low.places[group.steps[-1].node.outputs[0]]
+
+
+fuses(blocks_and_loop, MatMulNBits, when=lambda _low, step, _group: _in_bytes(step.attributes))
 
 
 def _weights_of(low: Lowering, step: SpecializedNode) -> _Weights:

@@ -9,9 +9,9 @@ import numpy as np
 
 from pyflame_rt.backends.cpu.graph.op_support import LOOP_TYPES
 from pyflame_rt.backends.cpu.ir.kernel_program import FillKernel, Map, RowKernel, Store, apply, const, load
-from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative, as_bits, lowers
+from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative, lowers
 from pyflame_rt.backends.cpu.lower.row_loops import FLAT_GRAIN, nest_of
-from pyflame_rt.backends.cpu.memory.buffer_views import View, contiguous_strides
+from pyflame_rt.backends.cpu.memory.buffer_views import View, as_bits, contiguous_strides
 from pyflame_rt.ops.onnx.arithmetic import SumTo
 from pyflame_rt.ops.onnx.cast import BitCast
 from pyflame_rt.ops.onnx.creation import ConstantOfShape, Trilu

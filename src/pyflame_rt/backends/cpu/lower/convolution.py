@@ -16,7 +16,7 @@ from pyflame_rt.backends.cpu.kernels.tiles.winograd import WinogradKernel
 from pyflame_rt.backends.cpu.kernels.tiles.winograd_filters import FilterKernel
 from pyflame_rt.backends.cpu.lower.box_copies import padded
 from pyflame_rt.backends.cpu.lower.channel_scales import Scales, image_and_scales, scaled_panels
-from pyflame_rt.backends.cpu.lower.lowering import ByLibrary, Lowering, NotNative
+from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative
 from pyflame_rt.backends.cpu.lower.tiled_products import (
     GRAIN,
     MAX_DEPTH,
@@ -109,7 +109,7 @@ def convolution(low: Lowering, step: SpecializedNode, group: Group | None = None
     ending = ending_of(low, step, group, rest[0] if rest else "", 1)
     way = low.choices.pick(case, ways, *nodes_of(step, group))
     if way == "library":
-        raise ByLibrary("the library was measured to be faster")
+        raise low.left_to_library(step)
     scales = None
     if way == "product" and data in low.scaled:
         loop = low.scaled.pop(data)

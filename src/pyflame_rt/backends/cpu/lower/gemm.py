@@ -15,7 +15,7 @@ from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.kernels.tiles.packing import ColumnSumKernel, PackKernel, RowPackKernel
 from pyflame_rt.backends.cpu.kernels.tiles.products import ProductKernel
 from pyflame_rt.backends.cpu.kernels.tiles.register_tile import PLAIN, rows_together, tile_for
-from pyflame_rt.backends.cpu.lower.lowering import PIECES, BetterApart, ByLibrary, KernelStep, Lowering, NotNative
+from pyflame_rt.backends.cpu.lower.lowering import PIECES, BetterApart, KernelStep, Lowering, NotNative
 from pyflame_rt.backends.cpu.lower.tiled_products import (
     MAX_DEPTH,
     SHORT,
@@ -62,7 +62,7 @@ def moving(low: Lowering, step: SpecializedNode, group: Group | None = None) -> 
         raise BetterApart("a loop that reads so much is quicker on its own")
     case = f"{label} moving {rows}x{depth}x{width}"
     if low.choices.pick(case, ("tiles", "library"), *nodes_of(step, group)) == "library":
-        raise ByLibrary("the library was measured to be faster")
+        raise low.left_to_library(step)
     if group is None and not bias and turned_alone(low, step):
         return _turned(low, label, a, b)
     x = _rows(low, a, rows, depth, width)

@@ -23,8 +23,8 @@ from pyflame_rt.backends.cpu.kernels.indexing import IndexedKernel, RowSumsKerne
 from pyflame_rt.backends.cpu.kernels.range_checks import WithinKernel
 from pyflame_rt.backends.cpu.kernels.top_k import TopKKernel
 from pyflame_rt.backends.cpu.lower.loop_nests import row_step, rows_of
-from pyflame_rt.backends.cpu.lower.lowering import PIECES, ROW_GRAIN, Lowering, NotNative, as_bits, lowers
-from pyflame_rt.backends.cpu.memory.buffer_views import View, contiguous_strides
+from pyflame_rt.backends.cpu.lower.lowering import PIECES, ROW_GRAIN, Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.memory.buffer_views import View, as_bits, contiguous_strides
 from pyflame_rt.graph import DType
 from pyflame_rt.ops.onnx.index import GatherElements, GatherND, ScatterElements, ScatterND, TopK
 from pyflame_rt.ops.onnx.loss import ClassScore, ClassScoreGrad

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.backends.cpu.faults import FAULTS
 from pyflame_rt.backends.cpu.graph.op_support import LOOP_TYPES
 from pyflame_rt.backends.cpu.ir.kernel_program import Expr, load, shared
 from pyflame_rt.backends.cpu.ir.whole_numbers import kept_whole
@@ -19,7 +18,7 @@ from pyflame_rt.backends.cpu.kernels.tiles.integer_products import IntegerKernel
 from pyflame_rt.backends.cpu.lower.box_copies import fill, part
 from pyflame_rt.backends.cpu.lower.integer_depthwise import integer_depthwise
 from pyflame_rt.backends.cpu.lower.loop_nests import external_names, group_values
-from pyflame_rt.backends.cpu.lower.lowering import REFUSALS, Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative, fuses, lowers
 from pyflame_rt.backends.cpu.lower.tiled_products import PIECES, as_rows, label_of
 from pyflame_rt.backends.cpu.memory.constants import derived
 from pyflame_rt.graph import DType
@@ -27,7 +26,7 @@ from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.onnx.conv import ConvInteger
 from pyflame_rt.ops.onnx.matmul import MatMulInteger
 from pyflame_rt.ops.onnx.windows import Windows, windows
-from pyflame_rt.opt.rules.exact_integers import INTEGER_PRODUCTS, is_depthwise
+from pyflame_rt.opt.rules.exact_integers import is_depthwise
 from pyflame_rt.opt.traced_sizes import is_traced, least, most
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.memory.buffer_views import View
     from pyflame_rt.opt.specialized_graph import SpecializedNode
 
-__all__ = ["fuse_integers"]
+__all__ = ["integer_product", "integers_and_loop"]
 
 # Multiplications a thread must have to be worth waking, some five microseconds.
 GRAIN = 1_500_000
@@ -82,23 +81,13 @@ class _Task:
 # ---------------------------------------------------------------------- with the loop that follows
 
 
-def fuse_integers(low: Lowering, group: Group) -> bool:
-    """Run a deferred product of integers together with the loop that alone reads it; False when they do not fit."""
-    inputs = {n for s in group.steps for n in s.node.inputs if n}
-    for name in [n for n in low.deferred if n in inputs][::-1]:
-        if low.deferred[name].op.full_name not in INTEGER_PRODUCTS:
-            continue
-        kept = low.mark()
-        step = low.deferred.pop(name)
-        low.nodes = (step.node.name, *low.nodes)
-        try:
-            _lower(low, step, group)
-        except (*REFUSALS, *FAULTS) as error:
-            low.refusal(error)
-            low.back_to(kept)
-            continue
-        return True
-    return False
+def integers_and_loop(low: Lowering, step: SpecializedNode, group: Group) -> View:
+    """A product of integers, with the loop that alone reads it."""
+    _lower(low, step, group)
+    return low.places[group.steps[-1].node.outputs[0]]
+
+
+fuses(integers_and_loop, ConvInteger, MatMulInteger)
 
 
 @lowers(ConvInteger, MatMulInteger)

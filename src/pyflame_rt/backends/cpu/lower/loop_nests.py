@@ -56,15 +56,7 @@ MAX_COLUMNS = 1024  # whose sums stay in the first-level cache
 
 
 def lower_loop(low: Lowering, group: Group) -> None:
-    """One kernel for a group of elementwise steps, or a product's epilogue where it fits."""
-    from pyflame_rt.backends.cpu.lower.block_weights import fuse_blocks
-    from pyflame_rt.backends.cpu.lower.integer_products import fuse_integers
-    from pyflame_rt.backends.cpu.lower.onednn_steps import fuse_epilogue, fuse_results
-
-    if fuse_integers(low, group) or fuse_blocks(low, group):
-        return
-    if (fuse_results if group.extra else fuse_epilogue)(low, group):
-        return
+    """One kernel for a group of elementwise steps."""
     try:
         _loop(low, group)
     except (*REFUSALS, *FAULTS) as error:

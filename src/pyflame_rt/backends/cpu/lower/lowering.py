@@ -19,7 +19,15 @@ from pyflame_rt.backends.cpu.jit.compiler import prepare
 from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.lower.kernel_choice import Case, Choices
 from pyflame_rt.backends.cpu.lower.row_loops import FLAT_GRAIN, MAX_OUTER, Nest, nest_of
-from pyflame_rt.backends.cpu.memory.buffer_views import Buffer, Place, View, contiguous_strides, strides_in_order
+from pyflame_rt.backends.cpu.memory.buffer_views import (
+    Buffer,
+    Place,
+    View,
+    as_bits,
+    contiguous_strides,
+    simplified,
+    strides_in_order,
+)
 from pyflame_rt.backends.cpu.onednn.api import OneDnnError
 from pyflame_rt.backends.cpu.onednn.library import OneDnnUnavailable
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
@@ -46,6 +54,7 @@ __all__ = [
     "Lowered",
     "Lowering",
     "NotNative",
+    "fuses",
     "lowers",
 ]
 
@@ -67,10 +76,6 @@ class NotNative(Exception):
 # How a kernel, the library, or an operator's own rule says that a form is not for it: another way is taken.
 LIBRARY_REFUSALS = (NotNative, OneDnnError, OneDnnUnavailable)
 REFUSALS = (*LIBRARY_REFUSALS, ShapeMismatchError, DTypeMismatchError, InputError)
-
-
-class ByLibrary(NotNative):
-    """The library was chosen for a product, whether or not it takes the loop that follows it."""
 
 
 class BetterApart(NotNative):
@@ -139,6 +144,10 @@ class Mark(NamedTuple):
 
 LoweringFn = Callable[["Lowering", SpecializedNode], None]
 _lowerings: dict[Op, LoweringFn] = {}
+# A product with the loop that alone reads it: gives the loop's result, or is asked whether it may.
+FusedFn = Callable[["Lowering", SpecializedNode, Group], View]
+FusedCheck = Callable[["Lowering", SpecializedNode, Group], bool]
+_fused: dict[Op, list[tuple[FusedFn, FusedCheck | None]]] = {}
 
 
 def lowers(
@@ -163,6 +172,18 @@ def lowers(
         return fn
 
     return declare
+
+
+def fuses(fn: FusedFn, *ops: Op, when: FusedCheck | None = None) -> None:
+    """Declare how products become one native step with the loop that alone reads them.
+
+    Args:
+        fn: places further results of the loop, and gives its last one; what it cannot do it refuses.
+        ops: the products. Of several ways the one declared first is tried first.
+        when: whether it may be tried.
+    """
+    for op in ops:
+        _fused.setdefault(op, []).append((fn, when))
 
 
 @dataclass(slots=True)
@@ -405,13 +426,12 @@ class Lowering:
 
     def _group(self, group: Group) -> None:
         from pyflame_rt.backends.cpu.lower.channel_scales import takes_scales
-        from pyflame_rt.backends.cpu.lower.loop_nests import lower_loop
 
         if group.loop:
             if takes_scales(self, group):
                 self.scaled[group.steps[0].node.outputs[0]] = group
             else:
-                lower_loop(self, group)
+                self._loop(group)
             return
         if group.attention is not None:
             self._attention(group, group.attention)
@@ -422,6 +442,34 @@ class Lowering:
             self.deferred[step.node.outputs[0]] = step
             return
         self.compute(step)
+
+    def _loop(self, group: Group) -> None:
+        """One kernel for a loop, together with a product that was held back for it where one does both."""
+        from pyflame_rt.backends.cpu.lower.loop_nests import lower_loop
+
+        read = {n for s in group.steps for n in s.node.inputs}
+        held = [name for name in self.deferred if name in read]
+        if not any(self._with_product(group, name) for name in reversed(held)):
+            lower_loop(self, group)
+
+    def _with_product(self, group: Group, name: str) -> bool:
+        step = self.deferred[name]
+        for lower, when in _fused.get(step.op, ()):
+            if when is not None and not when(self, step, group):
+                continue
+            kept = self.mark()
+            del self.deferred[name]
+            self.nodes = (step.node.name, *self.nodes)
+            try:
+                self.places[group.steps[-1].node.outputs[0]] = lower(self, step, group)
+            except (*REFUSALS, *FAULTS) as error:
+                self.refusal(error)
+                self.back_to(kept)
+                if isinstance(error, BetterApart):
+                    return False
+            else:
+                return True
+        return False
 
     def _attention(self, group: Group, found: Attention) -> None:
         """One kernel for an attention; its steps one by one where that does not fit."""
@@ -446,11 +494,9 @@ class Lowering:
 
     def _compute_scaled(self, name: str) -> None:
         """Scale an image after all."""
-        from pyflame_rt.backends.cpu.lower.loop_nests import lower_loop
-
         group, nodes = self.scaled.pop(name), self.nodes
         self.nodes = tuple(s.node.name for s in group.steps)
-        lower_loop(self, group)
+        self._loop(group)
         self.nodes = nodes
 
     def compute(self, step: SpecializedNode) -> None:
@@ -469,6 +515,11 @@ class Lowering:
             else:
                 return
         self.host(step, reason)
+
+    def left_to_library(self, step: SpecializedNode) -> NotNative:
+        """The refusal of a product for which the library was measured to be faster, whatever follows it."""
+        self.library.add(step.node.outputs[0])
+        return NotNative("the library was measured to be faster")
 
     def refusal(self, error: Exception) -> str:
         """Why the nodes at hand take another way; faults of the engine are raised or logged."""
@@ -528,29 +579,3 @@ def _call_of(step: SpecializedNode) -> LoweringFn | None:
     from pyflame_rt.backends.cpu.lower.native_calls import lower_native_call
 
     return lambda low, given: lower_native_call(low, given, call)
-
-
-_BITS = {1: DType.UInt8, 2: DType.UInt16, 4: DType.UInt32, 8: DType.UInt64}
-
-
-def as_bits(view: View) -> View:
-    """The view with its elements as plain integers, for kernels that only move them."""
-    size = view.dtype.itemsize
-    if size == 16:
-        strides = (*(2 * s for s in view.strides), 1)
-        return View(view.buffer, DType.UInt64, (*view.shape, 2), strides, 2 * view.offset)
-    return replace(view, dtype=_BITS[size])
-
-
-def simplified(view: View) -> View:
-    """A view with strides where the layout, though named as blocked, is a plain one."""
-    desc = view.desc
-    if desc is None:
-        return view
-    if desc.is_plain:
-        return View(view.buffer, view.dtype, view.shape, desc.strides)
-    single = all(d == 1 for d in desc.dims[2:])
-    if single and desc.padded_dims == desc.dims and len(desc.blocks) == 1 and desc.blocks[0][0] == 1:
-        # One pixel: blocks of channels follow each other, which is what a plain layout does.
-        return View(view.buffer, view.dtype, view.shape, contiguous_strides(view.shape))
-    return view

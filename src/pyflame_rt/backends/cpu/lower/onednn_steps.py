@@ -7,20 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.backends.cpu.faults import FAULTS
 from pyflame_rt.backends.cpu.graph.epilogue import Epilogue, find_epilogue
 from pyflame_rt.backends.cpu.graph.op_support import LOOP_TYPES
 from pyflame_rt.backends.cpu.lower.convolution import channels_last, convolution
 from pyflame_rt.backends.cpu.lower.gemv import row_product, takes_row_product
-from pyflame_rt.backends.cpu.lower.lowering import (
-    LIBRARY_REFUSALS,
-    REFUSALS,
-    BetterApart,
-    ByLibrary,
-    Lowering,
-    NotNative,
-    lowers,
-)
+from pyflame_rt.backends.cpu.lower.lowering import LIBRARY_REFUSALS, Lowering, NotNative, fuses, lowers
 from pyflame_rt.backends.cpu.lower.pooling import greatest
 from pyflame_rt.backends.cpu.lower.products import general_convolution, general_matmul
 from pyflame_rt.backends.cpu.lower.tiled_products import dense
@@ -33,13 +24,11 @@ from pyflame_rt.backends.cpu.onednn.library import OneDnnUnavailable
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.run.threads import threads_for
 from pyflame_rt.graph import DType
-from pyflame_rt.ops.microsoft.block_weights import MatMulNBits
 from pyflame_rt.ops.onnx.conv import Conv
 from pyflame_rt.ops.onnx.matmul import Gemm, MatMul
 from pyflame_rt.ops.onnx.maxpool import MaxPool
 from pyflame_rt.ops.onnx.pool import AveragePool, GlobalAveragePool, GlobalMaxPool
 from pyflame_rt.ops.onnx.windows import Windows, windows
-from pyflame_rt.opt.rules.exact_integers import INTEGER_PRODUCTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,90 +37,35 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.onednn.primitive import Primitive
     from pyflame_rt.opt.specialized_graph import SpecializedGraph, SpecializedNode
 
-__all__ = ["fuse_epilogue", "fuse_results"]
+__all__ = ["conv", "matmul", "pool"]
 
 
-def fuse_epilogue(low: Lowering, group: Group) -> bool:
-    """Run a deferred product together with the loop that alone reads it; False when they do not fit."""
-    inputs = {n for s in group.steps for n in s.node.inputs if n}
-    for name in _real_products(low, inputs):
-        if takes_row_product(low, low.deferred[name]) and _fuse_row(low, group, name):
-            return True
-        try:
-            if _fuse_tiled(low, group, name):
-                return True
-        except BetterApart:
-            continue
-        epilogue = find_epilogue(low.concrete, group, name)
-        if epilogue is None:
-            continue
-        kept = low.mark()
-        step = low.deferred.pop(name)
-        for other in epilogue.operands:
-            low.view(other)
-        low.nodes = (step.node.name, *low.nodes)
-        try:
-            out = _product(low, step, epilogue)
-        except LIBRARY_REFUSALS:
-            low.back_to(kept)
-            continue
-        low.places[group.steps[-1].node.outputs[0]] = out
-        return True
-    return False
+def _is_row(low: Lowering, step: SpecializedNode, group: Group) -> bool:
+    return not group.extra and takes_row_product(low, step)
 
 
-def fuse_results(low: Lowering, group: Group) -> bool:
-    """Like :func:`fuse_epilogue`, for a loop of several results: products of values made at run time take these."""
-    inputs = {n for s in group.steps for n in s.node.inputs if n}
-    for name in _real_products(low, inputs):
-        step = low.deferred[name]
-        if step.op.name == Conv.name or low.constant_of(step.node.inputs[1]) is not None:
-            continue
-        try:
-            if _fuse_tiled(low, group, name):
-                return True
-        except BetterApart:
-            continue
-    return False
+def _fits_tiles(low: Lowering, step: SpecializedNode, group: Group) -> bool:
+    """Several results are stored by products of two values that are both made at run time."""
+    return not group.extra or (step.op is not Conv and low.constant_of(step.node.inputs[1]) is None)
 
 
-def _real_products(low: Lowering, inputs: set[str]) -> list[str]:
-    """Products that were held back and are read here, the last first; other weights than floats have their own ways."""
-    held = [n for n in low.deferred if n in inputs and low.deferred[n].op is not MatMulNBits]
-    return [n for n in held if low.deferred[n].op.full_name not in INTEGER_PRODUCTS][::-1]
+def _fits_library(low: Lowering, step: SpecializedNode, group: Group) -> bool:
+    return not group.extra and find_epilogue(low.concrete, group, step.node.outputs[0]) is not None
 
 
-def _fuse_row(low: Lowering, group: Group, name: str) -> bool:
-    kept = low.mark()
-    step = low.deferred.pop(name)
-    low.nodes = (step.node.name, *low.nodes)
-    try:
-        out = row_product(low, step, group)
-    except (*REFUSALS, *FAULTS) as error:
-        low.refusal(error)
-        low.back_to(kept)
-        return False
-    low.places[group.steps[-1].node.outputs[0]] = out
-    return True
+def _by_library(low: Lowering, step: SpecializedNode, group: Group) -> View:
+    """A product by the library, with the loop as its post-ops."""
+    epilogue = find_epilogue(low.concrete, group, step.node.outputs[0])
+    assert epilogue is not None
+    for other in epilogue.operands:
+        low.view(other)
+    return (_convolution if step.op is Conv else _matmul)(low, step, epilogue)
 
 
-def _fuse_tiled(low: Lowering, group: Group, name: str) -> bool:
-    kept = low.mark()
-    step = low.deferred.pop(name)
-    low.nodes = (step.node.name, *low.nodes)
-    try:
-        out = (convolution if step.op.name == Conv.name else dense)(low, step, group)
-    except BetterApart:
-        low.back_to(kept)
-        raise
-    except (*REFUSALS, *FAULTS) as error:
-        low.refusal(error)
-        low.back_to(kept)
-        if isinstance(error, ByLibrary):
-            low.library.add(name)
-        return False
-    low.places[group.steps[-1].node.outputs[0]] = out
-    return True
+fuses(row_product, Conv, MatMul, Gemm, when=_is_row)
+fuses(convolution, Conv, when=_fits_tiles)
+fuses(dense, MatMul, Gemm, when=_fits_tiles)
+fuses(_by_library, Conv, MatMul, Gemm, when=_fits_library)
 
 
 def _alone(low: Lowering, step: SpecializedNode) -> bool:
@@ -140,15 +74,11 @@ def _alone(low: Lowering, step: SpecializedNode) -> bool:
         return False
     kept = low.mark()
     try:
-        low.places[step.node.outputs[0]] = (convolution if step.op.name == Conv.name else dense)(low, step)
+        low.places[step.node.outputs[0]] = (convolution if step.op is Conv else dense)(low, step)
     except NotNative:
         low.back_to(kept)
         return False
     return True
-
-
-def _product(low: Lowering, step: SpecializedNode, epilogue: Epilogue) -> View:
-    return _convolution(low, step, epilogue) if step.op.name == Conv.name else _matmul(low, step, epilogue)
 
 
 _NONE = Epilogue((), ())

@@ -18,7 +18,7 @@ from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.kernels.tiles.products import ProductKernel
 from pyflame_rt.backends.cpu.kernels.tiles.register_tile import GROUP, Finish, Reach, Tile, tile_for
 from pyflame_rt.backends.cpu.lower.loop_nests import external_names, group_values
-from pyflame_rt.backends.cpu.lower.lowering import ByLibrary, Lowering, NotNative
+from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative
 from pyflame_rt.backends.cpu.memory.packed_weights import (
     grouped_panels,
     kept_of_group,
@@ -185,7 +185,7 @@ def dense(low: Lowering, step: SpecializedNode, group: Group | None = None) -> V
     case = f"{label} {rows}x{depth}x{width}"
     ending = ending_of(low, step, group, bias, len(shape) - 1, single=True, bias_reach=reach)
     if low.choices.pick(case, ("tiles", "library"), *nodes_of(step, group)) == "library":
-        raise ByLibrary("the library was measured to be faster")
+        raise low.left_to_library(step)
     x = as_rows(low, low.strided(source), rows, depth)
     operands = [
         row_operand(low, n, r, (rows, width)) for n, r in zip(ending.names, ending.finish.operands, strict=True)

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.ir.kernel_program import GatherKernel
-from pyflame_rt.backends.cpu.lower.lowering import ROW_GRAIN, Lowering, NotNative, as_bits, lowers
+from pyflame_rt.backends.cpu.lower.lowering import ROW_GRAIN, Lowering, NotNative, lowers
+from pyflame_rt.backends.cpu.memory.buffer_views import as_bits
 from pyflame_rt.graph import DType
 from pyflame_rt.ops.onnx.index import Gather
 from pyflame_rt.ops.onnx.shape import Expand, Flatten, Reshape, Squeeze, Transpose, Unsqueeze

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pyflame_rt.graph import DType
 from pyflame_rt.graph.records import dataclass
 
-if TYPE_CHECKING:
-    from pyflame_rt.graph import DType
-
-__all__ = ["Buffer", "Place", "View", "contiguous_strides"]
+__all__ = ["Buffer", "Place", "View", "as_bits", "contiguous_strides", "simplified"]
 
 
 class Place(Enum):
@@ -178,3 +176,29 @@ def _reshape_strides(view: View, shape: tuple[int, ...]) -> tuple[int, ...] | No
     if any(n != 1 for n in rest):
         return None
     return tuple(strides + [1] * len(rest))
+
+
+_BITS = {1: DType.UInt8, 2: DType.UInt16, 4: DType.UInt32, 8: DType.UInt64}
+
+
+def as_bits(view: View) -> View:
+    """The view with its elements as plain integers, for kernels that only move them."""
+    size = view.dtype.itemsize
+    if size == 16:
+        strides = (*(2 * s for s in view.strides), 1)
+        return View(view.buffer, DType.UInt64, (*view.shape, 2), strides, 2 * view.offset)
+    return replace(view, dtype=_BITS[size])
+
+
+def simplified(view: View) -> View:
+    """A view with strides where the layout, though named as blocked, is a plain one."""
+    desc = view.desc
+    if desc is None:
+        return view
+    if desc.is_plain:
+        return View(view.buffer, view.dtype, view.shape, desc.strides)
+    single = all(d == 1 for d in desc.dims[2:])
+    if single and desc.padded_dims == desc.dims and len(desc.blocks) == 1 and desc.blocks[0][0] == 1:
+        # One pixel: blocks of channels follow each other, which is what a plain layout does.
+        return View(view.buffer, view.dtype, view.shape, contiguous_strides(view.shape))
+    return view
