@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 MILESTONES = {
-    "the file is read": ("importers.onnx_importer", "ONNXImporter.read"),
+    "the file is read": ("importers.onnx_importer", "graph_from_file"),
     "passes run": ("opt.manager", "PassManager.run_until_fixed_point"),
     "sizes become numbers": ("opt.specialize", "Specializer.run"),
     "a step is lowered": ("backends.cpu.lower.lowering", "Lowering.kernel"),

@@ -81,40 +81,42 @@ def compile(  # noqa: A001 - the word the design uses
     skipped: list[str] = []
     for i, provider in enumerate(candidates):
         try:
-            return _compile_one(graph, provider, chosen, skipped, (provider_options or {}).get(provider.name, {}))
+            if provider.builtin:
+                _refuse_unsupported(graph)
+            started = time.perf_counter()
+            ready = _optimised(graph, chosen) if provider.optimizes else None
+            middle = time.perf_counter()
+            made = _executable(
+                graph if ready is None else ready.graph, provider, chosen, (provider_options or {}).get(provider.name)
+            )
         except UnsupportedOperatorError as error:
             if i == len(candidates) - 1 or chosen._config.get(NO_FALLBACK) == "1":
                 raise
             skipped.append(f"{provider.name} was passed over: {error}")
+            continue
+        seconds = {"optimise": middle - started, "compile": time.perf_counter() - middle}
+        found = Compiled(made, graph, provider, skipped, seconds, unused_settings(chosen, provider))
+        if ready is not None:
+            found.graph, found.optimised = ready.graph, ready.result
+            found.unused += ready.unused
+        found.notes += [*found.unused, *(() if ready is None else ready.notes)]
+        log = SessionLog(chosen.log_level, chosen.logid)
+        for note in found.notes:
+            log.info("%s", note)
+        return found
     raise InputError("no provider was given")
 
 
-def _compile_one(
-    graph: Graph, provider: Provider, options: SessionOptions, skipped: list[str], settings: Mapping[str, Any]
-) -> Compiled:
-    log = SessionLog(options.log_level, options.logid)
-    started = time.perf_counter()
-    if provider.builtin:
-        _refuse_unsupported(graph)
-    unused = unused_settings(options, provider)
-    prepared = _optimise(graph, options, log) if provider.optimizes else None
-    optimised = graph if prepared is None else prepared.graph
-    if prepared is not None:
-        unused += prepared.unused
-    notes = [*skipped, *unused, *([] if prepared is None else prepared.notes)]
-    middle = time.perf_counter()
+def _executable(
+    graph: Graph, provider: Provider, options: SessionOptions, settings: Mapping[str, Any] | None
+) -> Executable:
     try:
         compiler: Any = provider.make()
         if settings and provider.settings:
             compiler.configure(settings)
-        executable = compiler.compile(optimised, options)
+        return compiler.compile(graph, options)
     except InputError as error:
         raise InvalidModelError(f"model {graph.name!r}: {error}") from error
-    done = time.perf_counter()
-    for note in notes:
-        log.info("%s", note)
-    seconds = {"optimise": middle - started, "compile": done - middle}
-    return Compiled(executable, optimised, provider, notes, seconds, unused, prepared and prepared.result)
 
 
 def _all_nodes(graph: Graph) -> Iterator[Node]:
@@ -155,13 +157,13 @@ def _refuse_unsupported(graph: Graph) -> None:
     )
 
 
-def _optimise(graph: Graph, options: SessionOptions, log: SessionLog) -> OptimisedGraph | None:
+def _optimised(graph: Graph, options: SessionOptions) -> OptimisedGraph | None:
     """The optimised graph; None where nothing is to be optimised."""
     if OptLevel.of(options.optimization_level) is OptLevel.NONE:
         return None
     from pyflame_rt.optimised import prepare
 
-    return prepare(graph, options, SessionLog("info", options.logid) if options.verbose_optimization else log)
+    return prepare(graph, options)
 
 
 def placed(compiled: Compiled) -> list[Placement]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.cache.models import load_model_with
+from pyflame_rt.cache.models import kept_model, model_key
 from pyflame_rt.graph import AnyType, Dim, Graph, Shape, Tensor, TensorInfo, TensorType, ValueType
 from pyflame_rt.graph.errors import (
     DTypeMismatchError,
@@ -21,6 +21,7 @@ from pyflame_rt.graph.errors import (
     UnsupportedFormatError,
     ValidationError,
 )
+from pyflame_rt.graph.graph import Origin
 from pyflame_rt.graph.pages import file_of
 from pyflame_rt.ops.core.type_constraints import check_types
 from pyflame_rt.options import ModelMetadata, SessionOptions
@@ -79,16 +80,30 @@ def _from_file(path: Path, any_suffix: bool) -> Graph:
         return importer.load(path)
     if not path.is_file():
         raise ModelNotFoundError(f"there is no file {str(path)!r}")
-    if path.suffix.lower() == ".pfm":
+    kind = path.suffix.lower()
+    if kind != ".pfm" and not (kind == ".onnx" and is_original()):
+        return _import(path, any_suffix)
+    key = model_key(path)
+    graph = None if key is None else kept_model(key)
+    if graph is None:
+        graph = _read(path, kind)
+        if key is not None:
+            graph.origin = Origin(key, checked=False)
+    return graph
+
+
+def _read(path: Path, kind: str) -> Graph:
+    if kind == ".pfm":
         from pyflame_rt.format import load_model
 
-        return load_model_with(path, load_model)
-    if path.suffix.lower() == ".onnx" and is_original():
-        return load_model_with(path, _import)
-    return _import(path, any_suffix)
+        return load_model(path)
+    from pyflame_rt.importers.detection import detect
+    from pyflame_rt.importers.onnx_importer import graph_from_file
+
+    return _import(path, any_suffix=False) if detect(path) else graph_from_file(path)
 
 
-def _import(path: Path, any_suffix: bool = False) -> Graph:
+def _import(path: Path, any_suffix: bool) -> Graph:
     from pyflame_rt.importers.registry import find_importer, list_importers
 
     importer = find_importer(path)

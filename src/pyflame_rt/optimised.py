@@ -15,13 +15,13 @@ from pyflame_rt.graph import Graph
 from pyflame_rt.graph.deferred import DeferredGraph
 from pyflame_rt.graph.graph import Origin
 from pyflame_rt.graph.names import closest
+from pyflame_rt.logs import SessionLog
 from pyflame_rt.options import OptLevel
 from pyflame_rt.registry import depends_on_added, replaced_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyflame_rt.logs import SessionLog
     from pyflame_rt.opt.base import PassResult
     from pyflame_rt.opt.manager import PassManager
     from pyflame_rt.options import SessionOptions
@@ -67,7 +67,7 @@ class _Kept(NamedTuple):
     result: PassResult
 
 
-def prepare(graph: Graph, options: SessionOptions, log: SessionLog) -> OptimisedGraph:
+def prepare(graph: Graph, options: SessionOptions) -> OptimisedGraph:
     """The graph as the options want it optimised; the one given is left as it is.
 
     A graph that came from a file, unchanged, is optimised once: what its plan was made for is known by the file and the
@@ -76,7 +76,7 @@ def prepare(graph: Graph, options: SessionOptions, log: SessionLog) -> Optimised
     key = _key(graph, options)
     eager = options.verify or options.verbose_optimization or bool(options.optimized_model_filepath)
     if key is None or eager or graph.origin is None or not graph.origin.checked:
-        kept, unused = _optimised(graph, options, log)
+        kept, unused = _optimised(graph, options)
         if key is not None and graph.origin is not None:
             if not kept.result.warnings:
                 _keep(key, kept)
@@ -89,7 +89,7 @@ def prepare(graph: Graph, options: SessionOptions, log: SessionLog) -> Optimised
         with use_store(options.cache):
             found = _load(key)
             if found is None:
-                found = _optimised(graph, options, log)[0]
+                found = _optimised(graph, options)[0]
                 if not found.result.warnings:
                     _keep(key, found)
         made.append(found)
@@ -155,10 +155,10 @@ def _keep(key: str, kept: _Kept) -> None:
     store.writer.submit(write)
 
 
-def _optimised(graph: Graph, options: SessionOptions, log: SessionLog) -> tuple[_Kept, list[str]]:
+def _optimised(graph: Graph, options: SessionOptions) -> tuple[_Kept, list[str]]:
     """The optimised copy of a graph, and what the options name in vain."""
     unused: list[str] = []
-    manager = manager_for(options, log, unused)
+    manager = manager_for(options, unused)
     twin = graph.copy()
     if replaced := replaced_ops():
         from pyflame_rt.opt.base import PassResult
@@ -168,7 +168,7 @@ def _optimised(graph: Graph, options: SessionOptions, log: SessionLog) -> tuple[
     return _Kept(twin, manager.run_until_fixed_point(twin)), unused
 
 
-def manager_for(options: SessionOptions, log: SessionLog, unused: list[str] | None = None) -> PassManager:
+def manager_for(options: SessionOptions, unused: list[str] | None = None) -> PassManager:
     """A pass manager as session options ask for; what they name in vain is added to ``unused``."""
     from pyflame_rt.opt.config import FusionConfig, PassManagerConfig
     from pyflame_rt.opt.fusion import OperatorFusionPass
@@ -182,7 +182,7 @@ def manager_for(options: SessionOptions, log: SessionLog, unused: list[str] | No
         validate_after_pass=options.verify,
     )
     manager = PassManager.create_default(OptLevel.of(options.optimization_level), config)
-    manager.log = log
+    manager.log = SessionLog("info" if options.verbose_optimization else options.log_level, options.logid)
     rules = {rule.name for rule in all_rules()}
     disabled = [ALIASES.get(name, name) for name in options.disabled_optimizers]
     config.skip_passes = [name for name in disabled if manager.has_pass(name)]

@@ -18,12 +18,11 @@ from pyflame_rt.graph.pages import identity_of
 from pyflame_rt.graph.types import AnyType, MapType, OptionalType, SequenceType, TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from pyflame_rt.graph.pages import FileIdentity
 
-__all__ = ["GRAPH_KINDS", "is_settled", "keep_model", "load_model_with"]
+__all__ = ["GRAPH_KINDS", "is_settled", "keep_model", "kept_model", "model_key"]
 
 # A file written to as lately as this may be written to again without its time changing.
 SETTLED_NS = 2_000_000_000
@@ -62,24 +61,26 @@ def is_settled(identity: FileIdentity) -> bool:
     return time.time_ns() - identity.modified_ns > SETTLED_NS
 
 
-def load_model_with(path: Path, load: Callable[[Path], Graph]) -> Graph:
-    """The graph of a model file: as kept from another time, else as ``load`` reads it."""
-    store = current_store()
+def model_key(path: Path) -> str | None:
+    """What the graph of a model file is kept under; None where it is not kept."""
     identity = identity_of(path)
-    if not store.usable or not is_settled(identity):
-        return load(path)
-    key = f"{os.path.abspath(path)} {tuple(identity)} {code_signature('importers', 'format', 'graph', 'ops')}"
-    data = store.get("model", key)
-    if data is not None:
-        try:
-            graph = _CODEC.decode(data, LAZY_MAKERS)
-        except DecodeError:
-            graph = None
-        if isinstance(graph, Graph):
-            graph.origin = Origin(key, checked=True)
-            return graph
-    graph = load(path)
-    graph.origin = Origin(key, checked=False)
+    if not current_store().usable or not is_settled(identity):
+        return None
+    return f"{os.path.abspath(path)} {tuple(identity)} {code_signature('importers', 'format', 'graph', 'ops')}"
+
+
+def kept_model(key: str) -> Graph | None:
+    """The graph that was kept under a key, if there is one."""
+    data = current_store().get("model", key)
+    if data is None:
+        return None
+    try:
+        graph = _CODEC.decode(data, LAZY_MAKERS)
+    except DecodeError:
+        return None
+    if not isinstance(graph, Graph):
+        return None
+    graph.origin = Origin(key, checked=True)
     return graph
 
 

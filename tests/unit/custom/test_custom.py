@@ -237,6 +237,24 @@ def test_statements_that_make_no_operator(registry, given, message):
     assert not registry.has("Odd")
 
 
+@pytest.mark.parametrize("name", ["MatMul", "Gemm", "Conv"])
+def test_a_product_of_another_domain_is_not_onnx_s(registry, name):
+    """The engine took it for ONNX's where a loop follows it."""
+    shape = (1, 4, 3, 3) if name == "Conv" else (4, 4)
+    weights = 5 * np.eye(4, dtype=np.float32).reshape((4, 4, 1, 1) if name == "Conv" else (4, 4))
+    custom.register_custom_op(
+        name, input_names=["X", "W"], kernel_fn=lambda i, a: i[0].numpy() * 2, shape_inference=lambda shapes: shapes[:1]
+    )
+    graph = Graph("g")
+    graph.add_input("x", shape)
+    graph.add_initializer("w", weights)
+    graph.add_node("product", name, ["x", "w"], ["h"], domain="custom")
+    graph.add_node("loop", "Relu", ["h"], ["y"])
+    graph.add_output("y", shape)
+    x = np.ones(shape, np.float32)
+    np.testing.assert_array_equal(InferenceSession(graph).run(None, {"x": x})[0], 2 * x)
+
+
 def test_python_kernels_run_on_the_host_only():
     with pytest.raises(pyflame_rt.InputError, match="not on WSE"):
         CustomOpBuilder("Far").kernel(abs, BackendType.WSE)

@@ -13,7 +13,6 @@ import pytest
 import pyflame_rt
 import pyflame_rt.ort as onnxruntime
 from pyflame_rt import CompileOptions, Graph, ImportOptions, InferenceSession, OptLevel, RunOptions, SessionOptions
-from pyflame_rt.logs import SessionLog
 from pyflame_rt.optimised import manager_for
 from pyflame_rt.options import NO_FALLBACK, SPEED_ONLY_KEYS
 from pyflame_rt.providers import find_provider
@@ -87,7 +86,7 @@ REFUSED = {"memory_limit": pyflame_rt.PyFlameRTError, "quantization": pyflame_rt
 
 def manager(session):
     """The pass manager that a session's options ask for."""
-    return manager_for(session.get_session_options(), SessionLog())
+    return manager_for(session.get_session_options())
 
 
 def model():

@@ -15,6 +15,7 @@ from pyflame_rt.ops.onnx.matmul import MatMul
 from pyflame_rt.ops.onnx.shape import Expand, Reshape, Transpose, Unsqueeze
 
 if TYPE_CHECKING:
+    from pyflame_rt.ops.core.registry import Op
     from pyflame_rt.opt.specialized_graph import SpecializedGraph, SpecializedNode
 
 __all__ = ["Attention", "find_attention"]
@@ -60,7 +61,7 @@ class _Finder:
         order = {id(step): i for i, step in enumerate(self.concrete.steps)}
         found = []
         for step in self.concrete.steps:
-            match = self._attention(step) if step.op.name == MatMul.name and not step.op.domain else None
+            match = self._attention(step) if step.op is MatMul else None
             if match is not None:
                 match.steps.sort(key=lambda s: order[id(s)])
                 found.append(match)
@@ -69,7 +70,7 @@ class _Finder:
     def _attention(self, last: SpecializedNode) -> Attention | None:
         weights, v = last.node.inputs
         guard = self._guard(weights)
-        softmax = guard[0] if guard else self._inner(weights, Softmax.name)
+        softmax = guard[0] if guard else self._inner(weights, Softmax)
         if softmax is None or v == weights or self.concrete.dtype(weights) is not DType.Float32:
             return None
         shape = self.concrete.shape(weights)
@@ -90,33 +91,33 @@ class _Finder:
 
     def _guard(self, name: str) -> list[SpecializedNode]:
         """Softmax, IsNaN and Where that put zeros in the place of what is no number; none where they do not."""
-        where = self._inner(name, Where.name)
+        where = self._inner(name, Where)
         condition, zero, shares = where.node.inputs if where is not None else ("", "", "")
-        test, softmax = self._inner(condition, IsNaN.name), self.maker.get(shares)
+        test, softmax = self._inner(condition, IsNaN), self.maker.get(shares)
         number = self.concrete.constants.get(zero)
         if where is None or test is None or softmax is None or number is None or number.size != 1 or number.any():
             return []
         alone = test.node.inputs[0] == shares and self.readers.get(shares) == 2
-        plain = softmax.op.full_name == Softmax.name and self.concrete.shape(name) == self.concrete.shape(shares)
+        plain = softmax.op is Softmax and self.concrete.shape(name) == self.concrete.shape(shares)
         return [softmax, test, where] if alone and plain else []
 
-    def _inner(self, name: str, *ops: str) -> SpecializedNode | None:
+    def _inner(self, name: str, *ops: Op) -> SpecializedNode | None:
         """The step that makes a value nobody else reads, if it is one of these operators."""
         step = self.maker.get(name)
-        if step is None or step.op.domain or step.op.name not in ops or self.readers.get(name) != 1:
+        if step is None or step.op not in ops or self.readers.get(name) != 1:
             return None
         return step
 
     def _scores(self, match: Attention, name: str, shape: tuple[int, ...]) -> SpecializedNode | None:
         """Back from the softmax to the product of queries and keys, through a mask and scalings."""
         while True:
-            step = self._inner(name, MatMul.name, Add.name, Mul.name, Div.name)
+            step = self._inner(name, MatMul, Add, Mul, Div)
             if step is None:
                 return None
-            if step.op.name == MatMul.name:
+            if step.op is MatMul:
                 match.steps.append(step)
                 return step
-            following = self._masked(match, step, shape) if step.op.name == Add.name else self._scaled(match, step)
+            following = self._masked(match, step, shape) if step.op is Add else self._scaled(match, step)
             if not following:
                 return None
             match.steps.append(step)
@@ -136,27 +137,27 @@ class _Finder:
 
     def _leads_to_product(self, name: str) -> bool:
         step = self.maker.get(name)
-        while step is not None and step.op.name in (Mul.name, Div.name) and not step.op.domain:
+        while step is not None and step.op in (Mul, Div):
             varying = [n for n in step.node.inputs if n not in self.concrete.constants]
             step = self.maker.get(varying[0]) if len(varying) == 1 else None
-        return step is not None and step.op.name == MatMul.name
+        return step is not None and step.op is MatMul
 
     def _scaled(self, match: Attention, step: SpecializedNode) -> str:
         left, right = step.node.inputs
         value, factor = (left, right) if right in self.concrete.constants else (right, left)
         array = self.concrete.constants.get(factor)
         same = self.concrete.shape(value) == self.concrete.shape(step.node.outputs[0])
-        if array is None or array.size != 1 or not same or (step.op.name == Div.name and factor != right):
+        if array is None or array.size != 1 or not same or (step.op is Div and factor != right):
             return ""
         number = float(array.reshape(-1)[0])
-        if step.op.name == Div.name and number == 0.0:
+        if step.op is Div and number == 0.0:
             return ""
-        match.scale *= number if step.op.name == Mul.name else 1.0 / number
+        match.scale *= number if step.op is Mul else 1.0 / number
         return value
 
     def _unscaled(self, match: Attention, name: str) -> str:
         """The value before a scaling of queries or keys alone."""
-        step = self._inner(name, Mul.name, Div.name)
+        step = self._inner(name, Mul, Div)
         before = "" if step is None else self._scaled(match, step)
         if step is None or not before:
             return name
@@ -177,7 +178,7 @@ class _Finder:
 
     def _share_heads(self, match: Attention) -> None:
         """Leave out the steps that repeat heads of keys and values for several heads of queries."""
-        turned = self._inner(match.k, Transpose.name)
+        turned = self._inner(match.k, Transpose)
         rank = len(self.concrete.shape(match.k))
         if rank != 4 or turned is None or list(turned.attributes["perm"]) != [0, 1, 3, 2]:
             return
@@ -189,9 +190,9 @@ class _Finder:
 
     def _repeated(self, name: str) -> tuple[str, int, list[SpecializedNode]] | None:
         """Reshape(Expand(Unsqueeze(x))) that repeats each head: x, how often, and the steps."""
-        reshape = self._inner(name, Reshape.name)
-        expand = None if reshape is None else self._inner(reshape.node.inputs[0], Expand.name)
-        unsqueeze = None if expand is None else self._inner(expand.node.inputs[0], Unsqueeze.name, Reshape.name)
+        reshape = self._inner(name, Reshape)
+        expand = None if reshape is None else self._inner(reshape.node.inputs[0], Expand)
+        unsqueeze = None if expand is None else self._inner(expand.node.inputs[0], Unsqueeze, Reshape)
         if reshape is None or expand is None or unsqueeze is None:
             return None
         source = unsqueeze.node.inputs[0]

@@ -31,7 +31,7 @@ __all__ = ["gather_matmul"]
 
 # Taking a number from the product of the table costs as much as so many multiplications in a product.
 TAKING = 32
-_RESHAPES = frozenset({Flatten.name, Reshape.name, Squeeze.name, Unsqueeze.name})
+_RESHAPES = frozenset({Flatten, Reshape, Squeeze, Unsqueeze})
 
 
 class _Taken(NamedTuple):
@@ -81,7 +81,7 @@ class _Finder:
         if step.op.domain or not step.node.outputs:
             return
         source, out = step.node.inputs[0] if step.node.inputs else "", step.node.outputs[0]
-        if step.op.name == Gather.name and self._is_worth_it(step):
+        if step.op is Gather and self._is_worth_it(step):
             count = math.prod(self.concrete.shape(step.node.inputs[1]))
             self.taken[out] = _Taken(source, step.node.inputs[1], np.arange(count))
         elif source in self.taken:
@@ -100,12 +100,12 @@ class _Finder:
 
     def _moved(self, step: SpecializedNode, places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
         """Where rows come from after a step that moves whole rows; None for any other."""
-        if step.op.domain or (step.op.name != Transpose.name and step.op.name not in _RESHAPES):
+        if step.op is not Transpose and step.op not in _RESHAPES:
             return None
         before, after = (self.concrete.shape(n) for n in (step.node.inputs[0], step.node.outputs[0]))
         if len(before) < 2 or len(after) < 2 or before[-1] != after[-1]:
             return None
-        if step.op.name in _RESHAPES:
+        if step.op in _RESHAPES:
             return places
         perm = list(step.attributes["perm"] or reversed(range(len(before))))
         if perm[-1] != len(before) - 1:
@@ -120,7 +120,7 @@ class _Finder:
     def _rows(self, name: str) -> str:
         """The value a matrix is another shape of, with the same rows."""
         step = self.maker.get(name)
-        while step is not None and not step.op.domain and step.op.name in _RESHAPES:
+        while step is not None and step.op in _RESHAPES:
             before, after = (self.concrete.shape(n) for n in (step.node.inputs[0], step.node.outputs[0]))
             if len(before) < 2 or before[-1] != after[-1]:
                 break
@@ -171,7 +171,7 @@ class _Finder:
 
     def _bias_of(self, step: SpecializedNode, product: str) -> str:
         """What a step adds to every row of a product; empty when it does something else."""
-        if step.op.domain or step.op.name != Add.name or step.node.inputs[0] == step.node.inputs[1]:
+        if step.op.domain or step.op is not Add or step.node.inputs[0] == step.node.inputs[1]:
             return ""
         bias = next(n for n in step.node.inputs if n != product)
         shape, width = self.concrete.shape(bias), self.concrete.shape(product)[-1]
@@ -194,7 +194,7 @@ class _Finder:
         """Taken rows, turned, times gradients: the table, turned, times their sums."""
         turned, given = step.node.inputs
         turning = self.maker.get(turned)
-        if turning is None or turning.op.domain or turning.op.name != Transpose.name:
+        if turning is None or turning.op.domain or turning.op is not Transpose:
             return False
         taken = self.taken.get(turning.node.inputs[0])
         if taken is None or len(self.concrete.shape(turned)) != 2 or len(self.concrete.shape(given)) != 2:
@@ -242,7 +242,7 @@ class _Finder:
             step = self.maker.get(name)
             if step is None or step.op.domain or self._alone(name) is None:
                 return None
-            if step.op.name == MatMul.name:
+            if step.op is MatMul:
                 break
             chain.append(step)
             name = step.node.inputs[0]
@@ -257,7 +257,7 @@ class _Finder:
         """Indices before an axis of one was added to them, so that equal ones have one name."""
         step = self.maker.get(indices)
         shape = self.concrete.shape(indices)[:-1]
-        if step is not None and step.op.name in _RESHAPES and self.concrete.shape(step.node.inputs[0]) == shape:
+        if step is not None and step.op in _RESHAPES and self.concrete.shape(step.node.inputs[0]) == shape:
             return step.node.inputs[0]
         return indices
 

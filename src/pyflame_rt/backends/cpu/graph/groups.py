@@ -31,10 +31,8 @@ LONG = 16  # steps of a loop that is rather given quantized numbers than what th
 MAX_INPUTS = 12
 MAX_EXTRA = 3
 _BYTES = (DType.Int8, DType.UInt8)
-PRODUCTS = frozenset({Conv.name, ConvInteger.name, Gemm.name, MatMul.name, MatMulInteger.name, MatMulNBits.name})
-CHEAP = frozenset(
-    {Abs.name, Add.name, Cast.name, Greater.name, Less.name, Mul.name, Neg.name, Not.name, Relu.name, Sub.name}
-)
+PRODUCTS = frozenset({Conv, ConvInteger, Gemm, MatMul, MatMulInteger, MatMulNBits})
+CHEAP = frozenset({Abs, Add, Cast, Greater, Less, Mul, Neg, Not, Relu, Sub})
 
 
 @dataclass(eq=False, slots=True)
@@ -70,7 +68,7 @@ def group_steps(concrete: SpecializedGraph) -> list[Group]:
             readers.setdefault(name, set()).add(i)
     home: dict[int, list[Group]] = {}
     outputs = set(concrete.outputs)
-    products = {s.node.outputs[0] for s in steps if s.op.name in PRODUCTS}
+    products = {s.node.outputs[0] for s in steps if s.op in PRODUCTS}
     taken = _attentions(concrete)
     for i in reversed(range(len(steps))):
         step = steps[i]
@@ -184,7 +182,7 @@ def _is_cheap(step: SpecializedNode, concrete: SpecializedGraph) -> bool:
     """Whether a step is one instruction on one value, besides constant numbers."""
     constants = concrete.constants
     read = {n for n in step.node.inputs if n and (n not in constants or constants[n].size != 1)}
-    return step.op.name in CHEAP and len(read) <= 1
+    return step.op in CHEAP and len(read) <= 1
 
 
 def _ends_product(step: SpecializedNode, readers: dict[str, set[int]], products: set[str], outputs: set[str]) -> bool:

@@ -90,7 +90,7 @@ def _result(low: Lowering, found: Attention, shape: tuple[int, ...]) -> View:
     """Heads side by side where the next step turns them so anyway."""
     out = low.new(shape, DType.Float32)
     reader = low.reader.get(found.out)
-    if reader is None or reader.steps[0].op.name != Transpose.name:
+    if reader is None or reader.steps[0].op is not Transpose:
         return out
     batch, heads, queries, width = shape
     b, q, h, w = contiguous_strides((batch, queries, heads, width))

@@ -33,7 +33,7 @@ class Scales(NamedTuple):
 
 def takes_scales(low: Lowering, group: Group) -> bool:
     """Whether a loop only scales the channels of one image, and its only reader is a product with fewer weights."""
-    if len(group.steps) != 1 or group.extra or group.steps[0].op.name != Mul.name or len(group.shape) != 4:
+    if len(group.steps) != 1 or group.extra or group.steps[0].op is not Mul or len(group.shape) != 4:
         return False
     name = group.steps[0].node.outputs[0]
     image, scales = image_and_scales(low, group)
@@ -60,7 +60,7 @@ def image_and_scales(low: Lowering, group: Group) -> tuple[str, str]:
 def _is_product(low: Lowering, reader: Group, name: str, shape: tuple[int, ...]) -> bool:
     """Whether the reader is a 1x1 convolution of the image by constant weights, fewer than its pixels."""
     (step,) = reader.steps
-    if step.op.name != Conv.name or step.node.inputs[0] != name or name in step.node.inputs[1:]:
+    if step.op is not Conv or step.node.inputs[0] != name or name in step.node.inputs[1:]:
         return False
     weights = low.constant_of(step.node.inputs[1])
     if weights is None or weights.dtype != np.float32 or weights.ndim != 4 or weights.shape[2:] != (1, 1):

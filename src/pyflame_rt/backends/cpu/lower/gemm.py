@@ -84,7 +84,7 @@ def turned_alone(low: Lowering, step: SpecializedNode) -> bool:
     if reader is None or len(low.concrete.shape(name)) != 2 or len(reader.steps) != 1:
         return False
     (only,) = reader.steps
-    return only.op.name == Transpose.name and list(only.attributes["perm"] or (1, 0)) == [1, 0]
+    return only.op is Transpose and list(only.attributes["perm"] or (1, 0)) == [1, 0]
 
 
 def _turned(low: Lowering, label: str, a: View, b: View) -> View:
@@ -115,7 +115,7 @@ def _operands(low: Lowering, step: SpecializedNode) -> tuple[View, View, str]:
         raise NotNative("not rows times a matrix that is made at run time")
     bias = rest[0] if rest else ""
     a, b = low.strided(first), low.strided(second)
-    if step.op.name == Gemm.name:
+    if step.op is Gemm:
         given = step.attributes
         if given["alpha"] != 1.0 or (bias and given["beta"] != 1.0):
             raise NotNative("a scaled product")

@@ -33,17 +33,17 @@ GRAIN = 65_536
 
 def takes_row_product(low: Lowering, step: SpecializedNode) -> bool:
     """Whether a step is the product of one row with constant weights."""
-    if step.op.name not in (Conv.name, MatMul.name, Gemm.name):
+    if step.op not in (Conv, MatMul, Gemm):
         return False
     weights = low.weights_of(step.node.inputs[1])
     if weights is None or low.concrete.dtype(step.node.inputs[1]) is not DType.Float32 or not weights.size:
         return False
     out = low.concrete.shape(step.node.outputs[0])
-    if step.op.name == Conv.name:
+    if step.op is Conv:
         return _is_pixel(low, step, weights.shape, out)
     if weights.ndim != 2 or len(out) < 2 or math.prod(out[:-1]) != 1:
         return False
-    scaled = step.op.name == Gemm.name and (step.attributes["alpha"] != 1.0 or step.attributes["beta"] != 1.0)
+    scaled = step.op is Gemm and (step.attributes["alpha"] != 1.0 or step.attributes["beta"] != 1.0)
     return not scaled
 
 
@@ -84,9 +84,9 @@ def row_product(low: Lowering, step: SpecializedNode, group: Group | None = None
 
 def _matrix(step: SpecializedNode, weights: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Weights by depth and column."""
-    if step.op.name == Conv.name:
+    if step.op is Conv:
         return weights.reshape(weights.shape[:2]).T
-    return weights.T if step.op.name == Gemm.name and step.attributes["transB"] else weights
+    return weights.T if step.op is Gemm and step.attributes["transB"] else weights
 
 
 def _finish(

@@ -102,7 +102,7 @@ def _lower(low: Lowering, step: SpecializedNode, group: Group | None) -> None:
     array = low.constant_of(name)
     if dots is None or array is None or low.concrete.dtype(data) not in (DType.UInt8, DType.Int8):
         raise NotNative("weights that are not constant, or a machine without integer products")
-    is_conv = step.op.name == ConvInteger.name
+    is_conv = step.op is ConvInteger
     ending = _ending_of(low, step, group, 1 if is_conv else len(low.concrete.shape(step.node.outputs[0])) - 1)
     (_convolution if is_conv else _matmul)(low, step, array, ending, dots, label_of(step, group))
 

@@ -199,7 +199,7 @@ def softmax(low: Lowering, step: SpecializedNode) -> None:
     shifted = apply("sub", value, scalar("top", label))
     top = Reduce((Reduction("top", "top", value),))  # a NaN makes the sum one all the same
     raised = apply("decay", shifted)
-    if step.op.name == Softmax.name:
+    if step.op is Softmax:
         total = Reduce((Reduction("sum", "sum", raised),), (Store(1, raised),))
         factor = Scalar("factor", apply("reciprocal", scalar("sum", label)))
         last: Stage = Map((Store(1, apply("mul", load(1, label), scalar("factor", label))),))
@@ -245,7 +245,7 @@ def normalization(low: Lowering, step: SpecializedNode) -> None:
 def _norm_stages(step: SpecializedNode, affine: int) -> list[Stage]:
     value, stages = load(0, "float32"), []
     centred = value
-    if step.op.name == LayerNormalization.name:
+    if step.op is LayerNormalization:
         stages.append(Reduce((Reduction("sum", "sum", value),)))
         stages.append(Scalar("mean", apply("div", scalar("sum"), count())))
         centred = apply("sub", value, scalar("mean"))

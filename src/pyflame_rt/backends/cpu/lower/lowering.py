@@ -438,7 +438,7 @@ class Lowering:
             return
         (step,) = group.steps
         reader = self.reader.get(step.node.outputs[0])
-        if step.op.name in PRODUCTS and reader is not None and reader.loop:
+        if step.op in PRODUCTS and reader is not None and reader.loop:
             self.deferred[step.node.outputs[0]] = step
             return
         self.compute(step)

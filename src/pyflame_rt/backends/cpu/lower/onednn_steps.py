@@ -224,7 +224,7 @@ def matmul(low: Lowering, step: SpecializedNode) -> None:
     try:
         low.places[step.node.outputs[0]] = _matmul(low, step, _NONE)
     except LIBRARY_REFUSALS as error:
-        if step.op.name != MatMul.name:
+        if step.op is not MatMul:
             raise NotNative(str(error)) from error
         low.back_to(kept)
         low.places[step.node.outputs[0]] = general_matmul(low, step)
@@ -236,7 +236,7 @@ def _matmul(low: Lowering, step: SpecializedNode, epilogue: Epilogue) -> View:
     if a.dtype is not DType.Float32 or not a.count or not b.count or min(len(a.shape), len(b.shape)) < 2:
         raise NotNative("a product of vectors, of nothing, or of another type than float32")
     bias, scale = None, 1.0
-    if step.op.name == Gemm.name:
+    if step.op is Gemm:
         a, b, bias, scale = _gemm_operands(low, step, a, b)
     rank = len(out_shape)
     if len(b.shape) == 2 and low.constant_of(step.node.inputs[1]) is not None and scale == 1.0:

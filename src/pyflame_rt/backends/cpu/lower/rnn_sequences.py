@@ -27,12 +27,12 @@ MAX_BATCH = 4
 
 def takes_generated(step: SpecializedNode, batch: int) -> bool:
     """Whether the generated kernel is the faster one and knows the form."""
-    return batch <= MAX_BATCH and (step.op.name == LSTM.name or bool(step.attributes["linear_before_reset"]))
+    return batch <= MAX_BATCH and (step.op is LSTM or bool(step.attributes["linear_before_reset"]))
 
 
 def generated_layer(low: Lowering, step: SpecializedNode, x: View) -> None:
     """Lower a layer in one or both directions."""
-    kernel = RecurrentKernel("lstm" if step.op.name == LSTM.name else "gru")
+    kernel = RecurrentKernel("lstm" if step.op is LSTM else "gru")
     steps, batch, depth = x.shape
     inner, recurrent = (_split(kernel, low.constant_of(step.node.inputs[i])) for i in (1, 2))
     directions, hidden = recurrent.shape[0], recurrent.shape[-1]

@@ -169,7 +169,7 @@ def dense(low: Lowering, step: SpecializedNode, group: Group | None = None) -> V
     if low.concrete.dtype(source) is not DType.Float32 or len(low.concrete.shape(source)) < 2:
         raise NotNative("not rows of float32")
     transposed = False
-    if step.op.name == Gemm.name:
+    if step.op is Gemm:
         a = step.attributes
         if a["transA"] or a["alpha"] != 1.0 or a["beta"] != 1.0:
             raise NotNative("a scaled product, or one with its first operand turned")
