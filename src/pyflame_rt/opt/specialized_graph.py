@@ -48,6 +48,26 @@ class SpecializedNode:
 
 
 @dataclass(slots=True)
+class Attention:
+    """softmax(scale * q k + mask) v; ``k`` has its keys on the last axis if ``k_turned``, else on the one before.
+
+    ``repeat`` heads of q in a row share one of k and of v. ``guarded`` takes shares that are no numbers for zeros.
+    ``steps`` are those it stands for, the last makes ``out``.
+    """
+
+    q: str
+    k: str
+    v: str
+    out: str
+    mask: str = ""
+    scale: float = 1.0
+    repeat: int = 1
+    k_turned: bool = True
+    guarded: bool = False
+    steps: list[SpecializedNode] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class SpecializedGraph:
     """What is left of a graph for one set of shapes.
 
@@ -66,6 +86,7 @@ class SpecializedGraph:
         sizes: values made of traced sizes alone, with these as contents.
         derived: what makes the other values that depend on traced sizes and constants alone, in order.
         places: by the name of a node of the model, how errors name it.
+        attentions: steps among these that are an attention, where a rule noted them.
     """
 
     inputs: list[str]
@@ -82,6 +103,7 @@ class SpecializedGraph:
     sizes: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     derived: list[SpecializedNode] = field(default_factory=list)
     places: Mapping[str, str] = field(default_factory=dict)
+    attentions: list[Attention] = field(default_factory=list)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Sizes of a value."""

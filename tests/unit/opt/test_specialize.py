@@ -5,9 +5,11 @@ import pytest
 
 from pyflame_rt import InferenceSession, opt
 from pyflame_rt.graph import DType, Graph
+from pyflame_rt.opt.rules.attention_steps import attention_steps
 from pyflame_rt.opt.rules.exact_integers import exact_float_product
 from pyflame_rt.opt.rules.gather_matmul import gather_matmul
 from pyflame_rt.opt.rules.quantized_products import quantized_products
+from pyflame_rt.opt.rules.slices import split_as_slices
 from pyflame_rt.opt.specialize import MAX_INPUTS, BackendTarget, specialize
 
 FLOAT = DType.Float32
@@ -108,6 +110,28 @@ def test_a_table_smaller_than_what_is_taken_from_it_is_multiplied():
     assert ops(made_of(graph_of(nodes), feeds, gather_matmul)) == ["MatMul", "Gather"]
     few = feeds | {"i": (DType.Int64, (3,))}
     assert ops(made_of(graph_of(nodes), few, gather_matmul)) == ["Gather", "MatMul"]
+
+
+def test_attention_is_noted_where_the_target_has_a_kernel_for_it():
+    nodes = [("MatMul", ["q", "k"], ["s"], {}), ("Softmax", ["s"], ["p"], {}), ("MatMul", ["p", "v"], ["y"], {})]
+    feeds = {"q": (FLOAT, (2, 5, 4)), "k": (FLOAT, (2, 4, 6)), "v": (FLOAT, (2, 6, 3))}
+    made = made_of(graph_of(nodes), feeds, attention_steps, whole={"Softmax"})
+    (found,) = made.attentions
+    assert (found.q, found.k, found.v, found.out) == ("q", "k", "v", "y")
+    assert [id(step) for step in found.steps] == [id(step) for step in made.steps]
+    assert made_of(graph_of(nodes), feeds, whole={"Softmax"}).attentions == []
+    assert made_of(graph_of(nodes, ["y", "p"]), feeds, attention_steps, whole={"Softmax"}).attentions == []
+
+
+def test_parts_of_a_split_become_slices():
+    nodes = [
+        ("Split", ["x"], ["a", "", "b"], {"axis": 1, "num_outputs": 3}),
+        ("Concat", ["b", "a"], ["y"], {"axis": 1}),
+    ]
+    made = made_of(graph_of(nodes), {"x": (FLOAT, (2, 8))}, split_as_slices)
+    assert ops(made) == ["Slice", "Slice", "Concat"]
+    bounds = [[made.constants[n].item() for n in step.node.inputs[1:]] for step in made.steps[:2]]
+    assert bounds == [[0, 3, 1], [6, 8, 1]]
 
 
 @pytest.mark.parametrize("rule", [r for r in opt.all_rules() if r.stage != "load"], ids=lambda r: r.name)

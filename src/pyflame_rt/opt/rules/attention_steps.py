@@ -1,49 +1,30 @@
-"""Find attention in a graph: product, scaling, mask, softmax, product, as exporters write it."""
+"""Attention as exporters write it (product, scaling, mask, softmax, product), noted for kernels that do it whole."""
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING
 
 from pyflame_rt.graph import DType
-from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.onnx.activation import Softmax
 from pyflame_rt.ops.onnx.arithmetic import Add, Div, Mul
 from pyflame_rt.ops.onnx.logic import Where
 from pyflame_rt.ops.onnx.math import IsNaN
 from pyflame_rt.ops.onnx.matmul import MatMul
 from pyflame_rt.ops.onnx.shape import Expand, Reshape, Transpose, Unsqueeze
+from pyflame_rt.opt.rule import specialized_rule
+from pyflame_rt.opt.specialized_graph import Attention
 
 if TYPE_CHECKING:
     from pyflame_rt.ops.core.registry import Op
     from pyflame_rt.opt.specialized_graph import SpecializedGraph, SpecializedNode
 
-__all__ = ["Attention", "find_attention"]
+__all__ = ["attention_steps"]
 
 
-@dataclass(slots=True)
-class Attention:
-    """softmax(scale * q k + mask) v; ``k`` has its keys on the last axis if ``k_turned``, else on the one before.
-
-    ``repeat`` heads of q in a row share one of k and of v. ``guarded`` takes shares that are no numbers for zeros.
-    ``steps`` are those it stands for, the last makes ``out``.
-    """
-
-    q: str
-    k: str
-    v: str
-    out: str
-    mask: str = ""
-    scale: float = 1.0
-    repeat: int = 1
-    k_turned: bool = True
-    guarded: bool = False
-    steps: list[SpecializedNode] = field(default_factory=list)
-
-
-def find_attention(concrete: SpecializedGraph) -> list[Attention]:
-    """Every attention whose inner values nobody else reads."""
-    return _Finder(concrete).run()
+@specialized_rule("last", bound=256.0)
+def attention_steps(concrete: SpecializedGraph) -> None:
+    """Every attention whose inner values nobody else reads is noted, for a kernel that does it whole."""
+    concrete.attentions = _Finder(concrete).run()
 
 
 class _Finder:

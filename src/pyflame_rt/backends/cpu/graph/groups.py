@@ -15,13 +15,11 @@ from pyflame_rt.ops.onnx.cast import Cast
 from pyflame_rt.ops.onnx.conv import Conv, ConvInteger
 from pyflame_rt.ops.onnx.logic import Greater, Less, Not
 from pyflame_rt.ops.onnx.matmul import Gemm, MatMul, MatMulInteger
-from pyflame_rt.opt.rules.attention_steps import find_attention
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyflame_rt.opt.rules.attention_steps import Attention
-    from pyflame_rt.opt.specialized_graph import SpecializedGraph, SpecializedNode
+    from pyflame_rt.opt.specialized_graph import Attention, SpecializedGraph, SpecializedNode
 
 __all__ = ["PRODUCTS", "Group", "group_steps", "is_elementwise", "single"]
 
@@ -136,7 +134,7 @@ def _accompanies(
 def _attentions(concrete: SpecializedGraph) -> dict[int, Group]:
     """The group of each step that is part of an attention."""
     groups = {}
-    for found in find_attention(concrete):
+    for found in concrete.attentions:
         group = Group(found.steps, attention=found)
         groups |= {id(step): group for step in found.steps}
     return groups

@@ -14,7 +14,7 @@ from pyflame_rt.ops.onnx.attention import Attention as AttentionOp
 from pyflame_rt.ops.onnx.shape import Transpose
 
 if TYPE_CHECKING:
-    from pyflame_rt.opt.rules.attention_steps import Attention
+    from pyflame_rt.opt.specialized_graph import Attention
 
 __all__ = ["lower_attention"]
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.onednn.primitive import Primitive
     from pyflame_rt.backends.cpu.run.parallel_branches import Window
     from pyflame_rt.ops.core.registry import Op
-    from pyflame_rt.opt.rules.attention_steps import Attention
+    from pyflame_rt.opt.specialized_graph import Attention
 
 __all__ = [
     "LIBRARY_REFUSALS",

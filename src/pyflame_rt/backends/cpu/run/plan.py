@@ -27,6 +27,7 @@ from pyflame_rt.backends.cpu.run.step_timing import StepClock, report
 from pyflame_rt.backends.cpu.run.threads import set_threads
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.core.evaluate import where
+from pyflame_rt.opt.rules.attention_steps import attention_steps
 from pyflame_rt.opt.rules.exact_integers import exact_float_product
 from pyflame_rt.opt.rules.gather_matmul import gather_matmul
 from pyflame_rt.opt.rules.quantized_products import quantized_products
@@ -333,7 +334,7 @@ def lower_graph(
 
 
 # Rules for one set of sizes; `strict_math_mode` leaves out those that change the last bits.
-_RULES = (quantized_products, exact_float_product, gather_matmul)
+_RULES = (quantized_products, exact_float_product, gather_matmul, attention_steps)
 
 
 def _target(refused: set[Any], *, strict: bool) -> BackendTarget:

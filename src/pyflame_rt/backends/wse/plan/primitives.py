@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pyflame_rt.graph import DType, Graph, TensorType
 from pyflame_rt.graph.errors import InputError, UnsupportedOperatorError
 from pyflame_rt.graph.records import dataclass
-from pyflame_rt.ops.onnx.slicing import Slice, Split
 from pyflame_rt.ops.pyflame.markers import After
+from pyflame_rt.opt.rules.slices import split_as_slices
 from pyflame_rt.opt.specialize import BackendTarget, specialize
 from wsesim import watch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    import numpy as np
+
     from pyflame_rt.graph import TensorInfo
-    from pyflame_rt.opt.specialized_graph import SpecializedGraph, SpecializedNode
+    from pyflame_rt.opt.specialized_graph import SpecializedGraph
 
 __all__ = ["Flat", "PrimitiveCall", "flatten"]
 
@@ -82,7 +82,14 @@ def flatten(
     names = [info.name for info in graph.outputs] if wanted is None else list(wanted)
     feeds = {info.name: _sized(info, (shapes or {}).get(info.name)) for info in graph.required_inputs}
     watch.poll()
-    target = BackendTarget(lambda _, op, *_rest: op.full_name in known, guards=False, hands_on=(After.full_name,))
+    rules = (split_as_slices,)
+    opened = {op for rule in rules for op in rule.ops}
+    target = BackendTarget(
+        lambda _, op, *_rest: op.full_name in known and op.full_name not in opened,
+        guards=False,
+        hands_on=(After.full_name,),
+        rules=rules,
+    )
     made = specialize(graph, feeds, target, names)
     watch.poll()
     _check_made(made, names, known)
@@ -90,9 +97,7 @@ def flatten(
     for step in made.steps:
         if step.op.full_name not in known:
             raise _no_rule(step.origin, step.op.full_name, known)
-        if step.op.name == Split.name:
-            _split(flat, step)
-        elif len(step.node.outputs) == 1:
+        if len(step.node.outputs) == 1:
             inputs, output = tuple(step.node.inputs), step.node.outputs[0]
             flat.steps.append(PrimitiveCall(step.op.full_name, inputs, output, step.attributes, step.origin))
         else:
@@ -121,21 +126,6 @@ def _no_rule(origin: str, op: str, known: Collection[str]) -> UnsupportedOperato
         f"node {origin!r}: operator {op} has no rule for the wafer. "
         f"Rules exist for {', '.join(sorted(known))} and every operator composed of them"
     )
-
-
-def _split(flat: Flat, step: SpecializedNode) -> None:
-    """Parts along an axis as slices."""
-    first = 0
-    for name in step.node.outputs:
-        shape = flat.shape(name)
-        axis = step.attributes["axis"] % len(shape)
-        bounds = {"start": first, "end": first + shape[axis], "axis": axis}
-        for word, number in bounds.items():
-            flat.constants[f"{name}.{word}"] = np.array([number])
-            flat.types[f"{name}.{word}"] = (DType.Int64, (1,))
-        given = tuple(f"{name}.{word}" for word in bounds)
-        flat.steps.append(PrimitiveCall(Slice.name, (step.node.inputs[0], *given), name, {}, step.origin))
-        first += shape[axis]
 
 
 def _sized(info: TensorInfo, given: Sequence[int] | None) -> tuple[DType, tuple[int, ...]]:
