@@ -16,6 +16,7 @@ from pyflame_rt import InferenceSession, SessionOptions
 from pyflame_rt.backends.cpu.onednn import live_handles
 from pyflame_rt.backends.cpu.run import fork_safety as forks
 from pyflame_rt.backends.cpu.run.gomp import load_gomp
+from tests.tolerances import within
 from tests.unit.backends.cpu.children import in_child
 from tests.unit.backends.cpu.models import RNG, convnet, feed, mlp, model, weight
 
@@ -56,7 +57,7 @@ def question(data, rows):
     session = InferenceSession(data, SessionOptions(num_threads=2))
     x = RNG.standard_normal((rows, *(n for n in session.get_inputs()[0].shape[1:]))).astype(np.float32)
     wanted = session.run(None, {"x": x})[0]
-    return session, lambda: np.allclose(session.run(None, {"x": x})[0], wanted, rtol=1e-4, atol=1e-5)
+    return session, lambda: np.allclose(session.run(None, {"x": x})[0], wanted, **within("sums"))
 
 
 def native_threads():
@@ -72,7 +73,7 @@ def test_a_child_computes_again_and_again_on_any_thread(data, ending):
 
     def right(rounds=5):
         pairs = zip(inputs * rounds, wanted * rounds, strict=True)
-        return all(np.allclose(session.run(None, {"x": x})[0], y, rtol=1e-4, atol=1e-5) for x, y in pairs)
+        return all(np.allclose(session.run(None, {"x": x})[0], y, **within("sums")) for x, y in pairs)
 
     def work():
         results = []

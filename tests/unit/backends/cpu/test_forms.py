@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import pyflame_rt
 from pyflame_rt.graph import DType, Graph, Node, TensorInfo
 from pyflame_rt.ops.core.evaluate import evaluate
+from tests.tolerances import within
 
 FLOATS = ("float32", "float64", "float16")
 NUMBERS = (*FLOATS, "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -303,7 +304,7 @@ def test_fourier_transforms(seed, length, onesided, parts):
     got, _ = run("DFT", [x, None, np.array(1)], constants=(2,), onesided=int(onesided))
     signal = x[..., 0] if parts == 1 else x[..., 0] + 1j * x[..., 1]
     wanted = np.fft.rfft(signal, axis=1) if onesided else np.fft.fft(signal, axis=1)
-    np.testing.assert_allclose(got[0], np.stack([wanted.real, wanted.imag], -1), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(got[0], np.stack([wanted.real, wanted.imag], -1), **within("layers"))
 
 
 @pytest.mark.parametrize("op", ["Acos", "Asin", "Atan", "Acosh", "Asinh", "Atanh", "Cosh", "Sinh", "Tan"])

@@ -16,6 +16,7 @@ from pyflame_rt.backends.cpu.onednn import (
 from pyflame_rt.backends.cpu.onednn import primitives as make
 from pyflame_rt.graph import Node
 from pyflame_rt.ops import evaluate
+from tests.tolerances import within
 
 pytestmark = [
     pytest.mark.skipif(not available(), reason="oneDNN is not installed"),
@@ -107,7 +108,7 @@ def test_matmul_int8(src, shape):
     primitive = make.matmul(MemDesc(x.shape, src), MemDesc(w.shape, "s8", "any"), dst, attr=attr)
     (got,) = run(primitive, "dst", src=x, weights=w, scales_src=np.float32([0.02]), scales_weights=scale_w)
     expected = (x.astype(np.int64) @ w.astype(np.int64)) * 0.02 * scale_w
-    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(got, expected, **within("layers"))
 
 
 def test_matmul_int8_exact_sums():

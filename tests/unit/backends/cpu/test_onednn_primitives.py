@@ -18,6 +18,7 @@ from pyflame_rt.backends.cpu.onednn import primitives as make
 from pyflame_rt.backends.cpu.onednn.attr import Depthwise
 from pyflame_rt.graph import Node
 from pyflame_rt.ops import evaluate
+from tests.tolerances import within
 
 pytestmark = [
     pytest.mark.skipif(not available(), reason="oneDNN is not installed"),
@@ -83,7 +84,7 @@ def test_convolution(x, w, attributes, layout):
     primitive = conv(x, w, expected.shape, layout=layout, bias=MemDesc((w[0],), "f32"), **attributes)
     assert primitive.flops == 2 * expected.size * w[1] * w[2] * w[3]
     got = run(primitive, src=a, weights=b.reshape(primitive.args["weights"].dims), bias=c)
-    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(got, expected, **within("layers"))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_convolution_of_other_ranks(x, w, attributes):
     expected = onnx("Conv", a, b, **attributes)
     primitive = conv(x, w, expected.shape, **attributes)
     got = run(primitive, src=a, weights=b.reshape(primitive.args["weights"].dims))
-    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(got, expected, **within("layers"))
 
 
 def test_convolution_in_bfloat16():
@@ -149,7 +150,7 @@ def test_convolution_with_residual_and_channel_operands(layout):
     primitive = conv(a.shape, b.shape, plain.shape, layout=layout, attr=attr)
     assert primitive.args["binary_1"].layout == primitive.args["dst"].layout
     got = run(primitive, src=a, weights=b, binary_0=scale, binary_1=residual)
-    np.testing.assert_allclose(got, np.maximum(plain * scale + residual, 0), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(got, np.maximum(plain * scale + residual, 0), **within("layers"))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -158,14 +159,14 @@ def test_convolution_into_its_residual(layout):
     plain = onnx("Conv", a, b)
     held = f32(*plain.shape)
     got = run(conv(a.shape, b.shape, plain.shape, layout=layout, attr=Attr().sum()), src=a, weights=b, dst=held)
-    np.testing.assert_allclose(got, plain + held, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(got, plain + held, **within("layers"))
 
 
 def test_convolution_with_slopes():
     a, b, slopes = f32(1, 8, 7, 7), f32(16, 8, 3, 3), f32(1, 16, 1, 1)
     plain = onnx("Conv", a, b)
     got = run(conv(a.shape, b.shape, plain.shape, attr=Attr().prelu(2)), src=a, weights=b, prelu_0=slopes)
-    np.testing.assert_allclose(got, np.where(plain > 0, plain, slopes * plain), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(got, np.where(plain > 0, plain, slopes * plain), **within("layers"))
 
 
 def test_convolution_with_fused_depthwise():
@@ -178,7 +179,7 @@ def test_convolution_with_fused_depthwise():
             pytest.skip("the library does not describe the fused weights here")
     primitive = conv(a.shape, b.shape, expected.shape, attr=attr)
     got = run(primitive, src=a, weights=b, dw_weights=depth.reshape(16, 1, 1, 3, 3), dw_bias=bias)
-    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(got, expected, **within("layers"))
 
 
 @pytest.mark.parametrize("layout", ["any", "abcd", "acdb"])
@@ -203,7 +204,7 @@ def test_deconvolution(x, w, attributes, layout):
         pads_begin=pads[:2],
         pads_end=pads[2:],
     )
-    np.testing.assert_allclose(run(primitive, src=a, weights=weights), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(run(primitive, src=a, weights=weights), expected, **within("layers"))
 
 
 @pytest.mark.parametrize("packed", ["any", None])
@@ -227,7 +228,7 @@ def test_matmul(a, b, packed):
         bias=MemDesc(bias.shape, "f32"),
     )
     assert primitive.flops == 2 * expected.size * a[-1]
-    np.testing.assert_allclose(run(primitive, src=x, weights=y, bias=bias), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(run(primitive, src=x, weights=y, bias=bias), expected, **within("layers"))
 
 
 def test_matmul_of_transposed_views():
@@ -262,7 +263,7 @@ def test_inner_product(shape):
         attr=Attr().gelu_erf(),
     )
     expected = onnx("Gelu", x.reshape(shape[0], -1) @ w.reshape(11, -1).T + bias)
-    np.testing.assert_allclose(run(primitive, src=x, weights=w, bias=bias), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(run(primitive, src=x, weights=w, bias=bias), expected, **within("layers"))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[1:])
@@ -290,7 +291,7 @@ def test_eltwise(kind):
     names = {"logistic": "Sigmoid", "gelu_erf": "Gelu"}
     expected = onnx(names.get(kind, kind.title()), x)
     primitive = make.eltwise(MemDesc.of(x), MemDesc.of(x), kind=kind)
-    np.testing.assert_allclose(run(primitive, src=x), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run(primitive, src=x), expected, **within("sums"))
 
 
 @pytest.mark.parametrize("axis", [-1, 1])
@@ -309,7 +310,7 @@ def test_layer_normalization(shift):
     expected = onnx("LayerNormalization", x, scale, *([offset] if shift else []), axis=-1)
     primitive = make.layer_normalization(MemDesc.of(x), MemDesc.of(x), epsilon=1e-5, shift=shift)
     given = {"scale": scale} | ({"shift": offset} if shift else {})
-    np.testing.assert_allclose(run(primitive, src=x, **given), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(run(primitive, src=x, **given), expected, **within("layers"))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[1:])
@@ -320,14 +321,14 @@ def test_batch_normalization(layout, relu):
     desc = MemDesc(x.shape, "f32", layout)
     primitive = make.batch_normalization(desc, desc, epsilon=1e-5, relu=relu)
     got = run(primitive, src=x, scale=scale, shift=offset, mean=mean, variance=variance)
-    np.testing.assert_allclose(got, np.maximum(expected, 0) if relu else expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(got, np.maximum(expected, 0) if relu else expected, **within("layers"))
 
 
 def test_lrn():
     x = f32(1, 7, 3, 3)
     expected = onnx("LRN", x, size=3, alpha=0.2, beta=0.6, bias=1.5)
     primitive = make.lrn(MemDesc.of(x), MemDesc.of(x), size=3, alpha=0.2, beta=0.6, bias=1.5)
-    np.testing.assert_allclose(run(primitive, src=x), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(run(primitive, src=x), expected, **within("layers"))
 
 
 def test_prelu():

@@ -19,6 +19,7 @@ from pyflame_rt.backends.cpu.jit.codegen import FULL, QUICK, object_code
 from pyflame_rt.backends.cpu.jit.thread_pool import PoolTask, ThreadPool, do_all
 from pyflame_rt.cache.answers import answering
 from pyflame_rt.cache.store import current_store
+from tests.tolerances import within
 
 RNG = np.random.default_rng(5)
 
@@ -98,7 +99,7 @@ def test_the_full_form_takes_over_with_the_same_bits(tmp_path, held):
             want = reference.run(None, feed)[0]
     for result in (*first, *later):
         np.testing.assert_array_equal(result, first[0])
-    np.testing.assert_allclose(first[0], want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(first[0], want, **within("sums"))
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -189,7 +190,7 @@ def test_short_code_computes_the_same_bits_for_sizes_that_are_no_whole_tiles(tmp
             wanted = reference.run(None, feed)
     for one, other, want in zip(first, later, wanted, strict=True):
         np.testing.assert_array_equal(one, other)
-        np.testing.assert_allclose(one, want, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(one, want, **within("rounded"))
 
 
 def test_waiting_is_a_setting(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import pyflame_rt
+from tests.tolerances import within
 from tests.unit.resting import at_rest
 
 CPU, REFERENCE = "CPUExecutionProvider", "ReferenceExecutionProvider"
@@ -28,7 +29,7 @@ def both(data, feeds_list):
     for feeds in feeds_list:
         for got, wanted in zip(engine.run(None, feeds), reference.run(None, feeds), strict=True):
             assert got.dtype == wanted.dtype
-            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(got, wanted, **within("elements"))
     return engine
 
 

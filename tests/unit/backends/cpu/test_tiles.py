@@ -24,6 +24,7 @@ from pyflame_rt.backends.cpu.kernels.tiles.register_tile import Finish, Tile, ro
 from pyflame_rt.backends.cpu.kernels.tiles.winograd import WinogradKernel, filter_matrix
 from pyflame_rt.backends.cpu.lower.tiled_products import apart_of
 from pyflame_rt.backends.cpu.memory.packed_weights import channel_filters, panels, winograd_panels
+from tests.tolerances import within
 
 BIAS_RELU = Finish(apply("max", apply("add", load(0, "float32"), load(1, "float32")), 0.0), ("column",))
 _SHIFTED = apply("add", load(0, "float32"), load(1, "float32"))
@@ -349,7 +350,7 @@ def test_convolutions_equal_the_reference(case, tail):
     if tail == "to integers":
         assert (y == expected).mean() > 0.99
         return
-    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(y, expected, **within("sums"))
 
 
 @pytest.mark.parametrize("tail", TAILS)
@@ -370,7 +371,7 @@ def test_dense_layers_equal_the_reference(rows, depth, columns, tail):
     if tail == "to integers":
         assert (y == oracle(data, x)).mean() > 0.99
         return
-    np.testing.assert_allclose(y, oracle(data, x), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(y, oracle(data, x), **within("sums"))
 
 
 @pytest.mark.parametrize("bias", ["none", "row", "full", "one"])
@@ -387,7 +388,7 @@ def test_general_products_equal_the_reference(bias, attributes):
     x = rng.standard_normal((20, 9) if attributes.get("transA") else (9, 20)).astype(np.float32)
     data = network([helper.make_node("Gemm", inputs, ["y"], **attributes)], weights, x.shape)
     y, _ = native(data, x)
-    np.testing.assert_allclose(y, oracle(data, x), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(y, oracle(data, x), **within("sums"))
 
 
 def test_any_number_of_threads_gives_the_same_bits():
@@ -441,7 +442,7 @@ def test_products_of_two_branches_meet_in_one_sum():
     ]
     x = rng.standard_normal((1, 16, 10, 10)).astype(np.float32)
     data = network(nodes, weights, x.shape)
-    np.testing.assert_allclose(native(data, x)[0], oracle(data, x), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(native(data, x)[0], oracle(data, x), **within("sums"))
 
 
 @pytest.mark.parametrize("shape", [(24, 6, 7), (24, 1, 7), (24, 6, 1), (24, 1, 1), (1, 24, 6, 7)])
@@ -464,7 +465,7 @@ def test_an_operand_of_lower_rank_beside_one_image(shape, taps, fed):
             continue
         x = rng.standard_normal((1, 16, *size)).astype(np.float32)
         data = network(nodes, weights, x.shape)
-        np.testing.assert_allclose(native(data, x)[0], oracle(data, x), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(native(data, x)[0], oracle(data, x), **within("sums"))
 
 
 def test_winograd_is_about_as_exact_as_a_plain_sum(monkeypatch):
