@@ -1,6 +1,7 @@
 """Settings for every test and every example in a docstring."""
 
 import atexit
+import gc
 import importlib.util
 import os
 import random
@@ -122,6 +123,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section(f"left out without torch: {len(left_out)} tests and files")
         for name in left_out:
             terminalreporter.line(name)
+
+
+def pytest_collection_finish() -> None:
+    """What tens of thousands of tests are made of stays until the end: collections need not look at it each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
