@@ -14,7 +14,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-shuffled check format conformance checked sweep differential ops-differential guarded \
+.PHONY: help demo test test-shuffled check format conformance checked sweep varied differential ops-differential guarded \
 	real-models fuzz hostile csl-corpus wse-full opt-full quantization compression bench bench-training \
 	limits soak docs clean
 
@@ -51,6 +51,9 @@ checked: $(VENV)/.dev ## Run the ONNX suite and the engine's tests in checked mo
 
 sweep: $(VENV)/.dev ## Feed every operator wrong sizes, ranks, counts, indices and lengths, natively and by the reference
 	$(ONE_THREAD) $(BIN)/python -m tests.generated.pool sweep --jobs $(JOBS) $(ARGS)
+
+varied: $(VENV)/.dev ## Run every operator on large sizes with 1 to 3 threads, on 16 element types, on NaN and infinities
+	$(ONE_THREAD) $(BIN)/python -m tests.generated.pool varied --jobs $(JOBS) $(ARGS)
 
 differential: $(VENV)/.dev ## Run 6,000 random graphs natively, by the reference and by onnxruntime
 	$(ONE_THREAD) $(BIN)/python -m tests.generated.pool differential --jobs $(JOBS) --option onnxruntime=true $(ARGS)

@@ -195,14 +195,16 @@ class OrtValue:
         return int(self._tensor().nbytes)
 
     def numpy(self) -> Any:
-        """A copy as a NumPy array (a list of them for a sequence)."""
+        """A copy as a NumPy array (a list of them, or of maps, for a sequence)."""
         if isinstance(self.value, list):
-            return [np.array(item) for item in self.value]
+            return [dict(item) if isinstance(item, dict) else np.array(item) for item in self.value]
         return np.array(self._tensor())
 
     def update_inplace(self, data: np.ndarray[Any, Any]) -> None:
         """Overwrite the elements; shape and type stay."""
         target, source = self._tensor(), np.asarray(data)
+        if not target.flags.writeable:
+            raise InputError("this OrtValue is on a read-only array: it cannot be overwritten")
         if source.size != target.size or source.dtype != target.dtype:
             raise InputError(
                 f"cannot update {target.dtype}{list(target.shape)} from {source.dtype}{list(source.shape)}"
@@ -318,7 +320,17 @@ class IOBinding:
     def _bind(self, name: str, buffer: OrtValue | None) -> None:
         if name not in self._known_outputs:
             raise InputError(f"the model has no output {name!r}. Outputs: {sorted(self._known_outputs)}")
+        if buffer is not None:
+            self._check_buffer(name, _array_of(name, buffer))
         self._buffers[name] = buffer
+
+    def _check_buffer(self, name: str, memory: np.ndarray[Any, Any]) -> None:
+        """Refuse memory that cannot be written to, or that another output writes to."""
+        if not memory.flags.writeable:
+            raise InputError(f"output {name!r} is bound to a read-only array")
+        for other, buffer in self._buffers.items():
+            if other != name and buffer is not None and np.shares_memory(memory, _array_of(other, buffer)):
+                raise InputError(f"outputs {other!r} and {name!r} are bound to the same memory")
 
     def run(self, run_options: Any = None) -> None:
         """Run the session on what is bound."""
@@ -334,7 +346,7 @@ class IOBinding:
         for name, result in zip(names, self._session.run(names, feed, run_options), strict=True):
             buffer = self._buffers[name]
             if buffer is not None:
-                buffer.update_inplace(result)
+                _write(name, _array_of(name, buffer), result)
             self._results[name] = OrtValue(result) if buffer is None else buffer
 
     def get_outputs(self) -> list[OrtValue]:
@@ -361,6 +373,23 @@ class IOBinding:
 
     def synchronize_outputs(self) -> None:
         """Nothing to wait for on the CPU."""
+
+
+def _array_of(name: str, buffer: OrtValue) -> np.ndarray[Any, Any]:
+    if not isinstance(buffer, OrtValue) or not isinstance(buffer.value, np.ndarray):
+        held = type(buffer.value if isinstance(buffer, OrtValue) else buffer).__name__
+        raise InputError(f"output {name!r} must be bound to an OrtValue of a tensor, got {held}")
+    return buffer.value
+
+
+def _write(name: str, memory: np.ndarray[Any, Any], result: Any) -> None:
+    """Put an output into the memory that it is bound to."""
+    if not isinstance(result, np.ndarray):
+        raise InputError(f"output {name!r} is a {type(result).__name__}: it cannot be bound to the memory of a tensor")
+    if result.shape != memory.shape or result.dtype != memory.dtype:
+        bound, made = (f"{a.dtype}{list(a.shape)}" for a in (memory, result))
+        raise InputError(f"output {name!r} is {made}, the array it is bound to is {bound}")
+    memory[...] = result
 
 
 def _at_address(address: int, element_type: Any, shape: Sequence[int]) -> OrtValue:

@@ -134,7 +134,7 @@ def run_cases(kind: str, numbers: list[int], *, jobs: int = 1, chunk: int = 100,
 def main() -> int:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=["sweep", "differential"])
+    parser.add_argument("kind", choices=["sweep", "differential", "varied"])
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--share", type=int, default=1)
     parser.add_argument("--chunk", type=int, default=100, help="cases of one process")

@@ -11,6 +11,7 @@ from tests.generated.differential import cases as models
 from tests.generated.draw import SAMPLES, draw_sample, operators
 from tests.generated.pool import run_cases
 from tests.generated.sweep import cases
+from tests.generated.varied import cases as varied
 
 
 def test_every_operator_has_a_sample_that_suits_it():
@@ -34,6 +35,12 @@ def test_wrong_inputs_are_refused_alike_or_answered_alike():
             numbers.append(number)
     assert len(numbers) > 300
     found = run_cases("sweep", numbers[::4])
+    assert not found, _told(found)
+
+
+def test_large_sizes_other_types_and_special_numbers():
+    """One kind of a few operators, another one each time the list of cases grows."""
+    found = run_cases("varied", list(range(11, len(varied()), 173)))
     assert not found, _told(found)
 
 

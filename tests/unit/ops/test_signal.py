@@ -117,6 +117,14 @@ def test_mel_filters(agrees_with_onnxruntime):
     assert infer("MelWeightMatrix", *known) == (33, 8)
 
 
+@pytest.mark.parametrize(("low", "high"), [(-800, 7000), (0, np.inf), (np.nan, 7000)])
+def test_mel_filters_between_edges_that_are_none(low, high):
+    """They were a bare "math domain error", or weights of what is not a number."""
+    inputs = [np.array(8), np.array(64), np.array(16000), np.float32(low), np.float32(high)]
+    with pytest.raises(InputError, match=r"edge_hertz is .* it must be from 0 to"):
+        run("MelWeightMatrix", *[np.asarray(i) for i in inputs])
+
+
 def test_short_time_transform_of_a_signal_without_an_axis_of_parts(agrees_with_onnxruntime):
     x = RNG.standard_normal((2, 20)).astype(np.float32)
     agrees_with_onnxruntime("STFT", [x, np.array(3), None, np.array(8)], {"onesided": 1}, domain="", opset=17)

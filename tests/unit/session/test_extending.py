@@ -165,6 +165,40 @@ def test_python_kernels(provider):
 # ---------------------------------------------------------------------- bindings
 
 
+def _two_outputs():
+    graph = pyflame_rt.Graph("two")
+    graph.add_input("x", ["N", 3])
+    for name, op in (("y", "Relu"), ("z", "Neg")):
+        graph.add_node(op, op, ["x"], [name])
+        graph.add_output(name, ["N", 3])
+    return pyflame_rt.InferenceSession(graph)
+
+
+@pytest.mark.parametrize("other", [np.zeros((3, 2), np.float32), np.zeros(6, np.float32), np.zeros((2, 3))])
+def test_an_output_bound_to_an_array_of_another_form_is_refused(other):
+    """As many elements in another shape were filled without a word."""
+    binding = _two_outputs().io_binding()
+    binding.bind_cpu_input("x", np.ones((2, 3), np.float32))
+    binding.bind_ortvalue_output("y", OrtValue.ortvalue_from_numpy(other))
+    with pytest.raises(
+        pyflame_rt.InputError, match=r"output 'y' is float32\[2, 3\], the array it is bound to is float"
+    ):
+        binding.run()
+
+
+def test_outputs_bound_to_memory_they_cannot_have():
+    binding = _two_outputs().io_binding()
+    frozen, both = np.zeros((2, 3), np.float32), np.zeros((3, 3), np.float32)
+    frozen.flags.writeable = False
+    with pytest.raises(pyflame_rt.InputError, match="output 'y' is bound to a read-only array"):
+        binding.bind_ortvalue_output("y", OrtValue(frozen))
+    binding.bind_ortvalue_output("y", OrtValue(both[:2]))
+    with pytest.raises(pyflame_rt.InputError, match="outputs 'y' and 'z' are bound to the same memory"):
+        binding.bind_ortvalue_output("z", OrtValue(both[1:]))
+    with pytest.raises(pyflame_rt.InputError, match="read-only"):
+        OrtValue(frozen).update_inplace(both[:2])
+
+
 def test_bindings(kit):
     session = InferenceSession(kit.chain(1))
     binding = session.io_binding()
@@ -203,7 +237,7 @@ def test_bindings_that_do_not_fit(kit):
             call()
     binding.bind_cpu_input("x", kit.x)
     binding.bind_ortvalue_output("y", OrtValue.ortvalue_from_shape_and_type([9], np.float32))
-    with pytest.raises(pyflame_rt.InputError, match="cannot update"):
+    with pytest.raises(pyflame_rt.InputError, match="the array it is bound to is float32"):
         session.run_with_iobinding(binding)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from pyflame_rt.graph import DimLike, Shape
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError, UndeterminedError
+from pyflame_rt.ops.core.type_constraints import check_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -70,6 +71,8 @@ def enforce(op: Op, inputs: Sequence[Value | None], attributes: Mapping[str, Any
     Returns:
         What could not be decided, because contents or limits are only known when running.
     """
+    if ":" in op.types:
+        check_kinds(op, inputs)
     if op.requires is None:
         return []
     open_: list[Within] = []
@@ -101,7 +104,7 @@ def check_contents(
     """
     if not contents.size:
         return
-    wrong = np.zeros(contents.shape, bool)
+    wrong = np.isnan(contents) if contents.dtype.kind == "f" else np.zeros(contents.shape, bool)
     if low is not None:
         wrong |= np.asarray(contents < low, bool)
     if high is not None:

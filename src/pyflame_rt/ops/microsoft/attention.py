@@ -244,7 +244,7 @@ def attend_packed(
     return merge_heads(context), present
 
 
-@operator(since=1, domain=MICROSOFT, requires=multi_head_needs, kind="product")
+@operator(since=1, domain=MICROSOFT, requires=multi_head_needs, kind="product", types="T:float > ?")
 def MultiHeadAttention(
     query: Value,
     key: Value | None = None,

@@ -191,7 +191,7 @@ def _inverse_vjp(g: Value, y: Value, x: Value) -> tuple[Value]:
     return (-FusedMatMul(FusedMatMul(y, g, transA=1), y, transB=1),)
 
 
-@primitive(since=1, domain=MICROSOFT, infer=_inverse_type, vjp=_inverse_vjp)
+@primitive(since=1, domain=MICROSOFT, infer=_inverse_type, vjp=_inverse_vjp, types="T:float > T")
 def Inverse(ops: Any, X: Any, /) -> Any:
     """Inverses of a matrix or a stack of them."""
     kind = ops.dtype(X)

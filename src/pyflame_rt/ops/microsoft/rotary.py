@@ -118,7 +118,7 @@ def _distance_bucket(distance: Value, buckets: int, furthest: int) -> Value:
 # ------------------------------------------------------------------ GroupQueryAttention
 
 
-@operator(since=1, domain=MICROSOFT, requires=group_query_needs, kind="product")
+@operator(since=1, domain=MICROSOFT, requires=group_query_needs, kind="product", types="T:float > ?")
 def GroupQueryAttention(
     query: Value,
     key: Value | None,

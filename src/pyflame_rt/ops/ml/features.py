@@ -131,6 +131,7 @@ def FeatureVectorizer(*X: Value, inputdimensions: list[int] | None = None) -> Va
     infer=same,
     vjp=lambda g, y, x: (g * Exp(y * y * 0.5) * math.sqrt(2 * math.pi),),
     elementwise=True,
+    types="T:float > T",
 )
 def Probit(ops: Any, X: Any, /) -> Any:
     """The inverse of the normal distribution function."""

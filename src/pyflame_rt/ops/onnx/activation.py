@@ -60,7 +60,7 @@ def Relu(X: Value, /) -> Value:
     since=16,
     infer=same,
     vjp=lambda g, y, x, *, alpha: (Where(x > 0.0, g, g * alpha),),
-    types="T > T",
+    types="T:float > T",
     kind="activation",
     elementwise=True,
 )
@@ -82,7 +82,7 @@ def PRelu(X: Value, slope: Value, /) -> Value:
     return Where(X < 0, slope * X, X)
 
 
-@operator(since=22, infer=same, types="T > T", kind="activation", elementwise=True)
+@operator(since=22, infer=same, types="T:float > T", kind="activation", elementwise=True)
 def ThresholdedRelu(X: Value, /, *, alpha: float = 1.0) -> Value:
     """``X`` above ``alpha``, else 0."""
     return Where(alpha < X, X, 0.0)
@@ -109,13 +109,13 @@ def _both_widened(body: Callable[[Value, Value], Value], x: Value, g: Value) -> 
     return Cast(body(Cast(x, to=DType.Float32), Cast(g, to=DType.Float32)), to=x.dtype)
 
 
-@operator(since=22, infer=same, vjp=_hard_sigmoid_vjp, types="T > T", kind="activation", elementwise=True)
+@operator(since=22, infer=same, vjp=_hard_sigmoid_vjp, types="T:float > T", kind="activation", elementwise=True)
 def HardSigmoid(X: Value, /, *, alpha: float = 0.20000000298023224, beta: float = 0.5) -> Value:
     """``alpha * X + beta``, limited to 0 and 1."""
     return widened(X, lambda x: Clip(x * alpha + beta, 0.0, 1.0))
 
 
-@operator(since=22, infer=same, vjp=_hard_swish_vjp, types="T > T", kind="activation", elementwise=True)
+@operator(since=22, infer=same, vjp=_hard_swish_vjp, types="T:float > T", kind="activation", elementwise=True)
 def HardSwish(X: Value, /) -> Value:
     """``X * HardSigmoid(X)`` with a slope of one sixth."""
     return widened(X, lambda x: x * HardSigmoid(x, alpha=1.0 / 6.0, beta=0.5))
@@ -166,7 +166,12 @@ def _identity(x: Value) -> Value:
 
 
 @primitive(
-    since=13, infer=same, vjp=lambda g, y, x: (g * y * (1.0 - y),), types="T > T", kind="activation", scalar="sigmoid"
+    since=13,
+    infer=same,
+    vjp=lambda g, y, x: (g * y * (1.0 - y),),
+    types="T:float > T",
+    kind="activation",
+    scalar="sigmoid",
 )
 def Sigmoid(ops: Any, X: Any, /) -> Any:
     """``1 / (1 + exp(-X))``."""
@@ -174,27 +179,32 @@ def Sigmoid(ops: Any, X: Any, /) -> Any:
 
 
 @primitive(
-    since=22, infer=same, vjp=lambda g, y, x: (g * Sigmoid(x),), types="T > T", kind="activation", scalar="softplus"
+    since=22,
+    infer=same,
+    vjp=lambda g, y, x: (g * Sigmoid(x),),
+    types="T:float > T",
+    kind="activation",
+    scalar="softplus",
 )
 def Softplus(ops: Any, X: Any, /) -> Any:
     """``log(1 + exp(X))`` without overflow."""
     return ops.softplus(X)
 
 
-@operator(since=22, infer=same, types="T > T", kind="activation", elementwise=True)
+@operator(since=22, infer=same, types="T:float > T", kind="activation", elementwise=True)
 def Softsign(input: Value, /) -> Value:
     """``x / (1 + |x|)``."""
     return widened(input, lambda x: x / (Abs(x) + 1.0))
 
 
-@operator(since=22, infer=same, types="T > T", kind="activation", elementwise=True)
+@operator(since=22, infer=same, types="T:float > T", kind="activation", elementwise=True)
 def Elu(X: Value, /, *, alpha: float = 1.0) -> Value:
     """``X`` above 0, else ``alpha * (exp(X) - 1)``."""
     # Only what is below 0 is raised: an overflow above would spoil the gradient.
     return widened(X, lambda x: Where(x > 0.0, x, (Exp(Where(x > 0.0, 0.0, x)) - 1.0) * alpha))
 
 
-@operator(since=22, infer=same, types="T > T", kind="activation", elementwise=True)
+@operator(since=22, infer=same, types="T:float > T", kind="activation", elementwise=True)
 def Selu(
     X: Value,
     /,
@@ -206,13 +216,13 @@ def Selu(
     return widened(X, lambda x: Elu(x, alpha=alpha) * gamma)
 
 
-@operator(since=28, infer=same, types="T > T", kind="activation", elementwise=True)
+@operator(since=28, infer=same, types="T:float > T", kind="activation", elementwise=True)
 def Celu(X: Value, /, *, alpha: float = 1.0) -> Value:
     """``X`` above 0, else ``alpha * (exp(X / alpha) - 1)``."""
     return widened(X, lambda x: Elu(x / alpha, alpha=1.0) * alpha)
 
 
-@operator(since=24, infer=same, types="T > T", kind="activation", elementwise=True)
+@operator(since=24, infer=same, types="T:float > T", kind="activation", elementwise=True)
 def Swish(X: Value, /, *, alpha: float = 1.0) -> Value:
     """``X * Sigmoid(alpha * X)``."""
     return widened(X, lambda x: x * Sigmoid(x if alpha == 1.0 else x * alpha))
@@ -226,14 +236,14 @@ def _swiglu_type(a: Value, b: Value, /, **_: Any) -> TensorType:
     return a.tensor_type
 
 
-@operator(since=28, infer=_swiglu_type, types="T T > T")
+@operator(since=28, infer=_swiglu_type, types="T:float T > T")
 def SwiGLU(A: Value, B: Value, /, *, alpha: float = 1.0) -> Value:
     """``Swish(A) * B``, the gate times the linear part."""
     _swiglu_type(A, B)
     return Swish(A, alpha=alpha) * B
 
 
-@operator(since=22, infer=same, types="T > T", kind="activation", elementwise=True)
+@operator(since=22, infer=same, types="T:float > T", kind="activation", elementwise=True)
 def Mish(X: Value, /) -> Value:
     """``X * tanh(softplus(X))``."""
     return widened(X, lambda x: x * Tanh(Softplus(x)))
@@ -270,7 +280,7 @@ def _gelu_vjp(g: Value, y: Value, x: Value, *, approximate: str) -> tuple[Value]
     return (Cast(wide * GeluSlope(slope, approximate=approximate), to=x.dtype),)
 
 
-@operator(since=20, infer=same, vjp=_gelu_vjp, types="T > T", kind="activation", elementwise=True)
+@operator(since=20, infer=same, vjp=_gelu_vjp, types="T:float > T", kind="activation", elementwise=True)
 def Gelu(X: Value, /, *, approximate: str = "none") -> Value:
     """``X`` times the normal distribution function, or its tanh approximation."""
     return widened(X, lambda x: x * 0.5 * (_gelu_part(x, approximate) + 1.0))
@@ -290,7 +300,9 @@ def _softmax_vjp(g: Value, y: Value, x: Value, *, axis: int) -> tuple[Value]:
     return (y * (g - ReduceSum(g * y, [axis])),)
 
 
-@operator(since=13, infer=_along_axis, vjp=_softmax_vjp, types="T > T", kind="activation", flops=flops_per_input(4))
+@operator(
+    since=13, infer=_along_axis, vjp=_softmax_vjp, types="T:float > T", kind="activation", flops=flops_per_input(4)
+)
 def Softmax(input: Value, /, *, axis: int = -1) -> Value:
     """Exponentials divided by their sum along an axis."""
     # Each step rounds to the input's own type, as the operator's definition in ONNX does.
@@ -302,7 +314,9 @@ def _log_softmax_vjp(g: Value, y: Value, x: Value, *, axis: int) -> tuple[Value]
     return (g - Exp(y) * ReduceSum(g, [axis]),)
 
 
-@operator(since=13, infer=_along_axis, vjp=_log_softmax_vjp, types="T > T", kind="activation", flops=flops_per_input(4))
+@operator(
+    since=13, infer=_along_axis, vjp=_log_softmax_vjp, types="T:float > T", kind="activation", flops=flops_per_input(4)
+)
 def LogSoftmax(input: Value, /, *, axis: int = -1) -> Value:
     """Logarithm of Softmax, without overflow."""
 
@@ -313,7 +327,9 @@ def LogSoftmax(input: Value, /, *, axis: int = -1) -> Value:
     return widened(input, body)
 
 
-@operator(since=13, infer=_along_axis, vjp=lambda g, y, x, *, axis: (zeros_like(x),), types="T > T", kind="activation")
+@operator(
+    since=13, infer=_along_axis, vjp=lambda g, y, x, *, axis: (zeros_like(x),), types="T:float > T", kind="activation"
+)
 def Hardmax(input: Value, /, *, axis: int = -1) -> Value:
     """1 at the first largest element along an axis, 0 elsewhere."""
     largest = Equal(input, ReduceMax(input, [axis]))

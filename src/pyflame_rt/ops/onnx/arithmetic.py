@@ -105,7 +105,7 @@ def _expand(x: Value, shape: Value) -> Value:
     infer=broadcast,
     shape_math=True,
     vjp=lambda g, y, a, b: (unbroadcast(g, a), unbroadcast(g, b)),
-    types="T T > T",
+    types="T:number T > T",
     scalar="add",
     complex=True,
 )
@@ -119,7 +119,7 @@ def Add(ops: Any, A: Any, B: Any, /) -> Any:
     infer=broadcast,
     shape_math=True,
     vjp=lambda g, y, a, b: (unbroadcast(g, a), unbroadcast(-g, b)),
-    types="T T > T",
+    types="T:number T > T",
     scalar="sub",
     complex=True,
 )
@@ -133,7 +133,7 @@ def Sub(ops: Any, A: Any, B: Any, /) -> Any:
     infer=broadcast,
     shape_math=True,
     vjp=lambda g, y, a, b: (unbroadcast(g * conjugated(b), a), unbroadcast(g * conjugated(a), b)),
-    types="T T > T",
+    types="T:number T > T",
     scalar="mul",
     complex=True,
 )
@@ -158,7 +158,7 @@ def _div_vjp(g: Value, y: Value, a: Value, b: Value) -> tuple[Value, Value]:
     shape_math=True,
     vjp=_div_vjp,
     requires=_divisor_needs,
-    types="T T > T",
+    types="T:number T > T",
     scalar="div",
     complex=True,
 )
@@ -183,7 +183,13 @@ def _mod_vjp(g: Value, y: Value, a: Value, b: Value, *, fmod: int) -> tuple[Valu
 
 
 @primitive(
-    since=28, infer=broadcast, shape_math=True, vjp=_mod_vjp, requires=_divisor_needs, types="T T > T", scalar="mod"
+    since=28,
+    infer=broadcast,
+    shape_math=True,
+    vjp=_mod_vjp,
+    requires=_divisor_needs,
+    types="T:number T > T",
+    scalar="mod",
 )
 def Mod(ops: Any, A: Any, B: Any, /, *, fmod: int = 0) -> Any:
     """Remainder with the sign of the divisor, or with ``fmod`` of the dividend."""
@@ -215,7 +221,9 @@ def _pow_vjp(g: Value, z: Value, x: Value, y: Value) -> tuple[Value | None, Valu
     return to_base, to_power if y.dtype is x.dtype else CastLike(to_power, y)
 
 
-@primitive(since=15, infer=_pow_type, shape_math=True, vjp=_pow_vjp, types="T T1 > T", scalar="pow", complex=True)
+@primitive(
+    since=15, infer=_pow_type, shape_math=True, vjp=_pow_vjp, types="T:number T1:number > T", scalar="pow", complex=True
+)
 def Pow(ops: Any, X: Any, Y: Any, /) -> Any:
     """``X`` to the power ``Y``, in the element type of ``X`` whatever that of ``Y``."""
     have, power = ops.dtype(X), ops.dtype(Y)
@@ -235,25 +243,29 @@ def _power_type(base: DType, power: DType) -> DType:
 # ------------------------------------------------------------------ unary
 
 
-@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (-g,), types="T > T", scalar="neg", complex=True)
+@primitive(
+    since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (-g,), types="T:number > T", scalar="neg", complex=True
+)
 def Neg(ops: Any, X: Any, /) -> Any:
     """The opposite."""
     return ops.negative(X)
 
 
-@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (g * Sign(x),), types="T > T", scalar="abs")
+@primitive(
+    since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (g * Sign(x),), types="T:number > T", scalar="abs"
+)
 def Abs(ops: Any, X: Any, /) -> Any:
     """Absolute value."""
     return ops.abs(X)
 
 
-@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (None,), types="T > T", scalar="sign")
+@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (None,), types="T:number > T", scalar="sign")
 def Sign(ops: Any, input: Any, /) -> Any:
     """-1, 0 or 1."""
     return ops.sign(input)
 
 
-@operator(since=13, infer=same, types="T > T", elementwise=True, complex=True)
+@operator(since=13, infer=same, types="T:float > T", elementwise=True, complex=True)
 def Reciprocal(X: Value, /) -> Value:
     """``1 / X``."""
     return 1.0 / X
@@ -284,13 +296,13 @@ def Min(ops: Any, /, *data_0: Any) -> Any:
     return reduce(ops.minimum, data_0)
 
 
-@operator(since=13, infer=broadcast, types="T* > T", elementwise=True)
+@operator(since=13, infer=broadcast, types="T:float* > T", elementwise=True)
 def Sum(*data_0: Value) -> Value:
     """Sum of the tensors."""
     return reduce(lambda a, b: a + b, data_0)
 
 
-@operator(since=13, infer=broadcast, types="T* > T", elementwise=True)
+@operator(since=13, infer=broadcast, types="T:float* > T", elementwise=True)
 def Mean(*data_0: Value) -> Value:
     """Mean of the tensors."""
     return reduce(lambda a, b: a + b, data_0) / float(len(data_0))

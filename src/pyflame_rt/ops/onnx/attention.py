@@ -156,7 +156,7 @@ def _softmax(scores: Value) -> Value:
 @operator(
     since=25,
     requires=attention_needs,
-    types="T1 T1 T2 U T1 T2 int64 > T1 T1 T2 T1",
+    types="T1:float T1 T2:float U T1 T2 int64 > T1 T1 T2 T1",
     kind="product",
     flops=attention_flops,
 )
@@ -211,7 +211,7 @@ def Attention(
 # ---------------------------------------------------------------------- rotary
 
 
-@operator(since=23, requires=rotary_needs, types="T T T int64 > T")
+@operator(since=23, requires=rotary_needs, types="T:float T T int64 > T")
 def RotaryEmbedding(
     X: Value,
     cos_cache: Value,
@@ -283,7 +283,7 @@ def _linear_type(
     return TensorType(query.dtype, output), TensorType((query if past_state is None else past_state).dtype, state)
 
 
-@operator(since=27, infer=_linear_type, types="T T T S T T > T S", kind="product")
+@operator(since=27, infer=_linear_type, types="T:float T T S:float T T > T S", kind="product")
 def LinearAttention(
     query: Value,
     key: Value,

@@ -140,7 +140,13 @@ def _bias_gradient(g: Value) -> Value:
 
 
 @primitive(
-    since=22, infer=conv_type, vjp=_conv_vjp, requires=bias_needs, types="T T T > T", kind="product", flops=conv_flops
+    since=22,
+    infer=conv_type,
+    vjp=_conv_vjp,
+    requires=bias_needs,
+    types="T:float T T > T",
+    kind="product",
+    flops=conv_flops,
 )
 def Conv(
     ops: Any,
@@ -331,7 +337,7 @@ def _first(x: Value, sizes: Sequence[DimLike]) -> Value:
     infer=_conv_transpose_type,
     vjp=_conv_transpose_vjp,
     requires=_transposed_bias_needs,
-    types="T T T > T",
+    types="T:float T T > T",
     kind="product",
     flops=deconv_flops,
 )
@@ -430,7 +436,7 @@ def _causal_needs(
     has_shape("past_state", past_state, [size_at(input, 0), channels, None if taps is None else taps - 1])
 
 
-@operator(since=27, requires=_causal_needs, types="T T T T > T T", kind="product")
+@operator(since=27, requires=_causal_needs, types="T:float T T T > T T", kind="product")
 def CausalConvWithState(
     input: Value,
     weight: Value,

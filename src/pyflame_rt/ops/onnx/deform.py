@@ -67,7 +67,7 @@ def _deform_needs(
     has_shape("B", B, [W.shape[0]], "filters")
 
 
-@operator(since=22, infer=_deform_type, requires=_deform_needs, types="T T T T T > T", kind="product")
+@operator(since=22, infer=_deform_type, requires=_deform_needs, types="T:float T T T T > T", kind="product")
 def DeformConv(
     X: Value,
     W: Value,

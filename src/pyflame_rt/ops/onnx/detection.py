@@ -44,7 +44,7 @@ def _aligned_needs(X: Value, rois: Value, batch_indices: Value, /, **_: Any) -> 
     yield Within("batch_indices", batch_indices, 0, None if images is None else images - 1)
 
 
-@primitive(since=22, infer=_aligned_type, requires=_aligned_needs, types="T1 T1 int64 > T1")
+@primitive(since=22, infer=_aligned_type, requires=_aligned_needs, types="T1:float T1 int64 > T1")
 def RoiAlign(
     ops: Any,
     X: Any,

@@ -22,7 +22,7 @@ from pyflame_rt.ops.onnx.shape import Expand, Reshape, Squeeze, Unsqueeze
 from pyflame_rt.ops.onnx.shape import Shape as ShapeOf
 
 
-@operator(since=22, types="T Tind T > T")
+@operator(since=22, types="T:float Tind T > T")
 def NegativeLogLikelihoodLoss(
     input: Value,
     target: Value,
@@ -58,7 +58,7 @@ def NegativeLogLikelihoodLoss(
             raise InputError(f"reduction {reduction!r} is none of none, sum, mean")
 
 
-@operator(since=13, types="T Tind T > T T")
+@operator(since=13, types="T:float Tind T > T T")
 def SoftmaxCrossEntropyLoss(
     scores: Value,
     labels: Value,
@@ -146,7 +146,7 @@ def DropoutMask(ops: Any, data: Any, ratio: Any, /, *, seed: int | None = None) 
     return ops.convert_to_tensor(fixed >= ops.to_numpy(ratio).astype(np.float64), np.dtype(np.bool_))
 
 
-@operator(since=22, random=True, types="T T1 bool > T bool", kind="activation")
+@operator(since=22, random=True, types="T:float T1 bool > T bool", kind="activation")
 def Dropout(
     data: Value, ratio: Value | None = None, training_mode: Value | None = None, /, *, seed: int | None = None
 ) -> tuple[Value, Value]:

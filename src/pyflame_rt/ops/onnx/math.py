@@ -12,13 +12,17 @@ from pyflame_rt.ops.onnx.arithmetic import drop_consumed_inputs
 from pyflame_rt.ops.pyflame.complex_numbers import conjugated
 
 
-@primitive(since=13, infer=same, vjp=lambda g, y, x: (g * conjugated(y),), types="T > T", scalar="exp", complex=True)
+@primitive(
+    since=13, infer=same, vjp=lambda g, y, x: (g * conjugated(y),), types="T:float > T", scalar="exp", complex=True
+)
 def Exp(ops: Any, input: Any, /) -> Any:
     """Natural exponential."""
     return ops.exp(input)
 
 
-@primitive(since=13, infer=same, vjp=lambda g, y, x: (g / conjugated(x),), types="T > T", scalar="log", complex=True)
+@primitive(
+    since=13, infer=same, vjp=lambda g, y, x: (g / conjugated(x),), types="T:float > T", scalar="log", complex=True
+)
 def Log(ops: Any, input: Any, /) -> Any:
     """Natural logarithm."""
     return ops.log(input)
@@ -29,7 +33,7 @@ def Log(ops: Any, input: Any, /) -> Any:
     infer=same,
     shape_math=True,
     vjp=lambda g, y, x: (g * 0.5 / conjugated(y),),
-    types="T > T",
+    types="T:float > T",
     scalar="sqrt",
     complex=True,
 )
@@ -59,14 +63,19 @@ def _sin_vjp(g: Any, y: Any, x: Any) -> tuple[Any, ...]:
     return (g * conjugated(Cos(x)),)
 
 
-@primitive(since=22, infer=same, vjp=_sin_vjp, types="T > T", scalar="sin", complex=True)
+@primitive(since=22, infer=same, vjp=_sin_vjp, types="T:float > T", scalar="sin", complex=True)
 def Sin(ops: Any, input: Any, /) -> Any:
     """Sine."""
     return ops.sin(input)
 
 
 @primitive(
-    since=22, infer=same, vjp=lambda g, y, x: (-g * conjugated(Sin(x)),), types="T > T", scalar="cos", complex=True
+    since=22,
+    infer=same,
+    vjp=lambda g, y, x: (-g * conjugated(Sin(x)),),
+    types="T:float > T",
+    scalar="cos",
+    complex=True,
 )
 def Cos(ops: Any, input: Any, /) -> Any:
     """Cosine."""
@@ -74,26 +83,31 @@ def Cos(ops: Any, input: Any, /) -> Any:
 
 
 @primitive(
-    since=22, infer=same, vjp=lambda g, y, x: (g * conjugated(y * y + 1.0),), types="T > T", scalar="tan", complex=True
+    since=22,
+    infer=same,
+    vjp=lambda g, y, x: (g * conjugated(y * y + 1.0),),
+    types="T:float > T",
+    scalar="tan",
+    complex=True,
 )
 def Tan(ops: Any, input: Any, /) -> Any:
     """Tangent."""
     return ops.tan(input)
 
 
-@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / Sqrt(1.0 - x * x),), types="T > T", scalar="asin")
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / Sqrt(1.0 - x * x),), types="T:float > T", scalar="asin")
 def Asin(ops: Any, input: Any, /) -> Any:
     """Inverse sine."""
     return ops.arcsin(input)
 
 
-@primitive(since=22, infer=same, vjp=lambda g, y, x: (-g / Sqrt(1.0 - x * x),), types="T > T", scalar="acos")
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (-g / Sqrt(1.0 - x * x),), types="T:float > T", scalar="acos")
 def Acos(ops: Any, input: Any, /) -> Any:
     """Inverse cosine."""
     return ops.arccos(input)
 
 
-@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / (x * x + 1.0),), types="T > T", scalar="atan")
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / (x * x + 1.0),), types="T:float > T", scalar="atan")
 def Atan(ops: Any, input: Any, /) -> Any:
     """Inverse tangent."""
     return ops.arctan(input)
@@ -103,14 +117,19 @@ def _sinh_vjp(g: Any, y: Any, x: Any) -> tuple[Any, ...]:
     return (g * conjugated(Cosh(x)),)
 
 
-@primitive(since=22, infer=same, vjp=_sinh_vjp, types="T > T", scalar="sinh", complex=True)
+@primitive(since=22, infer=same, vjp=_sinh_vjp, types="T:float > T", scalar="sinh", complex=True)
 def Sinh(ops: Any, input: Any, /) -> Any:
     """Hyperbolic sine."""
     return ops.sinh(input)
 
 
 @primitive(
-    since=22, infer=same, vjp=lambda g, y, x: (g * conjugated(Sinh(x)),), types="T > T", scalar="cosh", complex=True
+    since=22,
+    infer=same,
+    vjp=lambda g, y, x: (g * conjugated(Sinh(x)),),
+    types="T:float > T",
+    scalar="cosh",
+    complex=True,
 )
 def Cosh(ops: Any, input: Any, /) -> Any:
     """Hyperbolic cosine."""
@@ -121,7 +140,7 @@ def Cosh(ops: Any, input: Any, /) -> Any:
     since=13,
     infer=same,
     vjp=lambda g, y, x: (g * conjugated(1.0 - y * y),),
-    types="T > T",
+    types="T:float > T",
     kind="activation",
     scalar="tanh",
     complex=True,
@@ -131,19 +150,19 @@ def Tanh(ops: Any, input: Any, /) -> Any:
     return ops.tanh(input)
 
 
-@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / Sqrt(x * x + 1.0),), types="T > T", scalar="asinh")
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / Sqrt(x * x + 1.0),), types="T:float > T", scalar="asinh")
 def Asinh(ops: Any, input: Any, /) -> Any:
     """Inverse hyperbolic sine."""
     return ops.arcsinh(input)
 
 
-@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / Sqrt(x * x - 1.0),), types="T > T", scalar="acosh")
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / Sqrt(x * x - 1.0),), types="T:float > T", scalar="acosh")
 def Acosh(ops: Any, input: Any, /) -> Any:
     """Inverse hyperbolic cosine."""
     return ops.arccosh(input)
 
 
-@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / (1.0 - x * x),), types="T > T", scalar="atanh")
+@primitive(since=22, infer=same, vjp=lambda g, y, x: (g / (1.0 - x * x),), types="T:float > T", scalar="atanh")
 def Atanh(ops: Any, input: Any, /) -> Any:
     """Inverse hyperbolic tangent."""
     return ops.arctanh(input)
@@ -152,19 +171,19 @@ def Atanh(ops: Any, input: Any, /) -> Any:
 # ------------------------------------------------------------------ rounding: flat almost everywhere
 
 
-@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (None,), types="T > T", scalar="floor")
+@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (None,), types="T:float > T", scalar="floor")
 def Floor(ops: Any, X: Any, /) -> Any:
     """Rounded down."""
     return ops.floor(X)
 
 
-@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (None,), types="T > T", scalar="ceil")
+@primitive(since=13, infer=same, shape_math=True, vjp=lambda g, y, x: (None,), types="T:float > T", scalar="ceil")
 def Ceil(ops: Any, X: Any, /) -> Any:
     """Rounded up."""
     return ops.ceil(X)
 
 
-@primitive(since=22, infer=same, shape_math=True, vjp=lambda g, y, x: (None,), types="T > T", scalar="round")
+@primitive(since=22, infer=same, shape_math=True, vjp=lambda g, y, x: (None,), types="T:float > T", scalar="round")
 def Round(ops: Any, X: Any, /) -> Any:
     """Rounded to the nearest integer, halves to even."""
     return ops.round(X)
@@ -173,13 +192,13 @@ def Round(ops: Any, X: Any, /) -> Any:
 # ------------------------------------------------------------------ questions
 
 
-@primitive(since=20, infer=boolean, types="T1 > bool", scalar="isnan")
+@primitive(since=20, infer=boolean, types="T1:float > bool", scalar="isnan")
 def IsNaN(ops: Any, X: Any, /) -> Any:
     """Where NaN."""
     return ops.isnan(X)
 
 
-@primitive(since=20, infer=boolean, types="T1 > bool", scalar="isinf")
+@primitive(since=20, infer=boolean, types="T1:float > bool", scalar="isinf")
 def IsInf(ops: Any, X: Any, /, *, detect_negative: int = 1, detect_positive: int = 1) -> Any:
     """Where infinite, of the signs asked for."""
     if detect_negative and detect_positive:

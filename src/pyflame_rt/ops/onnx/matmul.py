@@ -160,7 +160,7 @@ def _det_vjp(g: Value, y: Value, x: Value) -> tuple[Value, ...]:
     return (get_op("Unsqueeze")(g * y, [-2, -1]) * inverse,)
 
 
-@primitive(since=22, infer=_det_type, vjp=_det_vjp, types="T > T")
+@primitive(since=22, infer=_det_type, vjp=_det_vjp, types="T:float > T")
 def Det(ops: Any, X: Any, /) -> Any:
     """Determinants of a matrix or a stack of them."""
     kind = ops.dtype(X)

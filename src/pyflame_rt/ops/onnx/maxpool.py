@@ -261,7 +261,7 @@ def _unpool_needs(
             at_least(f"output_shape at [{axis}]", given, size if isinstance(size, int) else 0)
 
 
-@operator(since=22, infer=_unpool_type, requires=_unpool_needs, types="T1 int64 int64 > T1", known=(2,))
+@operator(since=22, infer=_unpool_type, requires=_unpool_needs, types="T1:float int64 int64 > T1", known=(2,))
 def MaxUnpool(
     X: Value,
     I: Value,  # noqa: E741
@@ -298,7 +298,7 @@ def _roi_needs(X: Value, rois: Value, /, **_: Any) -> None:
         check_contents("the image of a region", rois.known[:, 0].astype(np.int64), 0, images - 1)
 
 
-@primitive(since=22, infer=_roi_type, requires=_roi_needs, host=True, types="T T > T")
+@primitive(since=22, infer=_roi_type, requires=_roi_needs, host=True, types="T:float T > T")
 def MaxRoiPool(ops: Any, X: Any, rois: Any, /, *, pooled_shape: list[int], spatial_scale: float = 1.0) -> Any:
     """Maxima over a grid laid on each region of interest."""
     height, width = pooled_shape

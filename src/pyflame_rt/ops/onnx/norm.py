@@ -91,7 +91,7 @@ def layer_needs(X: Value, /, *weights: Value | None, axis: int, **_: Any) -> Non
 @operator(
     since=15,
     requires=_channel_needs("scale", "B", "input_mean", "input_var"),
-    types="T T1 T1 T2 T2 > T T2 T2",
+    types="T:float T1:float T1 T2:float T2 > T T2 T2",
     kind="norm",
 )
 def BatchNormalization(
@@ -250,7 +250,7 @@ def batch_norm_training_is_an_attribute(node: Node, up: Upgrade) -> Node | list[
 # ---------------------------------------------------------------------- over one sample
 
 
-@operator(since=22, requires=_channel_needs("scale", "B"), types="T T T > T", kind="norm")
+@operator(since=22, requires=_channel_needs("scale", "B"), types="T:float T T > T", kind="norm")
 def InstanceNormalization(input: Value, scale: Value, B: Value, /, *, epsilon: float = _EPSILON) -> Value:
     """Normalise every channel of every sample by itself."""
     x = _cast(input, _wide(input))
@@ -326,7 +326,7 @@ def _added(a: Value | None, b: Value | None) -> Value | None:
     vjp=_layer_norm_vjp,
     partial=True,
     requires=layer_needs,
-    types="T T T > T U U",
+    types="T:float T T > T U U",
     kind="norm",
     flops=flops_per_input(6),
 )
@@ -341,7 +341,7 @@ def LayerNormalization(
     return (y if B is None else y + B), mean, inverse
 
 
-@operator(since=23, requires=layer_needs, types="T V > V", kind="norm", flops=flops_per_input(6))
+@operator(since=23, requires=layer_needs, types="T:float V:float > V", kind="norm", flops=flops_per_input(6))
 def RMSNormalization(
     X: Value, scale: Value, /, *, axis: int = -1, epsilon: float = _EPSILON, stash_type: int = 1
 ) -> Value:
@@ -358,7 +358,7 @@ def _group_needs(X: Value, scale: Value, bias: Value, /, *, num_groups: int, **_
     divides("the number of channels", X.shape[1], num_groups, "the number of groups")
 
 
-@operator(since=21, requires=_group_needs, types="T T T > T", kind="norm")
+@operator(since=21, requires=_group_needs, types="T:float T T > T", kind="norm")
 def GroupNormalization(
     X: Value, scale: Value, bias: Value, /, *, num_groups: int, epsilon: float = _EPSILON, stash_type: int = 1
 ) -> Value:
@@ -386,7 +386,7 @@ def group_norm_scales_channels(node: Node, up: Upgrade) -> Node:
 # ---------------------------------------------------------------------- others
 
 
-@operator(since=22, types="T > T", kind="norm")
+@operator(since=22, types="T:float > T", kind="norm")
 def LpNormalization(input: Value, /, *, axis: int = -1, p: int = 2) -> Value:
     """Divide by the L1 or L2 norm along an axis; zeros stay zeros."""
     if p not in (1, 2):
@@ -398,7 +398,7 @@ def LpNormalization(input: Value, /, *, axis: int = -1, p: int = 2) -> Value:
     return _cast(x / Where(Equal(length, 0.0), constant(1, length), length), input.dtype)
 
 
-@operator(since=13, types="T > T", kind="norm")
+@operator(since=13, types="T:float > T", kind="norm")
 def LRN(
     X: Value, /, *, size: int, alpha: float = 9.999999747378752e-05, beta: float = 0.75, bias: float = 1.0
 ) -> Value:
@@ -413,7 +413,7 @@ def LRN(
     return _cast(x / (squares * (alpha / size) + bias) ** beta, X.dtype)
 
 
-@operator(since=13, types="T > T", kind="norm")
+@operator(since=13, types="T:float > T", kind="norm")
 def MeanVarianceNormalization(X: Value, /, *, axes: list[int] = [0, 2, 3]) -> Value:  # noqa: B006 - nobody changes it
     """Bring to mean 0 and variance 1 over the axes."""
     x = _cast(X, _wide(X))

@@ -126,7 +126,7 @@ def _static(x: Value) -> list[int]:
     return [int(n) for n in x.shape[2:]]  # type: ignore[arg-type]
 
 
-@operator(since=22, infer=_sum_type, requires=pool_needs, types="T > T", kind="reduce", flops=window_flops)
+@operator(since=22, infer=_sum_type, requires=pool_needs, types="T:float > T", kind="reduce", flops=window_flops)
 def AveragePool(
     X: Value,
     /,
@@ -205,7 +205,7 @@ def _window_counts(spatial: Sequence[int], geometry: Windows, *, include_padding
     return counts
 
 
-@operator(since=22, infer=_sum_type, requires=pool_needs, types="T > T")
+@operator(since=22, infer=_sum_type, requires=pool_needs, types="T:float > T")
 def LpPool(
     X: Value,
     /,
@@ -264,19 +264,19 @@ def _planes(x: Value) -> list[int]:
     return list(range(2, x.rank))
 
 
-@operator(since=22, types="T > T", kind="reduce", flops=window_flops)
+@operator(since=22, types="T:float > T", kind="reduce", flops=window_flops)
 def GlobalAveragePool(X: Value, /) -> Value:
     """Means over all spatial axes."""
     return ReduceMean(X, _planes(X), keepdims=1, noop_with_empty_axes=1)
 
 
-@operator(since=22, types="T > T", kind="reduce", flops=window_flops)
+@operator(since=22, types="T:float > T", kind="reduce", flops=window_flops)
 def GlobalMaxPool(X: Value, /) -> Value:
     """Maxima over all spatial axes."""
     return ReduceMax(X, _planes(X), keepdims=1, noop_with_empty_axes=1)
 
 
-@operator(since=22, types="T > T")
+@operator(since=22, types="T:float > T")
 def GlobalLpPool(X: Value, /, *, p: int = 2) -> Value:
     """Lp norms over all spatial axes."""
     return _root(ReduceSum(_power(X, p), _planes(X), keepdims=1, noop_with_empty_axes=1), p)

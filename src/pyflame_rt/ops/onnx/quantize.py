@@ -129,7 +129,7 @@ def _dequantized_type(
     return TensorType(DType.from_onnx(output_dtype) if output_dtype else x_scale.dtype, x.tensor_type.shape)
 
 
-@operator(since=28, infer=_dequantized_type, requires=_scale_needs, types="T1 T2 T1 > T3")
+@operator(since=28, infer=_dequantized_type, requires=_scale_needs, types="T1 T2:float T1 > T3")
 def DequantizeLinear(
     x: Value,
     x_scale: Value,
@@ -175,7 +175,7 @@ def _per_row(parameter: Value, like: Value) -> Value:
     return Reshape(parameter, [-1, 1]) if vector else parameter
 
 
-@operator(since=21, types="T1 TS T1 T2 TS T2 TS T3 > T3", kind="product")
+@operator(since=21, types="T1 TS:float T1 T2 TS T2 TS T3 > T3", kind="product")
 def QLinearMatMul(
     a: Value,
     a_scale: Value,

@@ -245,7 +245,7 @@ def _resized_type(
     return TensorType(kind.dtype, Shape(dims))
 
 
-@operator(since=19, infer=_resized_type, types="T1 T2 float32 int64 > T1", kind="move", known=(1, 2, 3))
+@operator(since=19, infer=_resized_type, types="T1 T2:float float32 int64 > T1", kind="move", known=(1, 2, 3))
 def Resize(
     X: Value,
     roi: Value | None = None,

@@ -366,7 +366,7 @@ class RecurrentForm:
     since=22,
     infer=_rnn_type(1),
     requires=recurrent_needs(1),
-    types="T T T T int32 T > T T",
+    types="T:float T T T int32 T > T T",
     kind="product",
     flops=recurrent_flops,
 )
@@ -416,7 +416,7 @@ def _rnn_step(layer: _Layer, x: Value, state: State) -> State:
     since=22,
     infer=_rnn_type(1),
     requires=recurrent_needs(3),
-    types="T T T T int32 T > T T",
+    types="T:float T T T int32 T > T T",
     kind="product",
     flops=recurrent_flops,
 )
@@ -484,7 +484,7 @@ def _plus(x: Value, bias: Value | None) -> Value:
     since=22,
     infer=_rnn_type(2),
     requires=recurrent_needs(4, states=2),
-    types="T T T T int32 T T T > T T T",
+    types="T:float T T T int32 T T T > T T T",
     kind="product",
     flops=recurrent_flops,
 )

@@ -55,7 +55,7 @@ def _signal_axis(axis: int, rank: int) -> int:
     return place
 
 
-@primitive(since=20, infer=_transformed_type, types="T1 T2 int64 > T1", known=(1, 2))
+@primitive(since=20, infer=_transformed_type, types="T1:float T2 int64 > T1", known=(1, 2))
 def DFT(
     ops: Any, input: Any, dft_length: Any = None, axis: Any = None, /, *, inverse: int = 0, onesided: int = 0
 ) -> Any:
@@ -147,7 +147,7 @@ def _spectra_needs(
         at_most("a frame", length, samples, "the length of the signal")
 
 
-@operator(since=17, infer=_spectra_type, requires=_spectra_needs, types="T1 T2 T1 T2 > T1", known=(1, 3))
+@operator(since=17, infer=_spectra_type, requires=_spectra_needs, types="T1:float T2 T1 T2 > T1", known=(1, 3))
 def STFT(
     signal: Value,
     frame_step: Value,
@@ -217,6 +217,10 @@ def BlackmanWindow(size: Value, /, *, output_datatype: int = 1, periodic: int = 
 # ---------------------------------------------------------------------- MelWeightMatrix
 
 
+# No filter reaches further: beyond lies what overflows, and what is not a number.
+MOST_HERTZ = 1 << 40
+
+
 def _mel_type(num_mel_bins: Value, dft_length: Value, *_: Value | None, output_datatype: int = 1) -> TensorType:
     bins = dft_length.ints()[0] // 2 + 1 if dft_length.known is not None else None
     mels = num_mel_bins.ints()[0] if num_mel_bins.known is not None else None
@@ -238,10 +242,12 @@ def _mel_needs(
         same_size(f"the number of elements of {name}", count_of(value), 1, "one number")
     for name, value in named.items():
         yield Within(name, value, 0 if name == "num_mel_bins" else 1)
+    for name, value in edges.items():
+        yield Within(name, value, 0, MOST_HERTZ)
 
 
 @primitive(
-    since=17, infer=_mel_type, requires=_mel_needs, host=True, types="T1 T1 T1 T2 T2 > T3", known=(0, 1, 2, 3, 4)
+    since=17, infer=_mel_type, requires=_mel_needs, host=True, types="T1 T1 T1 T2:float T2 > T3", known=(0, 1, 2, 3, 4)
 )
 def MelWeightMatrix(
     ops: Any,

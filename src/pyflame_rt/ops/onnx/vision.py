@@ -52,7 +52,7 @@ def _sampled_type(X: Value, grid: Value, /, **_: Any) -> TensorType:
     return TensorType(X.dtype, Shape([batch, channels, *space]))
 
 
-@operator(since=22, infer=_sampled_type, types="T1 T2 > T1")
+@operator(since=22, infer=_sampled_type, types="T1 T2:float > T1")
 def GridSample(
     X: Value,
     grid: Value,
@@ -205,7 +205,7 @@ def _affine_needs(theta: Value, size: Value, /, **_: Any) -> Iterator[Within]:
     yield Within("size", size, 1)
 
 
-@operator(since=20, infer=_affine_type, requires=_affine_needs, types="T1 int64 > T1", known=(1,))
+@operator(since=20, infer=_affine_type, requires=_affine_needs, types="T1:float int64 > T1", known=(1,))
 def AffineGrid(theta: Value, size: Value, /, *, align_corners: int = 0) -> Value:
     """The points of an image's grid, moved by an affine map; what GridSample takes."""
     batch, _, *space = size.ints()

@@ -98,7 +98,7 @@ def _solve_vjp(g: Value, x: Value, a: Value, b: Value) -> tuple[Value, Value]:
     return unbroadcast(-MatMul(to_b, _turned(x)), a), unbroadcast(to_b, b)
 
 
-@primitive(since=1, domain=OWN, infer=_solve_type, vjp=_solve_vjp)
+@primitive(since=1, domain=OWN, infer=_solve_type, vjp=_solve_vjp, types="T:float T > T")
 def Solve(ops: Any, A: Any, B: Any, /) -> Any:
     """What each square matrix multiplied by gives another matrix."""
     return ops.solve(A, B)
@@ -117,7 +117,7 @@ def _log_det_vjp(g: tuple[Value | None, ...], y: tuple[Value, ...], x: Value) ->
     return (Unsqueeze(g[1], [-2, -1]) * _turned(inverse),)
 
 
-@primitive(since=1, domain=OWN, infer=_log_det_type, vjp=_log_det_vjp, partial=True)
+@primitive(since=1, domain=OWN, infer=_log_det_type, vjp=_log_det_vjp, partial=True, types="T:float > T T")
 def SignLogDet(ops: Any, X: Any, /) -> Any:
     """The sign of determinants, and the logarithm of their size."""
     sign, log = ops.slogdet(X)
@@ -135,7 +135,9 @@ def _cholesky_vjp(g: Value, y: Value, x: Value) -> tuple[Value]:
     return ((inner + _turned(inner)) * 0.5,)
 
 
-@primitive(since=1, domain=OWN, infer=lambda x, /: TensorType(x.dtype, _squares(x)), vjp=_cholesky_vjp)
+@primitive(
+    since=1, domain=OWN, infer=lambda x, /: TensorType(x.dtype, _squares(x)), vjp=_cholesky_vjp, types="T:float > T"
+)
 def Cholesky(ops: Any, X: Any, /) -> Any:
     """The lower triangle whose product with its transpose is the (positive definite) matrix."""
     return ops.cholesky(X)
@@ -163,7 +165,7 @@ def _eigh_vjp(g: tuple[Value | None, ...], y: tuple[Value, ...], x: Value) -> tu
     return (None if inner is None else MatMul(vectors, MatMul(inner, _turned(vectors))),)
 
 
-@primitive(since=1, domain=OWN, infer=_eigh_type, vjp=_eigh_vjp, partial=True)
+@primitive(since=1, domain=OWN, infer=_eigh_type, vjp=_eigh_vjp, partial=True, types="T:float > T T")
 def Eigh(ops: Any, X: Any, /) -> Any:
     """Eigenvalues of symmetric matrices, ascending, and eigenvectors as columns; the lower triangle counts."""
     values, vectors = ops.eigh(X)
@@ -204,7 +206,7 @@ def _skew(x: Value) -> Value:
     return x - _turned(x)
 
 
-@primitive(since=1, domain=OWN, infer=_svd_type, vjp=_svd_vjp, partial=True)
+@primitive(since=1, domain=OWN, infer=_svd_type, vjp=_svd_vjp, partial=True, types="T:float > T T T")
 def SVD(ops: Any, X: Any, /, *, full: int = 0) -> Any:
     """Left singular vectors, singular values (descending), and right singular vectors as rows."""
     left, values, right = ops.svd(X, full_matrices=bool(full))
@@ -235,7 +237,7 @@ def _qr_vjp(g: tuple[Value | None, ...], y: tuple[Value, ...], x: Value, *, comp
     return (_turned(Solve(r, _turned(whole))),)
 
 
-@primitive(since=1, domain=OWN, infer=_qr_type, vjp=_qr_vjp, partial=True)
+@primitive(since=1, domain=OWN, infer=_qr_type, vjp=_qr_vjp, partial=True, types="T:float > T T")
 def QR(ops: Any, X: Any, /, *, complete: int = 0) -> Any:
     """An orthogonal and an upper triangular factor."""
     q, r = ops.qr(X, "complete" if complete else "reduced")
@@ -266,7 +268,7 @@ def _pseudo_vjp(g: Value, y: Value, x: Value, *, rtol: float) -> tuple[Value]:
     return (rest - _turned(MatMul(k, y)),)
 
 
-@primitive(since=1, domain=OWN, infer=_pseudo_type, vjp=_pseudo_vjp)
+@primitive(since=1, domain=OWN, infer=_pseudo_type, vjp=_pseudo_vjp, types="T:float > T")
 def PseudoInverse(ops: Any, X: Any, /, *, rtol: float = -1.0) -> Any:
     """The pseudo-inverse; singular values below ``rtol`` times the largest count as 0 (a negative one: by type)."""
     return ops.pinv(X, rcond=None if rtol < 0 else rtol)

@@ -26,7 +26,7 @@ def _root_vjp(g: Value, y: Value, x: Value) -> tuple[Value]:
     return (Where(nothing, 0.0, g * 0.5 / Where(nothing, 1.0, y)),)
 
 
-@operator(since=1, domain=OWN, infer=same, vjp=_root_vjp)
+@operator(since=1, domain=OWN, infer=same, vjp=_root_vjp, types="T:float > T")
 def FlatRoot(X: Value, /) -> Value:
     """Square root, with a slope of 0 at 0: for lengths and deviations."""
     return Sqrt(X)

@@ -35,6 +35,16 @@ def run(made, feeds):
     return made.run(None, feeds)
 
 
+@pytest.mark.parametrize("width", [1, 5])
+def test_a_bias_that_is_one_number_of_no_axes(width):
+    """One column and such a bias were a fault of the engine (an IndexError), and the product was taken by NumPy."""
+    rng = np.random.default_rng(width)
+    a, b = rng.normal(size=(6, 4)).astype(np.float32), rng.normal(size=(4, width)).astype(np.float32)
+    bias = np.float32(2.5)
+    made = session([helper.make_node("Gemm", ["a", "b", "c"], ["y"])], {"a": ("N", 4), "b": (4, width), "c": ()}, ["y"])
+    np.testing.assert_allclose(run(made, {"a": a, "b": b, "c": np.asarray(bias)})[0], a @ b + bias, rtol=1e-5)
+
+
 SIZES = [(64, 96, 160), (65, 97, 131), (7, 300, 333), (301, 1025, 5), (130, 64, 17), (1024, 33, 48)]
 
 

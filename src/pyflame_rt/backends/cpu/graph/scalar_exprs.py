@@ -118,6 +118,14 @@ def _mod(attributes: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
     return apply("rem" if attributes.get("fmod") else "mod", left, right)
 
 
+@builds("erf")
+def _erf(_: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
+    (x,) = [a for a in args if a is not None]
+    if x.dtype.startswith("float"):
+        return apply("erf", x)
+    return cast(apply("erf", cast(x, "float32")), x.dtype)  # whole numbers, as opset 9 had them
+
+
 @builds("softplus")
 def _softplus(_: Mapping[str, Any], args: Sequence[Expr | None]) -> Expr:
     (x,) = [a for a in args if a is not None]

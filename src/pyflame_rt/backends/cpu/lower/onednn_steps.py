@@ -315,7 +315,7 @@ def _gemm_operands(low: Lowering, step: SpecializedNode, a: View, b: View) -> tu
     if attributes["alpha"] != 1.0 or attributes["beta"] != 1.0:
         raise NotNative("alpha or beta together with a bias")
     bias = low.dense(addend)
-    if bias.count != b.shape[1] or bias.shape[-1] != b.shape[1]:
+    if bias.count != b.shape[1] or bias.shape[-1:] != b.shape[1:]:
         raise NotNative("a bias that is not one number for each column: the library has only slow code for it")
     return a, b, bias, 1.0
 
