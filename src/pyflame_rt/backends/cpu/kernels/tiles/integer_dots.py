@@ -42,20 +42,20 @@ class Dots:
         """Bytes of one column for one group: weights are stored as they are multiplied."""
         return GROUP if self.kind == "vnni" else 2 * GROUP
 
-    def columns(self, at: Lanes, place: str, vectors: int) -> list[list[str]]:
-        """The weights of a group for all columns of a tile: one vector for each, or the even and the odd ones."""
-        b, size = at.builder, 4 * self.lanes
-        parts = 1 if self.kind == "vnni" else 2
-        found = []
-        for v in range(vectors):
-            offsets = [(part * vectors + v) * size for part in range(parts)]
-            kind = at.type("i32")
-            found.append([b.op(f"load {kind}, ptr {b.element('i8', place, str(o))}, align 1") for o in offsets])
-        return found
+    @property
+    def parts(self) -> int:
+        """Vectors that the weights of a group make for each vector of columns: the even ones and the odd ones."""
+        return self.group_bytes // GROUP
 
-    def ones(self, at: Lanes) -> list[str]:
+    def columns(self, at: Lanes, place: str, part: int, vectors: int) -> list[str]:
+        """Weights of a group, or its even or odd ones, for all columns of a tile."""
+        b, kind, size = at.builder, at.type("i32"), 4 * self.lanes
+        offsets = [(part * vectors + v) * size for v in range(vectors)]
+        return [b.op(f"load {kind}, ptr {b.element('i8', place, str(o))}, align 1") for o in offsets]
+
+    def ones(self, at: Lanes) -> str:
         """Weights of one, for the sum of a row."""
-        return [at.const("i32", _ONES[self.kind]).name] * (1 if self.kind == "vnni" else 2)
+        return at.const("i32", _ONES[self.kind]).name
 
     def row(self, at: Lanes, word: str, *, signed: bool) -> list[str]:
         """Four bytes of a row, an i32, in every lane, ready to be multiplied; signed ones are moved up by 128."""
@@ -68,16 +68,15 @@ class Dots:
         odd = b.op(f"lshr {short} {halves}, splat (i16 8)")
         return [(value & _EVEN_BYTES).name, b.op(f"bitcast {short} {odd} to {value.kind}")]
 
-    def add(self, at: Lanes, total: str, row: Sequence[str], column: Sequence[str]) -> str:
-        """The sum and the products of a group."""
+    def _add(self, at: Lanes, total: str, row: str, column: str) -> str:
+        """The sum and the products of a group, or of its even or odd bytes."""
         b, kind = at.builder, at.type("i32")
         if self.kind == "vnni":
-            return b.call(kind, VNNI[4 * self.lanes], [(kind, total), (kind, row[0]), (kind, column[0])])
+            return b.call(kind, VNNI[4 * self.lanes], [(kind, total), (kind, row), (kind, column)])
         short = f"<{2 * self.lanes} x i16>"
-        for x, w in zip(row, column, strict=True):
-            left, right = (b.op(f"bitcast {kind} {v} to {short}") for v in (x, w))
-            product = b.call(kind, PAIRS[4 * self.lanes], [(short, left), (short, right)])
-            total = b.op(f"add {kind} {total}, {product}")
+        left, right = (b.op(f"bitcast {kind} {v} to {short}") for v in (row, column))
+        product = b.call(kind, PAIRS[4 * self.lanes], [(short, left), (short, right)])
+        total = b.op(f"add {kind} {total}, {product}")
         # LLVM would add up products of several turns first, for which there are too few registers.
         return b.op(f'call {kind} asm "", "=x,0"({kind} {total})')
 
@@ -86,15 +85,16 @@ class Dots:
     ) -> list[str]:
         """One group for all rows of a tile; with ``rows`` their own sums follow those of the columns."""
         ask_ahead(at.builder, at.builder.element("i8", panel, str(_AHEAD)))
-        columns = self.columns(at, panel, tile.vectors)
         result, count = list(sums), len(words) * tile.vectors
-        for r, word in enumerate(words):
-            value = self.row(at, word, signed=signed)
-            for v, column in enumerate(columns):
-                place = r * tile.vectors + v
-                result[place] = self.add(at, result[place], value, column)
-            if rows:
-                result[count + r] = self.add(at, result[count + r], value, self.ones(at))
+        for part in range(self.parts):
+            columns = self.columns(at, panel, part, tile.vectors)
+            for r, word in enumerate(words):
+                value = self.row(at, word, signed=signed)[part]
+                for v, column in enumerate(columns):
+                    place = r * tile.vectors + v
+                    result[place] = self._add(at, result[place], value, column)
+                if rows:
+                    result[count + r] = self._add(at, result[count + r], value, self.ones(at))
         return result
 
 
@@ -114,9 +114,11 @@ def integer_tile(host: Host, dots: Dots, rows: int | None, columns: int, *, sums
 
     ``rows`` is None where their number is not known; ``sums`` asks for the sums of rows too.
     """
-    # Besides sums, registers hold a row and the weights of a group.
+    # Besides sums, registers hold a row and the weights of a group; where a row takes instructions to take apart, wide
+    # tiles do so less often.
     limit = 24 if host.registers >= 32 else 12 if dots.kind == "vnni" else 10
-    widths = (4, 2, 3) if host.registers >= 32 else (2, 3) if dots.kind == "vnni" else (2,)
+    apart: tuple[int, ...] = (4,) if columns > 2 * dots.lanes else (2,)
+    widths = (4, 2, 3) if host.registers >= 32 else (2, 3) if dots.kind == "vnni" else apart
     if columns <= dots.lanes:
         widths = (1,)
     many = 10_000 if rows is None else max(rows, 1)
