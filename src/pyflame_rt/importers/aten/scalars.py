@@ -92,22 +92,26 @@ def _all_equal(a: Any, b: Any, name: str) -> Any:
     return found if name == "eq" else _not(found)
 
 
-def _and(a: Any, b: Any) -> Any:
-    if is_static(a):
-        return (a & b if type(a) is int and type(b) is int else b) if a else False if type(a) is bool else a & b
-    if is_static(b):
-        return _and(b, a)
-    return Num(logic.And(number(a, DType.Bool), number(b, DType.Bool)), bool)
+def _bits(run: Callable[[Any, Any], Any], of_bools: Callable[..., Value], of_ints: Callable[..., Value],
+          absorbing: bool | None, neutral: bool) -> Callable[[Any, Any], Any]:  # fmt: skip
+    """``&``, ``|`` or ``^``: of two truth values, or of the bits of whole numbers."""
+
+    def compute(a: Any, b: Any) -> Any:
+        if is_static(a) and is_static(b):
+            return run(a, b)
+        if number_kind(a) is not bool or number_kind(b) is not bool:
+            return Num(of_ints(number(a, DType.Int64), number(b, DType.Int64)), int)
+        known, other = (a, b) if is_static(a) else (b, a)
+        if is_static(known) and known is absorbing:
+            return absorbing
+        if is_static(known) and known is neutral:
+            return other
+        return Num(of_bools(number(a, DType.Bool), number(b, DType.Bool)), bool)
+
+    return compute
 
 
-def _or(a: Any, b: Any) -> Any:
-    if is_static(a):
-        if type(a) is int and type(b) is int:
-            return a | b
-        return True if a else b
-    if is_static(b):
-        return _or(b, a)
-    return Num(logic.Or(number(a, DType.Bool), number(b, DType.Bool)), bool)
+_and = _bits(operator.and_, logic.And, logic.BitwiseAnd, False, True)
 
 
 def _not(a: Any) -> Any:
@@ -202,8 +206,8 @@ SCALARS: dict[str, Callable[..., Any]] = {
     "gt": _comparison("gt", operator.gt),
     "ge": _comparison("ge", operator.ge),
     "__and__": _and,
-    "__or__": _or,
-    "__xor__": lambda a, b: a != b if is_static(a) and is_static(b) else _emitted("ne", (a, b), bool),
+    "__or__": _bits(operator.or_, logic.Or, logic.BitwiseOr, True, False),
+    "__xor__": _bits(operator.xor, logic.Xor, logic.BitwiseXor, None, False),
     "__not__": _not,
     "max": _chosen("max", max),
     "min": _chosen("min", min),

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyflame_rt.graph import Dim, DType
 from pyflame_rt.graph.errors import ShapeMismatchError, UndeterminedError
+from pyflame_rt.importers.aten.scalars import is_number
 from pyflame_rt.importers.aten.table import aten
 from pyflame_rt.importers.aten.values import (
     Num,
@@ -173,16 +174,16 @@ def widen(x: Value, rank: int) -> Value:
 @aten("repeat_interleave")
 def _repeat_interleave(x: Value, repeats: Any = None, dim: Any = None, *, output_size: Any = None) -> Value:
     del output_size
-    if not is_static(repeats):
+    if isinstance(repeats, Value) or not is_number(repeats):
         raise refuse("repeat_interleave by a tensor")
     value = Reshape(x, [-1]) if dim is None else x
     at = 0 if dim is None else axis(dim, x.rank)
     wide = Unsqueeze(value, [at + 1])
-    counts = [1] * wide.rank
-    counts[at + 1] = int(repeats)
+    counts: list[Any] = [1] * wide.rank
+    counts[at + 1] = repeats
     dims = sizes(value)
     merged: Any = -1
-    return reshaped(Tile(wide, constant(counts, DType.Int64)), [*dims[:at], merged, *dims[at + 1 :]])
+    return reshaped(Tile(wide, shape_value(counts)), [*dims[:at], merged, *dims[at + 1 :]])
 
 
 def joined(tensors: Any, dim: int = 0) -> Value:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyflame_rt.graph.dtype import DType
 from pyflame_rt.graph.errors import InvalidModelError, UnsupportedFormatError
 from pyflame_rt.importers.torch_pickle import MAX_PICKLE, PickledName, PickleMachine, Refused, TensorArchive
+from pyflame_rt.importers.torchscript.origins import origins_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Example", "Scripted", "ScriptedObject", "read_scripted"]
+__all__ = ["Example", "Scripted", "ScriptedObject", "parsed", "read_scripted"]
 
 _LISTS = ("build_intlist", "build_doublelist", "build_boollist", "build_tensorlist")
 
@@ -47,13 +48,15 @@ class Scripted(NamedTuple):
     Attributes:
         root: the module.
         constants: tensors and lists that the code calls ``CONSTANTS.c0``, ``c1``, ...
-        sources: syntax trees by the name of their module, such as ``__torch__.torch.nn.modules.linear``.
+        sources: code by the name of its module, such as ``__torch__.torch.nn.modules.linear``.
+        origins: for lines of the code of a module, the line of the file that they were scripted from.
         examples: what ``forward`` was traced with; None for scripts, and for traces of old versions.
     """
 
     root: ScriptedObject
     constants: tuple[Any, ...]
-    sources: dict[str, ast.Module]
+    sources: dict[str, str]
+    origins: dict[str, dict[str, str]]
     examples: list[Any] | None
 
 
@@ -155,16 +158,20 @@ def _read(path: Path, file: zipfile.ZipFile, max_bytes: int) -> Scripted:
         raise ValueError("data.pkl holds no module")
     archive.tensors = "constants/"
     constants = _ScriptMachine(archive).run(archive.member("constants.pkl", MAX_PICKLE))
-    sources = {}
+    sources: dict[str, str] = {}
+    origins: dict[str, dict[str, str]] = {}
     folder = f"{archive.root}code/"
     for name in archive.members:
         if name.startswith(folder) and name.endswith(".py"):
             text = archive.member(name.removeprefix(archive.root), MAX_PICKLE).decode("utf-8")
-            sources[name.removeprefix(folder).removesuffix(".py").replace("/", ".")] = _parsed(text)
-    return Scripted(root, tuple(constants), sources, _examples(path, file, archive))
+            parsed(text)  # what is no code is refused here
+            module = name.removeprefix(folder).removesuffix(".py").replace("/", ".")
+            sources[module], origins[module] = text, origins_of(_ScriptMachine(archive), archive, name, text)
+    return Scripted(root, tuple(constants), sources, origins, _examples(path, file, archive))
 
 
-def _parsed(text: str) -> ast.Module:
+def parsed(text: str) -> ast.Module:
+    """The syntax tree of code of an archive."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the file's text, such as an odd escape in a string
         return ast.parse(text)

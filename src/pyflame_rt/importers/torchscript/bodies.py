@@ -59,6 +59,9 @@ class Body(SymbolicTracer):
         """A constant of the body."""
         return self._mine(super().constant(array))
 
+    def _number(self, items: list[int]) -> Value:
+        return self._mine(super()._number(items))
+
     def apply(self, op: Op, inputs: Sequence[Value | None], attributes: dict[str, Any]) -> Any:
         """Add a node, whose inputs come in as far as they are from outside."""
         made = super().apply(op, [self.adopt(v) for v in inputs], attributes)

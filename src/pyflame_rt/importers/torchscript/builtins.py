@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.errors import InputError, InvalidModelError
 from pyflame_rt.importers.aten.scalars import SCALARS, convert, is_number
-from pyflame_rt.importers.aten.values import Num, dtype_of, is_static, number, refuse, static, wrap
-from pyflame_rt.importers.torchscript.objects import Cell, Record, ScriptDict, ScriptList
-from pyflame_rt.ops.onnx.sequence import SequenceAt, SequenceInsert, SequenceLength
+from pyflame_rt.importers.aten.values import Num, dtype_of, is_static, number, number_kind, refuse, static, wrap
+from pyflame_rt.importers.torchscript.objects import Cell, Maybe, OpenText, Record, ScriptDict, ScriptList
+from pyflame_rt.importers.torchscript.structures import as_sequence, static_key
+from pyflame_rt.ops.onnx.logic import Where
+from pyflame_rt.ops.onnx.sequence import SequenceAt, SequenceErase, SequenceInsert, SequenceLength
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,16 +52,35 @@ for _names, _kind in ((("int", "Int", "IntImplicit"), int), (("float", "Float", 
 
 @_builtin("str")
 def _str(machine: Machine, x: Any) -> str:
-    del machine
-    return str(x)
+    return _shown(machine, x)
+
+
+def _shown(machine: Machine, x: Any) -> str:
+    if isinstance(x, Cell):
+        return OpenText(machine.plain(x))
+    if isinstance(x, (ScriptList, ScriptDict, Record)) or not isinstance(x, (str, bool, int, float, type(None))):
+        return OpenText(x)
+    return x if isinstance(x, str) else OpenText(x) if not (x is None or is_static(x)) else str(x)
+
+
+def _text(made: str, *parts: Any) -> str:
+    """A text made of others, which is open as soon as one of them is."""
+    return OpenText(made) if any(isinstance(part, OpenText) for part in parts) else made
+
+
+def _closed(*texts: Any) -> None:
+    if any(isinstance(text, OpenText) for text in texts):
+        raise refuse("looking into a text that is made of sizes, numbers or tensors which are only known when running")
 
 
 @_builtin("format")
 def _format(machine: Machine, text: str, *args: Any) -> str:
-    shown = [str(machine.plain(a)) if isinstance(a, (Cell, ScriptList)) else str(a) for a in args]
-    for item in shown:
-        text = text.replace("{}", item, 1)
-    return text
+    shown = [_shown(machine, a) for a in args]
+    first, *rest = text.split("{}")
+    parts = [first]
+    for i, part in enumerate(rest):
+        parts += [shown[i] if i < len(shown) else "{}", part]
+    return _text("".join(parts), text, *shown)
 
 
 @_builtin("warn", "print", "_assert_async", "manual_seed", "set_grad_enabled", "backward")
@@ -130,19 +151,26 @@ def _index(machine: Machine, x: Any, *args: Any) -> Any:
 
 @_builtin("unchecked_unwrap_optional", "_unwrap_optional")
 def _unwrap(machine: Machine, x: Any) -> Any:
-    del machine
     if x is None:
         raise InputError("the model needs a value where None was given")
-    return x
+    if not isinstance(x, Maybe):
+        return x
+    machine.guards.append((x.present, "the model needs a value where None was given"))
+    return x.value
 
 
-def _is_same(machine: Machine, a: Any, b: Any) -> bool:
+def _is_same(machine: Machine, a: Any, b: Any) -> Any:
     del machine
+    if isinstance(a, Maybe) or isinstance(b, Maybe):
+        known = b if a is None else a
+        if isinstance(known, Maybe) and (a is None or b is None):
+            return SCALARS["__not__"](known.present)
+        raise refuse("whether two values that may be None are the same")
     return a is b or (isinstance(a, Cell) and isinstance(b, Cell) and a.base is None and a is b)
 
 
 BUILTINS["__is__"] = _is_same
-BUILTINS["__isnot__"] = lambda machine, a, b: not _is_same(machine, a, b)
+BUILTINS["__isnot__"] = lambda machine, a, b: SCALARS["__not__"](_is_same(machine, a, b))
 
 
 # ---------------------------------------------------------------------- lists
@@ -159,13 +187,14 @@ def _at(machine: Machine, items: list[Any], place: Any) -> Any:
 @_builtin("__getitem__")
 def _getitem(machine: Machine, owner: Any, place: Any) -> Any:
     if isinstance(owner, ScriptDict):
-        if place not in owner.items:
+        if static_key(place) not in owner.items:
             raise InputError(f"a dictionary has no {place!r}")
         return owner.items[place]
     if isinstance(owner, ScriptList) and owner.sequence is not None:
         found = SequenceAt(owner.sequence, number(place, DType.Int64))
-        return machine.tensor(found) if owner.kind is None else Num(found, owner.kind)
+        return _alias(machine, found, owner) if owner.kind is None else Num(found, owner.kind)
     if isinstance(owner, str):
+        _closed(owner)
         return _at(machine, list(owner), place)
     if isinstance(owner, ScriptList) and not is_static(place):
         return _picked(machine, owner, place)
@@ -174,19 +203,43 @@ def _getitem(machine: Machine, owner: Any, place: Any) -> Any:
 
 def _picked(machine: Machine, owner: ScriptList, place: Any) -> Any:
     """An item at a place that is only known when running."""
-    from pyflame_rt.importers.torchscript.merging import as_sequence
-
-    kind = type(owner.items[0]) if owner.items and is_number(owner.items[0]) else None
+    kind = number_kind(owner.items[0]) if owner.items and is_number(owner.items[0]) else None
     found = SequenceAt(as_sequence(machine, owner, owner), number(place, DType.Int64))
-    return machine.tensor(found) if kind is None else Num(found, kind)
+    return _alias(machine, found, *owner.items) if kind is None else Num(found, kind)
+
+
+def _alias(machine: Machine, found: Any, *holders: Any) -> Cell:
+    """A tensor that was taken out of one of these, by a place that is only known when running."""
+    made = machine.tensor(found)
+    for holder in holders:
+        made.link(holder)
+    return made
+
+
+def _placed(owner: ScriptList, place: Any) -> Any:
+    """A place in a list of unknown length, from its front."""
+    at = number(place, DType.Int64)
+    if is_static(place) and place >= 0:
+        return at
+    return Where(at < 0, at + SequenceLength(owner.sequence), at)
+
+
+def _put(machine: Machine, owner: ScriptList, item: Any, place: Any = None) -> None:
+    """Put an item into a list of unknown length."""
+    if owner.kind is None and not isinstance(item, Cell):
+        raise refuse(f"a list whose length is only known when running, of {type(item).__name__} instead of tensors")
+    if isinstance(item, Cell):
+        owner.link(item)
+    value = number(item) if is_number(item) else machine.plain(item)
+    made = SequenceInsert(owner.sequence, value) if place is None else SequenceInsert(owner.sequence, value, place)
+    owner.put([], made)
 
 
 @_builtin("append")
 def _append(machine: Machine, owner: ScriptList, item: Any) -> ScriptList:
     machine.touch(owner)
     if owner.sequence is not None:
-        value = number(item) if is_number(item) else machine.plain(item)
-        owner.sequence = SequenceInsert(owner.sequence, value)
+        _put(machine, owner, item)
         return owner
     _bounded(len(owner.items) + 1)
     owner.items.append(item)
@@ -202,6 +255,9 @@ def _extend(machine: Machine, owner: ScriptList, more: Any) -> None:
 @_builtin("insert")
 def _insert(machine: Machine, owner: ScriptList, place: Any, item: Any) -> None:
     machine.touch(owner)
+    if owner.sequence is not None:
+        _put(machine, owner, item, number(place, DType.Int64))
+        return
     machine.items(owner).insert(static(place, "a place in a list"), item)
 
 
@@ -209,8 +265,20 @@ def _insert(machine: Machine, owner: ScriptList, place: Any, item: Any) -> None:
 def _pop(machine: Machine, owner: Any, place: Any = -1, *default: Any) -> Any:
     machine.touch(owner)
     if isinstance(owner, ScriptDict):
+        if static_key(place) not in owner.items and not default:
+            raise InputError(f"a dictionary has no {place!r}")
         return owner.items.pop(place, *default)
+    if owner.sequence is not None:
+        taken, at = _getitem(machine, owner, place), _placed(owner, place)
+        owner.put([], SequenceErase(owner.sequence, at))
+        return taken
+    _at(machine, machine.items(owner), place)
     return machine.items(owner).pop(static(place, "a place in a list"))
+
+
+@_builtin("Delete")
+def _delete(machine: Machine, owner: Any, place: Any) -> None:
+    _pop(machine, owner, place)
 
 
 @_builtin("reverse")
@@ -224,17 +292,20 @@ def _clear(machine: Machine, owner: Any) -> None:
     machine.touch(owner)
     owner.items.clear()
     if isinstance(owner, ScriptList):
-        owner.sequence = None
+        owner.put([], None)
 
 
 @_builtin("_set_item")
 def _set_item(machine: Machine, owner: Any, place: Any, item: Any) -> Any:
     machine.touch(owner)
     if isinstance(owner, ScriptDict):
-        if not isinstance(place, (str, bool, int, float)):
-            raise refuse("a dictionary with keys that are only known when running")
-        owner.items[place] = item
+        owner.items[static_key(place)] = item
         return None
+    if owner.sequence is not None:
+        at = _placed(owner, place)
+        owner.put([], SequenceErase(owner.sequence, at))
+        _put(machine, owner, item, at)
+        return owner
     items = machine.items(owner)
     _at(machine, items, place)
     items[static(place, "an index into a list")] = item
@@ -249,6 +320,7 @@ def _len(machine: Machine, x: Any) -> Any:
         return machine.operator("size", [x, 0], {})
     if isinstance(x, (ScriptDict, ScriptList)):
         return len(x.items)
+    _closed(x)
     return len(x.values) if isinstance(x, Record) else len(x)
 
 
@@ -257,14 +329,20 @@ def _list(machine: Machine, x: Any) -> Any:
     if isinstance(x, Cell):
         return NotImplemented
     if isinstance(x, ScriptList):
-        return ScriptList(list(x.items), machine.depth, x.kind, x.sequence)
+        made = ScriptList(list(x.items), machine.depth, x.kind, x.sequence)
+        if x.sequence is not None:
+            made.link(x)
+        return made
     return ScriptDict(dict(x.items), machine.depth) if isinstance(x, ScriptDict) else machine.listed(list(x))
 
 
 @_builtin("__contains__")
 def _contains(machine: Machine, owner: Any, item: Any) -> Any:
     if isinstance(owner, ScriptDict):
-        return item in owner.items
+        return static_key(item) in owner.items
+    _closed(owner, item)
+    if isinstance(owner, str):
+        return item in owner
     found: Any = False
     for other in machine.items(owner):
         same = SCALARS["eq"](other, item) if is_number(item) else other == item
@@ -272,7 +350,15 @@ def _contains(machine: Machine, owner: Any, item: Any) -> Any:
     return found
 
 
-@_builtin("add", "add_")
+@_builtin("add_")
+def _grown(machine: Machine, a: Any, b: Any = None, **_: Any) -> Any:
+    if not isinstance(a, ScriptList):
+        return NotImplemented
+    _extend(machine, a, b)
+    return a
+
+
+@_builtin("add")
 def _joined(machine: Machine, a: Any, b: Any = None, **_: Any) -> Any:
     if isinstance(a, ScriptList) and isinstance(b, ScriptList):
         left, right = machine.items(a), machine.items(b)
@@ -280,7 +366,7 @@ def _joined(machine: Machine, a: Any, b: Any = None, **_: Any) -> Any:
         return machine.listed([*left, *right], a.kind or b.kind)
     if isinstance(a, str) and isinstance(b, str):
         _bounded(len(a) + len(b))
-        return a + b
+        return _text(a + b, a, b)
     return NotImplemented
 
 
@@ -345,6 +431,12 @@ def _sum(machine: Machine, x: Any, *rest: Any, **named: Any) -> Any:
     return total
 
 
+@_builtin("divmod")
+def _divmod(machine: Machine, a: Any, b: Any) -> tuple[Any, Any]:
+    del machine
+    return SCALARS["floordiv"](a, b), SCALARS["remainder"](a, b)
+
+
 # ---------------------------------------------------------------------- dictionaries
 
 
@@ -371,7 +463,7 @@ def _items(machine: Machine, x: ScriptDict) -> ScriptList:
 @_builtin("get")
 def _get(machine: Machine, x: ScriptDict, key: Any, default: Any = None) -> Any:
     del machine
-    return x.items.get(key, default)
+    return x.items.get(static_key(key), default)
 
 
 @_builtin("update")
@@ -386,6 +478,9 @@ def _update(machine: Machine, x: ScriptDict, other: ScriptDict) -> None:
 def _same_text(name: str) -> None:
     def compared(machine: Machine, a: Any, b: Any) -> Any:
         if isinstance(a, (str, type(None))) or isinstance(b, (str, type(None))):
+            _closed(a, b)
+            if isinstance(a, Maybe) or isinstance(b, Maybe):
+                return BUILTINS["__is__" if name == "eq" else "__isnot__"](machine, a, b)
             return (a == b) == (name == "eq")
         if isinstance(a, ScriptList) and isinstance(b, ScriptList):
             return SCALARS[name](machine.items(a), machine.items(b))
@@ -400,4 +495,22 @@ _same_text("ne")
 
 @_builtin("join")
 def _join(machine: Machine, text: str, parts: ScriptList) -> str:
-    return text.join(machine.items(parts))
+    return _text(text.join(machine.items(parts)), text, *machine.items(parts))
+
+
+def _of_text(name: str) -> None:
+    """A method of texts that Python has, too."""
+
+    def made(machine: Machine, text: Any, *args: Any) -> Any:
+        if not isinstance(text, str):
+            return NotImplemented
+        _closed(text, *args)
+        found = getattr(str, name)(text, *args)
+        return machine.listed(found) if isinstance(found, list) else found
+
+    BUILTINS[name] = made
+
+
+for _name in ("endswith", "find", "isdigit", "lower", "lstrip", "replace", "rstrip", "split", "startswith", "strip",
+              "upper"):  # fmt: skip
+    _of_text(_name)

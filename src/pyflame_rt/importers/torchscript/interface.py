@@ -140,28 +140,39 @@ def output_names(program: Program) -> list[str] | None:
     """A name for each result that forward declares; None when only running tells how many there are."""
     function = program.forward
     text = "Tensor" if function.returns is None else ast.unparse(function.returns)
-    count = _count(text)
-    if count is None:
+    labels = _labels(text, program, "")
+    if labels is None:
         return None
+    if text.startswith("__torch__"):
+        return _apart(labels, function)
     named = _returned_names(function)
-    if named is None or len(named) != count:
-        named = ["output"] if count == 1 else [f"output_{i}" for i in range(count)]
+    if named is None or len(named) != len(labels):
+        named = ["output"] if len(labels) == 1 else [f"output_{i}" for i in range(len(labels))]
     return named
 
 
-def _count(text: str) -> int | None:
-    """How many tensors a type is; None for dictionaries and what holds them."""
-    if "Dict[" in text or "Any" in text or "__torch__" in text:
-        return None
-    if not text.startswith("Tuple["):
-        return 1
-    total = 0
-    for part in _split(text[6:-1]):
-        count = _count(part)
-        if count is None:
+def _labels(text: str, program: Program, label: str) -> list[str] | None:
+    """A label for each tensor that a type is; None for dictionaries and what holds them."""
+    found = program.classes.get(text)
+    if found is not None and found.fields is not None:
+        parts = list(zip(found.fields, found.types, strict=True))
+    elif text.startswith("Tuple["):
+        parts = [(str(i), part) for i, part in enumerate(_split(text[6:-1]))]
+    else:
+        return None if "Dict[" in text or "Any" in text or "__torch__" in text else [label]
+    labels: list[str] = []
+    for name, part in parts:
+        inner = _labels(part, program, f"{label}_{name}" if label else name)
+        if inner is None:
             return None
-        total += count
-    return total
+        labels += inner
+    return labels
+
+
+def _apart(names: list[str], function: ast.FunctionDef) -> list[str]:
+    """The names, but for those that an argument has."""
+    taken = {f"{a.arg}.1" for a in function.args.args}
+    return [f"{name}_out" if name in taken else name for name in names]
 
 
 def _split(text: str) -> list[str]:
@@ -182,5 +193,4 @@ def _returned_names(function: ast.FunctionDef) -> list[str] | None:
     names = [item.id if isinstance(item, ast.Name) and not item.id.startswith("_") else "" for item in items]
     if not all(names) or len(set(names)) != len(names):
         return None
-    taken = {f"{a.arg}.1" for a in function.args.args}
-    return [f"{name}_out" if name in taken else name for name in names]
+    return _apart(names, function)

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import Graph, OptionalType, Tensor, TensorInfo, TensorType
 from pyflame_rt.graph.dtype import DType
-from pyflame_rt.graph.errors import InvalidModelError, UndeterminedError, UnsupportedOperatorError
+from pyflame_rt.graph.errors import (
+    DTypeMismatchError,
+    InputError,
+    InvalidModelError,
+    ShapeMismatchError,
+    UndeterminedError,
+    UnsupportedOperatorError,
+)
 from pyflame_rt.graph.types import AnyType, Shape
 from pyflame_rt.importers.aten.scalars import is_number
 from pyflame_rt.importers.aten.symbols import SymbolicTracer
@@ -15,9 +22,9 @@ from pyflame_rt.importers.aten.values import Num, number
 from pyflame_rt.importers.torchscript.control import guarded
 from pyflame_rt.importers.torchscript.interface import InputPlan, output_names
 from pyflame_rt.importers.torchscript.machine import Machine
-from pyflame_rt.importers.torchscript.merging import as_sequence
 from pyflame_rt.importers.torchscript.objects import Cell, Record, ScriptDict, ScriptList
 from pyflame_rt.importers.torchscript.program import Program, from_text, to_text
+from pyflame_rt.importers.torchscript.structures import as_sequence
 from pyflame_rt.ops import Value, get_op, operator
 from pyflame_rt.ops.core.trace import MAX_KNOWN
 from pyflame_rt.ops.core.value import scope
@@ -45,9 +52,13 @@ def run_program(
     for name, plan in zip(names, layout, strict=True):
         if plan[0] != "default":
             named[name] = _argument(machine, plan, inputs)
-    result = machine.call(program.forward, given, named)
     found: list[tuple[str, Value]] = []
-    _collect(machine, result, "", found)
+    try:
+        result = machine.call(program.forward, given, named)
+        _collect(machine, result, "", found)
+    except (UnsupportedOperatorError, InputError, InvalidModelError, UndeterminedError, ShapeMismatchError,
+            DTypeMismatchError) as error:  # fmt: skip
+        raise machine.located(error) from error
     if not found:
         raise UnsupportedOperatorError("forward gives back no tensor")
     if machine.guards:

@@ -14,38 +14,39 @@ import numpy as np
 from pyflame_rt.graph.errors import InputError, InvalidModelError, PyFlameRTError, UnsupportedOperatorError
 from pyflame_rt.importers.aten.scalars import SCALARS, is_number
 from pyflame_rt.importers.aten.table import find_lowering, get_lowering
-from pyflame_rt.importers.aten.values import Num, cast
+from pyflame_rt.importers.aten.values import Num, cast, refuse
 from pyflame_rt.importers.torchscript import control
 from pyflame_rt.importers.torchscript.archive import ScriptedObject
 from pyflame_rt.importers.torchscript.builtins import BUILTINS
+from pyflame_rt.importers.torchscript.merging import Changes
 from pyflame_rt.importers.torchscript.objects import (
     UNSET,
     Cell,
     FunctionName,
+    Instance,
+    Maybe,
     Record,
     ScriptDict,
     ScriptList,
+    Shared,
     TypeName,
 )
 from pyflame_rt.importers.torchscript.program import Program, Weight
-from pyflame_rt.importers.torchscript.views import ALIASES, VIEWS, view_of
+from pyflame_rt.importers.torchscript.structures import static_key
+from pyflame_rt.importers.torchscript.views import ALIASES, TURNS, VIEWS, view_of, way_of
 from pyflame_rt.ops.core.value import Value, constant
 from pyflame_rt.ops.onnx.shape import Expand, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Machine", "ScriptError"]
+__all__ = ["Machine"]
 
 MAX_STEPS = 2_000_000
 MAX_CALLS = 150
 _NUMBERS = {"inf": math.inf, "nan": math.nan, "True": True, "False": False, "None": None}
 _NEVER_ALIASED = frozenset(("clone", "lift_fresh", "lift_fresh_copy"))
 _COPIES_OF_MOVED = frozenset(("reshape", "flatten", "reshape_as", "contiguous"))
-
-
-class ScriptError(InputError):
-    """The model raised an exception of its own."""
 
 
 class _Return(Exception):
@@ -72,6 +73,10 @@ class Machine:
         self.calls = 0
         self.journal: list[dict[int, tuple[Any, Any]]] = []
         self.guards: list[tuple[Any, str]] = []
+        self.doubts: list[Shared] = []
+        self.place: tuple[ast.FunctionDef | None, ast.stmt] | None = None  # the statement that runs
+        self.function: ast.FunctionDef | None = None
+        self._held: dict[int, Any] = {}  # lists and dictionaries of the module
         self._statements: dict[type, Callable[[Any, dict[str, Any]], None]] = {
             ast.Assign: self._assign, ast.AnnAssign: self._annotated, ast.Expr: self._expression, ast.If: self._if,
             ast.While: self._while, ast.For: self._for, ast.Return: self._returned, ast.With: self._with,
@@ -87,12 +92,15 @@ class Machine:
 
     def block(self, statements: Sequence[ast.stmt], env: dict[str, Any]) -> None:
         """Run statements one after the other."""
+        before = self.place
         for node in statements:
+            self.place = (self.function, node)
             self.count()
             run = self._statements.get(type(node))
             if run is None:
                 raise _odd(node)
             run(node, env)
+        self.place = before
 
     def count(self) -> None:
         """One step more; a program that would run for ever is refused."""
@@ -125,17 +133,15 @@ class Machine:
             raise _odd(target)
 
     def _set_attribute(self, owner: Any, name: str, value: Any) -> None:
-        if not isinstance(owner, ScriptedObject):
-            raise InvalidModelError(f"an attribute {name!r} is set of what is no object")
-        found = self.program.classes.get(owner.kind)
-        if owner is self.program.root or (found is not None and any(m.startswith("forward") for m in found.methods)):
+        if isinstance(owner, ScriptedObject):
             raise UnsupportedOperatorError(
                 f"the model sets its attribute {name!r} when it runs, and a graph has no state: give it as an input "
                 "and an output"
             )
-        if self.depth:
-            raise UnsupportedOperatorError(f"attribute {name!r} is set where only running tells whether it happens")
-        owner.attributes[name] = value
+        if not isinstance(owner, Instance):
+            raise InvalidModelError(f"an attribute {name!r} is set of what is no object")
+        self.touch(owner)
+        owner.items[name] = value
 
     def _expression(self, node: ast.Expr, env: dict[str, Any]) -> None:
         self.evaluate(node.value, env)
@@ -155,7 +161,7 @@ class Machine:
     def _with(self, node: ast.With, env: dict[str, Any]) -> None:
         for item in node.items:
             owner = self.evaluate(item.context_expr, env)
-            kind = owner.kind if isinstance(owner, ScriptedObject) else ""
+            kind = owner.kind if isinstance(owner, (ScriptedObject, Instance)) else ""
             if "grad_mode" not in kind and "inference_mode" not in kind:
                 raise UnsupportedOperatorError(f"with {kind or 'a value'} is not lowered; only no_grad and its kin are")
         self.block(node.body, env)
@@ -198,7 +204,7 @@ class Machine:
     def _key(self, node: ast.expr | None, env: dict[str, Any]) -> Any:
         if node is None:
             raise InvalidModelError("a dictionary is unpacked into another")
-        return control.static_key(self.evaluate(node, env))
+        return static_key(self.evaluate(node, env))
 
     def _subscript(self, node: ast.Subscript, env: dict[str, Any]) -> Any:
         owner = self.evaluate(node.value, env)
@@ -222,29 +228,36 @@ class Machine:
         """An attribute of a module or a field of a named tuple."""
         if isinstance(owner, Record) and name in owner.names:
             return owner.values[owner.names.index(name)]
-        if isinstance(owner, ScriptedObject):
-            if name in owner.attributes:
-                return self.loaded(owner.attributes[name])
+        if isinstance(owner, Instance) and name in owner.items:
+            return owner.items[name]
+        if isinstance(owner, (ScriptedObject, Instance)):
+            if isinstance(owner, ScriptedObject) and name in owner.attributes:
+                return self.loaded(owner.attributes[name], name)
             found = self.program.classes.get(owner.kind)
             if found is not None and name in found.constants:
                 return self.loaded(found.constants[name])
         raise InvalidModelError(f"the code reads attribute {name!r} of {owner!r}, which has none")
 
-    def loaded(self, value: Any) -> Any:
-        """What a value of the module tree is in here."""
+    def loaded(self, value: Any, name: str = "a constant") -> Any:
+        """What a value of the module tree is in here; lists and dictionaries are the same at each reading."""
         if isinstance(value, Weight):
             cell = self.weights[value.place]
             cell.name = value.name
             return cell
         if isinstance(value, np.ndarray):
             return Cell(constant(value), self.depth, name="a buffer")
-        if isinstance(value, list):
-            return ScriptList([self.loaded(v) for v in value], self.depth)
         if isinstance(value, tuple) and not isinstance(value, (Record, FunctionName, TypeName)):
-            return tuple(self.loaded(v) for v in value)
-        if isinstance(value, dict):
-            return ScriptDict({k: self.loaded(v) for k, v in value.items()}, self.depth)
+            return tuple(self.loaded(v, name) for v in value)
+        if isinstance(value, (list, dict)):
+            if id(value) not in self._held:
+                self._held[id(value)] = self._structure(value, name)
+            return self._held[id(value)]
         return value
+
+    def _structure(self, value: Any, name: str) -> ScriptList | ScriptDict:
+        if isinstance(value, list):
+            return ScriptList([self.loaded(v, name) for v in value], 0, name=name)
+        return ScriptDict({k: self.loaded(v, name) for k, v in value.items()}, 0, name=name)
 
     # ------------------------------------------------------------------ calls
 
@@ -280,7 +293,7 @@ class Machine:
         if function is not None:
             return self.call(function, args, kwargs)
         if name.endswith(".__new__"):
-            return ScriptedObject(name.removesuffix(".__new__"))
+            return Instance(name.removesuffix(".__new__"), self.depth)
         found = self.program.classes.get(name)
         if found is not None and found.fields is not None:
             values = dict(zip(found.fields, args, strict=False)) | kwargs
@@ -289,7 +302,7 @@ class Machine:
 
     def method(self, owner: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Call a method of an object of the archive."""
-        if not isinstance(owner, ScriptedObject):
+        if not isinstance(owner, (ScriptedObject, Instance)):
             raise InvalidModelError(f"the code calls {name!r} of what is no object")
         found = self.program.classes.get(owner.kind)
         if found is None or name not in found.methods:
@@ -304,13 +317,22 @@ class Machine:
         if self.calls > MAX_CALLS:
             raise InvalidModelError(f"calls are nested more than {MAX_CALLS} deep")
         env = self._bound(function, args, kwargs)
+        before = self.place, self.function
+        self.function = function
         try:
             self.block(function.body, env)
         except _Return as result:
+            self.place, self.function = before
             return result.value
         finally:
             self.calls -= 1
+        self.place, self.function = before
         return None
+
+    def located(self, error: PyFlameRTError) -> PyFlameRTError:
+        """The error with the line of the code that was being lowered."""
+        where = "" if self.place is None else self.program.place(*self.place)
+        return type(error)(f"{error}. It comes from {where}") if where and len(error.args) == 1 else error
 
     def _bound(self, function: ast.FunctionDef, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
         names = [a.arg for a in function.args.args]
@@ -359,8 +381,7 @@ class Machine:
         named = {k: self.plain(v) for k, v in kwargs.items()}
         if name in _COPIES_OF_MOVED and base.base is not None:
             made = self.tensor(get_lowering(name)(base.get(), *plain, **named))
-            made.twins.append(base.root)
-            base.root.twins.append(made)
+            made.link(base)
             return made
         return view_of(name, base, plain, named, self.depth)
 
@@ -378,6 +399,8 @@ class Machine:
         target, *rest = args
         if not isinstance(target, Cell):
             raise InvalidModelError(f"{name}_ of what is no tensor")
+        if name in TURNS:
+            return self._turned(name, target, rest, kwargs)
         old = target.get()
         made = get_lowering(name)(old, *[self.plain(a) for a in rest], **{k: self.plain(v) for k, v in kwargs.items()})
         new = cast(made, old.dtype)
@@ -385,6 +408,15 @@ class Machine:
             new = Expand(new, Shape(old))
         self.touch(target.root)
         target.set(new)
+        return target
+
+    def _turned(self, name: str, target: Cell, args: list[Any], kwargs: dict[str, Any]) -> Cell:
+        if target.base is not None and target.depth < self.depth:
+            raise UnsupportedOperatorError(
+                f"{name}_ of a view that was taken outside of an if or a loop is not lowered; write x = x.{name}(...)"
+            )
+        self.touch(target.root)
+        target.turn(way_of(name, [self.plain(a) for a in args], {k: self.plain(v) for k, v in kwargs.items()}))
         return target
 
     # ------------------------------------------------------------------ values
@@ -417,6 +449,8 @@ class Machine:
             return tuple(self.plain(v) for v in value)
         if value is UNSET:
             raise InvalidModelError("the code reads a value that no path has set")
+        if isinstance(value, Maybe):
+            raise refuse("an operator on what is None on some of the paths that lead there")
         return value
 
     def items(self, value: Any) -> list[Any]:
@@ -429,17 +463,31 @@ class Machine:
             return list(value)
         raise InvalidModelError(f"the code unpacks {type(value).__name__}")
 
-    def touch(self, owner: Any) -> None:
-        """Note the state of what is about to change, if it was made outside of the body that runs."""
-        if not self.journal or owner.depth >= self.depth or id(owner) in self.journal[-1]:
-            return
-        if isinstance(owner, Cell):
-            state: Any = owner.get()
-        elif isinstance(owner, ScriptList):
-            state = (list(owner.items), owner.sequence)
-        else:
-            state = dict(owner.items)
-        self.journal[-1][id(owner)] = (owner, state)
+    def touch(self, owner: Shared) -> None:
+        """Something is about to change in place.
+
+        Raises:
+            UnsupportedOperatorError: It is the module's.
+        """
+        if owner.name:
+            raise UnsupportedOperatorError(
+                f"the model writes to {owner.name!r} when it runs, and a graph has no state: "
+                "call eval() before saving it, or give the state as an input and an output"
+            )
+        self.doubt(owner.relatives())
+        self.note(owner)
+
+    def note(self, owner: Shared) -> None:
+        """Remember the state of what was made outside of the body that runs, to put it back."""
+        if self.journal and owner.depth < self.depth and id(owner) not in self.journal[-1]:
+            self.journal[-1][id(owner)] = (owner, Changes.raw(owner))
+
+    def doubt(self, shared: Sequence[Shared]) -> None:
+        """What these hold may have been changed under another name."""
+        for one in shared:
+            if not one.doubted:
+                one.doubted = True
+                self.doubts.append(one)
 
 
 def _has_tensor(args: Sequence[Any]) -> bool:

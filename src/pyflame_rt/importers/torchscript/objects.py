@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
     from pyflame_rt.ops.core.value import Value
 
-__all__ = ["UNSET", "Cell", "FunctionName", "Record", "ScriptDict", "ScriptList", "TypeName", "Unset", "Way"]
+__all__ = [
+    "UNSET", "Cell", "FunctionName", "Instance", "Maybe", "OpenText", "Record", "ScriptDict", "ScriptList", "Shared",
+    "TypeName", "Unset", "Way",
+]  # fmt: skip
 
 
 class Way(NamedTuple):
@@ -25,23 +28,90 @@ class Way(NamedTuple):
     put: Callable[[Value, Value], Value]
 
 
-class Cell:
+class Kin:
+    """Tensors, lists and dictionaries that may be the same one, or share elements: which is only known when running."""
+
+    __slots__ = ("members",)
+
+    def __init__(self, *members: Shared) -> None:
+        self.members = list(members)
+
+
+class Shared:
+    """What can be changed in place, and so be changed through another name."""
+
+    __slots__ = ("_kin", "depth", "doubted", "name")
+
+    # depth: how many bodies of control flow it was made inside of; name: that of a parameter or of what a module
+    # holds, which never changes; doubted: a relative was changed since.
+    def __init__(self, depth: int = 0, name: str = "") -> None:
+        self._kin: Kin | None = None
+        self.depth = depth
+        self.name = name
+        self.doubted = False
+
+    @property
+    def root(self) -> Shared:
+        """What owns the elements."""
+        return self
+
+    @property
+    def kin(self) -> Kin:
+        """The group it belongs to."""
+        if self._kin is None:
+            self._kin = Kin(self)
+        return self._kin
+
+    def link(self, other: Shared) -> None:
+        """The two may be the same one."""
+        if isinstance(other, ScriptList) and not isinstance(self, ScriptList):
+            other.elements.link(self)
+            return
+        small, large = sorted((self.root.kin, other.root.kin), key=lambda kin: len(kin.members))
+        if small is not large:
+            large.members += small.members
+            for member in small.members:
+                member._kin = large
+
+    def relatives(self) -> list[Shared]:
+        """All others that a change of this one may change."""
+        return [] if self._kin is None else [other for other in self._kin.members if other is not self]
+
+    def marks(self) -> tuple[Shared, ...]:
+        """Those whose doubt is a doubt about this one."""
+        return (self.root,)
+
+    def check(self) -> None:
+        """Refuse to be read when a relative was changed.
+
+        Raises:
+            UnsupportedOperatorError: It was.
+        """
+        if any(mark.doubted for mark in self.marks()):
+            raise UnsupportedOperatorError(
+                "the model changes a tensor or a list in place that may be the same as another one, and then reads the "
+                "other: whether they share memory depends on strides (a reshape of a view) or on the path that an if "
+                "or a loop takes, which are not followed. Change a copy: x = x.clone(), or x = x.copy() of a list"
+            )
+
+
+class Cell(Shared):
     """A tensor: its value now, and where it is a view, of what."""
 
-    __slots__ = ("_seen", "_value", "base", "depth", "doubted", "name", "twins", "version", "way")
+    __slots__ = ("_seen", "_value", "base", "version", "viewed", "way")
 
-    # depth: how many bodies of control flow it was made inside of; name: that of a parameter, which never changes.
     def __init__(self, value: Value, depth: int = 0, base: Cell | None = None, way: Way | None = None,
                  name: str = "") -> None:  # fmt: skip
+        super().__init__(depth, name)
         self._value = value
         self.base = base
         self.way = way
-        self.depth = depth
-        self.name = name
         self.version = 0
-        self._seen = 0 if base is None else base.root.version
-        self.twins: list[Cell] = []  # tensors that may share its elements: strides decide, which are not known here
-        self.doubted = False  # a twin was written since
+        self.viewed = False
+        self._seen = 0
+        if base is not None:
+            base.viewed = base.root.viewed = True
+            self._seen = base.root.version
 
     @property
     def root(self) -> Cell:
@@ -57,31 +127,41 @@ class Cell:
         Raises:
             UnsupportedOperatorError: It may have been changed through a tensor that may be a view of it.
         """
-        if self.doubted:
-            raise UnsupportedOperatorError(
-                "the model writes in place to a reshape of a view, or to what that was taken from, and then reads the "
-                "other one: whether they share memory depends on strides, which are not followed. Write "
-                "reshape(...).clone(), or view(...)"
-            )
+        self.check()
+        return self.peek()
+
+    def peek(self) -> Value:
+        """The value now, as far as it is known."""
         if self.base is not None and self.way is not None and self._seen != self.root.version:
-            return self.way.forward(self.base.get())  # not kept: it may belong to a body of control flow
+            return self.way.forward(self.base.peek())  # not kept: it may belong to a body of control flow
         return self._value
 
     def set(self, value: Value) -> None:
         """Write in place: bases and other views see it."""
         if self.base is None or self.way is None:
-            if self.name:
-                raise UnsupportedOperatorError(
-                    f"the model writes to {self.name!r} when it runs, and a graph has no state: "
-                    "call eval() before saving it, or give the state as an input and an output"
-                )
             self._value = value
             self.version += 1
-            for twin in self.twins:
-                twin.doubted = True
             return
-        self.base.set(self.way.put(self.base.get(), value))
+        self.base.set(self.way.put(self.base.peek(), value))
         self._value, self._seen = value, self.root.version
+
+    def turn(self, way: Way) -> None:
+        """Become a view of what this tensor was, as ``unsqueeze_`` and its kin do: the elements stay.
+
+        Raises:
+            UnsupportedOperatorError: It has views, which would have to be taken in another way.
+        """
+        if self.viewed:
+            raise UnsupportedOperatorError(
+                "the model changes the shape of a tensor in place, of which it has taken views before. "
+                "Write x = x.unsqueeze(0) (or t, transpose, squeeze) without the underscore"
+            )
+        if self.base is None:
+            self.set(way.forward(self.peek()))
+            return
+        before = Cell(self._value, self.depth, self.base, self.way)
+        before._seen = self._seen
+        self._value, self.base, self.way, self._seen = way.forward(before.peek()), before, way, self.root.version
 
     def restore(self, value: Value) -> None:
         """Put back a value of before, for views to notice."""
@@ -89,26 +169,91 @@ class Cell:
         self.version += 1
 
 
-class ScriptList:
+class ScriptList(Shared):
     """A list: items, or, when its length is only known when running, a sequence."""
 
-    __slots__ = ("depth", "items", "kind", "sequence")
+    __slots__ = ("_items", "_sequence", "elements", "kind")
 
-    def __init__(self, items: list[Any], depth: int = 0, kind: Any = None, sequence: Value | None = None) -> None:
-        self.items = items
-        self.depth = depth
+    def __init__(self, items: list[Any], depth: int = 0, kind: Any = None, sequence: Value | None = None,
+                 name: str = "") -> None:  # fmt: skip
+        super().__init__(depth, name)
+        self._items = items
         self.kind = kind  # of the elements: the type int, float or bool, or None for tensors
-        self.sequence = sequence
+        self._sequence = sequence
+        self.elements = Shared(depth)  # stands for the tensors of a sequence, which holds their values
+
+    def link(self, other: Shared) -> None:
+        """The two may be the same list, or a tensor may be one of the list."""
+        if isinstance(other, ScriptList):
+            super().link(other)
+            self.elements.link(other.elements)
+        else:
+            self.elements.link(other)
+
+    def marks(self) -> tuple[Shared, ...]:
+        """The list, and what it holds."""
+        return (self, self.elements)
+
+    @property
+    def items(self) -> list[Any]:
+        """The items, where their number is known."""
+        self.check()
+        return self._items
+
+    @property
+    def sequence(self) -> Value | None:
+        """The sequence, where the number of items is not known."""
+        self.check()
+        return self._sequence
+
+    def peek(self) -> tuple[list[Any], Value | None]:
+        """Items and sequence, as far as they are known."""
+        return self._items, self._sequence
+
+    def put(self, items: list[Any], sequence: Value | None) -> None:
+        """Give the list other contents."""
+        self._items, self._sequence = items, sequence
 
 
-class ScriptDict:
+class ScriptDict(Shared):
     """A dictionary."""
 
-    __slots__ = ("depth", "items")
+    __slots__ = ("_items",)
 
-    def __init__(self, items: dict[Any, Any], depth: int = 0) -> None:
-        self.items = items
-        self.depth = depth
+    def __init__(self, items: dict[Any, Any], depth: int = 0, name: str = "") -> None:
+        super().__init__(depth, name)
+        self._items = items
+
+    @property
+    def items(self) -> dict[Any, Any]:
+        """Values by key."""
+        self.check()
+        return self._items
+
+    def peek(self) -> dict[Any, Any]:
+        """Values by key, as far as they are known."""
+        return self._items
+
+    def put(self, items: dict[Any, Any]) -> None:
+        """Give the dictionary other contents."""
+        self._items = items
+
+
+class Instance(ScriptDict):
+    """An object of a class of the archive that the code made: its attributes by name."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: str, depth: int = 0) -> None:
+        super().__init__({}, depth)
+        self.kind = kind
+
+
+class Maybe(NamedTuple):
+    """None on some paths: whether it is there, and the value it then has."""
+
+    present: Any
+    value: Any
 
 
 class Record(NamedTuple):
@@ -129,6 +274,12 @@ class TypeName(NamedTuple):
     """A type written in the code."""
 
     text: str
+
+
+class OpenText(str):
+    """A text made of numbers or tensors that are only known when running: good for messages, and for nothing else."""
+
+    __slots__ = ()
 
 
 class Unset:

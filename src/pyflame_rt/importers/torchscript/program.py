@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pyflame_rt.graph.errors import InvalidModelError
-from pyflame_rt.importers.torchscript.archive import Scripted, ScriptedObject
+from pyflame_rt.importers.torchscript.archive import Scripted, ScriptedObject, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ["ClassCode", "Program", "Weight", "arguments", "from_text", "make_program", "to_text"]
 
+MAX_SHOWN = 120  # letters of a line of code in an error
 MAX_LITERAL = 64  # whole numbers of a buffer that stay in the program, because they may be sizes
 
 
@@ -31,22 +32,40 @@ class Weight(NamedTuple):
 
 
 class ClassCode(NamedTuple):
-    """A class: its methods, its constants, and for named tuples the names of the fields."""
+    """A class: its methods, its constants, for named tuples the names of the fields, and the types of fields."""
 
     name: str
     methods: dict[str, ast.FunctionDef]
     constants: dict[str, Any]
     fields: tuple[str, ...] | None
+    types: tuple[str, ...]
 
 
 class Program(NamedTuple):
-    """Everything that running needs but the weights' contents."""
+    """Everything that running needs but the weights' contents.
+
+    ``origins`` tells for lines of the code, by module, from which line of which file they were scripted.
+    """
 
     root: ScriptedObject
     constants: tuple[Any, ...]
     sources: dict[str, str]
     functions: dict[str, ast.FunctionDef]
     classes: dict[str, ClassCode]
+    origins: dict[str, dict[str, str]]
+
+    def place(self, function: ast.FunctionDef | None, node: ast.stmt) -> str:
+        """Where a statement stands: in the archive's code, and in the file that it was written in."""
+        found = [(name, f) for name, f in self.functions.items() if f is function]
+        found += [(f"{c.name}.{f.name}", f) for c in self.classes.values() for f in c.methods.values() if f is function]
+        if not found:
+            return ""
+        name = found[0][0]
+        module = max((m for m in self.sources if name.startswith(f"{m}.")), key=len, default="")
+        written = self.origins.get(module, {}).get(str(node.lineno))
+        text = self.sources.get(module, "").splitlines()[node.lineno - 1 : node.lineno]
+        line = f"{text[0].strip()[:MAX_SHOWN]!r}, " if text else ""
+        return f"{line}line {node.lineno} of {module}" + (f", written as {written}" if written else "")
 
     @property
     def forward(self) -> ast.FunctionDef:
@@ -87,12 +106,12 @@ def make_program(scripted: Scripted) -> tuple[Program, dict[str, np.ndarray[Any,
     seen: dict[int, Any] = {}
     root = replaced(scripted.root, "", seen)
     constants = tuple(replaced(c, f"CONSTANTS.c{i}", seen) for i, c in enumerate(scripted.constants))
-    sources = {name: ast.unparse(tree) for name, tree in scripted.sources.items()}
-    return _assembled(root, constants, sources, scripted.sources), weights
+    trees = {name: parsed(text) for name, text in scripted.sources.items()}
+    return _assembled(root, constants, scripted.sources, trees, scripted.origins), weights
 
 
 def _assembled(root: ScriptedObject, constants: tuple[Any, ...], sources: dict[str, str],
-               trees: dict[str, ast.Module]) -> Program:  # fmt: skip
+               trees: dict[str, ast.Module], origins: dict[str, dict[str, str]]) -> Program:  # fmt: skip
     functions: dict[str, ast.FunctionDef] = {}
     classes: dict[str, ClassCode] = {}
     for module, tree in trees.items():
@@ -101,20 +120,20 @@ def _assembled(root: ScriptedObject, constants: tuple[Any, ...], sources: dict[s
                 functions[f"{module}.{node.name}"] = node
             elif isinstance(node, ast.ClassDef):
                 classes[f"{module}.{node.name}"] = _class(f"{module}.{node.name}", node)
-    return Program(root, constants, sources, functions, classes)
+    return Program(root, constants, sources, functions, classes, origins)
 
 
 def _class(name: str, node: ast.ClassDef) -> ClassCode:
     methods = {f.name: f for f in node.body if isinstance(f, ast.FunctionDef)}
     constants: dict[str, Any] = {}
-    fields: list[str] = []
+    fields: dict[str, str] = {}
     for item in node.body:
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-            fields.append(item.target.id)
+            fields[item.target.id] = ast.unparse(item.annotation)
             if item.value is not None:
                 constants[item.target.id] = _literal(item.value)
     named = any(isinstance(base, ast.Name) and base.id == "NamedTuple" for base in node.bases)
-    return ClassCode(name, methods, constants, tuple(fields) if named else None)
+    return ClassCode(name, methods, constants, tuple(fields) if named else None, tuple(fields.values()))
 
 
 def _literal(node: ast.expr) -> Any:
@@ -130,7 +149,8 @@ def _literal(node: ast.expr) -> Any:
 def to_text(program: Program) -> str:
     """A program as text."""
     numbers: dict[int, int] = {}
-    parts = {"sources": program.sources, "root": _packed(program.root, numbers)}
+    parts: dict[str, Any] = {"sources": program.sources, "origins": program.origins}
+    parts["root"] = _packed(program.root, numbers)
     parts["constants"] = [_packed(c, numbers) for c in program.constants]
     return json.dumps(parts)
 
@@ -159,8 +179,8 @@ def from_text(text: str) -> Program:
     objects: list[ScriptedObject] = []
     root = _unpacked(parts["root"], objects)
     constants = tuple(_unpacked(c, objects) for c in parts["constants"])
-    trees = {name: ast.parse(source) for name, source in parts["sources"].items()}
-    return _assembled(root, constants, parts["sources"], trees)
+    trees = {name: parsed(source) for name, source in parts["sources"].items()}
+    return _assembled(root, constants, parts["sources"], trees, parts["origins"])
 
 
 def _unpacked(value: Any, objects: list[ScriptedObject]) -> Any:

@@ -18,7 +18,7 @@ from pyflame_rt.ops.onnx.shape import Expand, Reshape, Shape, Transpose, Unsquee
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ALIASES", "VIEWS", "view_of"]
+__all__ = ["ALIASES", "TURNS", "VIEWS", "view_of", "way_of"]
 
 # Operators that may give back the tensor they got.
 ALIASES = frozenset(("to", "contiguous", "dropout", "detach", "alias", "data", "type_as", "resolve_conj", "expand_as",
@@ -114,8 +114,12 @@ VIEWS: dict[str, Callable[..., Value]] = {
 }  # fmt: skip
 
 
-def view_of(name: str, base: Cell, args: list[Any], kwargs: dict[str, Any], depth: int) -> Cell:
-    """A view of a tensor by the operator of that name."""
+# Views whose in-place form changes what a tensor is a view of, and no element.
+TURNS = frozenset(("squeeze", "swapaxes", "t", "transpose", "unsqueeze"))
+
+
+def way_of(name: str, args: list[Any], kwargs: dict[str, Any]) -> Way:
+    """How the operator of that name takes a view of a tensor, and how a write goes back."""
     lowering = get_lowering(name)
     back = VIEWS[name]
 
@@ -125,4 +129,10 @@ def view_of(name: str, base: Cell, args: list[Any], kwargs: dict[str, Any], dept
     def put(value: Value, new: Value) -> Value:
         return back(value, new, *args, **kwargs)
 
-    return Cell(forward(base.get()), depth, base, Way(forward, put))
+    return Way(forward, put)
+
+
+def view_of(name: str, base: Cell, args: list[Any], kwargs: dict[str, Any], depth: int) -> Cell:
+    """A view of a tensor by the operator of that name."""
+    way = way_of(name, args, kwargs)
+    return Cell(way.forward(base.get()), depth, base, way)
