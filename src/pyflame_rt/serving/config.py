@@ -27,9 +27,11 @@ class HTTPConfig:
         port: port to listen on; 0 takes a free one, which ``ModelServer.http_port()`` tells.
         num_workers: threads that read and write the bodies of requests, so that the server stays responsive.
         max_request_size: bytes of a body; a longer one is refused at its header.
-        max_pending_bytes: bytes of all bodies that are being read or computed; 0 for four of the largest.
+        max_pending_bytes: bytes of all bodies that are being read or computed; 0 for four of the largest. As many bytes
+            of answers may be waiting for clients to take them.
         request_timeout_ms: time for a body to come, and for its answer.
         header_timeout_ms: time for the header of a request to come.
+        send_timeout_ms: a client that takes nothing of its answer for so long is let go.
         keep_alive_timeout_ms: how long a connection without a request is kept.
         max_connections: at the same time. When there are as many, the oldest that has not sent its request ends.
         enable_cors: let pages of other origins ask.
@@ -44,6 +46,7 @@ class HTTPConfig:
     max_pending_bytes: int = 0
     request_timeout_ms: int = 30_000
     header_timeout_ms: int = 10_000
+    send_timeout_ms: int = 60_000
     keep_alive_timeout_ms: int = 5_000
     max_connections: int = 1024
     enable_cors: bool = False
@@ -52,7 +55,8 @@ class HTTPConfig:
 
     def validate(self) -> list[str]:
         """What is wrong; empty when nothing is."""
-        positive = ("num_workers", "max_request_size", "request_timeout_ms", "header_timeout_ms", "max_connections")
+        times = ("request_timeout_ms", "header_timeout_ms", "send_timeout_ms")
+        positive = ("num_workers", "max_request_size", "max_connections", *times)
         found = [
             f"http.{name} must be positive, got {getattr(self, name)}" for name in positive if not _above(self, name)
         ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from pyflame_rt.serving.answers import PIECE, Answers
 from pyflame_rt.serving.bodies import HEADERS
 from pyflame_rt.serving.errors import RequestError, as_request_error
 from pyflame_rt.serving.tracing import Spans, note_failure, note_status
@@ -90,7 +91,7 @@ class Guard:
         rate_limit: how many requests a client may make; None for any number.
         max_body: bytes of a body.
         size_name: what that limit is called where it is set.
-        max_pending: bytes of all bodies under way.
+        max_pending: bytes of all bodies under way, and as many of answers that were not taken yet.
         origins: pages of these may ask; None for none.
         draining: asked whether connections should end.
     """
@@ -115,6 +116,7 @@ class Guard:
         self._max_body, self._size_name = max_body, size_name
         self._max_pending = max_pending or 4 * max_body
         self.pending = 0  # bytes of the bodies under way
+        self.answers = Answers(self._max_pending)
         self._origins = None if origins is None else frozenset(origins)
         self._draining = draining
         self._spans = Spans()
@@ -133,7 +135,7 @@ class Guard:
             extra += self._allowed(headers.get(b"origin", b""))
         if self._draining():
             extra.append((b"connection", b"close"))
-        reply = _Reply(send, extra)
+        reply = _Reply(send, extra, self.answers)
         begun = time.perf_counter()
         with self._spans.request(scope, headers) as span:
             try:
@@ -157,17 +159,17 @@ class Guard:
         if scope["path"] not in self._open:
             self._check_key(scope, headers)
             self._check_rate(scope)
+        held = _Held(self, receive)
         length = self._length(headers)
-        if not length and b"transfer-encoding" in headers:
-            counted = _Counted(self, receive)
-            receive = counted.receive
-        else:
-            counted = None
-            self.hold(length)
+        if length or b"transfer-encoding" not in headers:
+            held.add(length)
+        else:  # nobody says how long it will be
+            receive = held.receive
+        reply.begun = held.release
         try:
             await self._app(scope, receive, reply.send)
         finally:
-            self.pending -= length if counted is None else counted.length
+            held.release()
 
     def hold(self, length: int) -> None:
         """Count bytes of a body that is kept in memory; one body alone may always be."""
@@ -236,32 +238,51 @@ def _check_framing(scope: Scope, headers: dict[bytes, bytes]) -> None:
         raise RequestError(400, "InvalidRequest", "header 'host' is missing")
 
 
-class _Counted:
-    """A body that comes in pieces: counted as it comes, for nobody says how long it will be."""
+class _Held:
+    """The bytes of a body, counted until its answer begins."""
+
+    __slots__ = ("_guard", "_length", "_receive")
 
     def __init__(self, guard: Guard, receive: Receive) -> None:
         self._guard, self._receive = guard, receive
-        self.length = 0
+        self._length = 0
+
+    def add(self, length: int) -> None:
+        self._guard.hold(length)
+        self._length += length
+
+    def release(self) -> None:
+        self._guard.pending -= self._length
+        self._length = 0
 
     async def receive(self) -> dict[str, Any]:
+        """The next piece, counted as it comes."""
         message = await self._receive()
-        length = len(message.get("body", b""))
-        self._guard.hold(length)
-        self.length += length
+        self.add(len(message.get("body", b"")))
         return message
 
 
 class _Reply:
     """The way back: adds headers, notes the status, and knows whether an answer was begun."""
 
-    def __init__(self, send: Send, extra: list[tuple[bytes, bytes]]) -> None:
-        self._send, self._extra = send, extra
+    def __init__(self, send: Send, extra: list[tuple[bytes, bytes]], answers: Answers) -> None:
+        self._send, self._extra, self._answers = send, extra, answers
+        self.begun: Callable[[], None] | None = None  # called when there is an answer
         self.status = 0
 
     async def send(self, message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
+            headers = message.get("headers", ())
+            if self.begun is not None:
+                self.begun()
+            for name, value in headers:
+                if name == b"content-length" and int(value) > PIECE:
+                    self._answers.make_room(int(value))
             self.status = message["status"]
-            message["headers"] = [*message.get("headers", ()), *self._extra]
+            message["headers"] = [*headers, *self._extra]
+        elif len(message.get("body", b"")) > PIECE:
+            await self._answers.send(message, self._send)
+            return
         await self._send(message)
 
     async def finish(self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
@@ -271,6 +292,7 @@ class _Reply:
 
     async def refuse(self, error: RequestError, number: str) -> None:
         if self.status:  # an answer was begun: it can only be cut off
+            log.warning("the answer to request %s was cut off: %s", number, error)
             return
         more = [(name.encode(), value.encode()) for name, value in error.headers.items()]
         await self.finish(error.status, error_body(error, number), [(b"content-type", b"application/json"), *more])

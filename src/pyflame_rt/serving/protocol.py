@@ -1,7 +1,8 @@
 """HTTP connections with limits: time for headers, their size, a number of connections, and a civil end for the refused.
 
 uvicorn parses with llhttp (httptools) and has no such limits of its own. A connection that has not sent its request may
-be ended for another one, so that clients who only hold connections shut nobody out.
+be ended for another one, so that clients who only hold connections shut nobody out. One that takes nothing of what was
+written to it ends after a while.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from pyflame_rt.serving.bodies import WHOLE
 
 if TYPE_CHECKING:
     import asyncio
+
+    from pyflame_rt.serving.config import HTTPConfig
 
 __all__ = ["LimitedProtocol", "limited"]
 
@@ -59,6 +62,7 @@ class LimitedProtocol(HttpToolsProtocol):
     """One connection."""
 
     header_seconds = 10.0
+    send_seconds = 60.0
     max_connections = 1024
     waiting: dict[LimitedProtocol, None]  # connections without a whole request, the oldest first
 
@@ -69,6 +73,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._ending = False
         self._left: int | None = None  # bytes that may still be thrown away
+        self._watch: asyncio.TimerHandle | None = None  # whether what was written is taken
+        self._untaken = 0  # bytes when that was looked at, -1 when some were taken since
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Take the connection, and end the oldest idle one where there are too many."""
@@ -83,7 +89,33 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
         self._leave()
+        if self._watch is not None:
+            self._watch.cancel()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client does not take as quickly as it is answered."""
+        super().pause_writing()
+        self._watch_taking()
+
+    def resume_writing(self) -> None:
+        """It has taken."""
+        super().resume_writing()
+        self._untaken = -1
+
+    def _watch_taking(self) -> None:
+        """Look after a while whether anything was taken: closing waits for that as long as the client likes."""
+        if self._watch is None:
+            self._untaken = self.transport.get_write_buffer_size()
+            self._watch = self.loop.call_later(self.send_seconds, self._look)
+
+    def _look(self) -> None:
+        self._watch = None
+        left = self.transport.get_write_buffer_size()
+        if left and 0 <= self._untaken <= left:
+            self.transport.abort()
+        elif left:
+            self._watch_taking()
 
     def _leave(self) -> None:
         self.waiting.pop(self, None)
@@ -148,6 +180,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """The connection is idle; whoever is still sending what was refused is heard out."""
         super().on_response_complete()
+        if self.transport.get_write_buffer_size():
+            self._untaken = -1  # it is another answer than the one before
+            self._watch_taking()
         if self.transport.is_closing():
             return
         self.waiting[self] = None
@@ -187,7 +222,13 @@ class LimitedProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def limited(header_seconds: float, max_connections: int) -> type[LimitedProtocol]:
+def limited(http: HTTPConfig) -> type[LimitedProtocol]:
     """The class of a server's connections."""
-    members = {"header_seconds": header_seconds, "max_connections": max_connections, "waiting": {}}
-    return type("ServerProtocol", (LimitedProtocol,), {**members, "__doc__": "One connection of one server."})
+    members = {
+        "header_seconds": http.header_timeout_ms / 1e3,
+        "send_seconds": http.send_timeout_ms / 1e3,
+        "max_connections": http.max_connections,
+        "waiting": {},
+        "__doc__": "One connection of one server.",
+    }
+    return type("ServerProtocol", (LimitedProtocol,), members)

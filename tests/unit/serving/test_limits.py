@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyflame_rt.serving import RateLimitConfig, protocol
-from tests.unit.serving.scene import Gate, ask, serving, talk, tensor
+from tests.unit.serving.scene import Gate, ask, scaled, serving, talk, tensor
 
 X = np.ones((1, 3), np.float32)
 BODY = {"inputs": {"x": tensor(X)}}
@@ -284,3 +284,108 @@ def test_no_bytes_are_the_servers_fault(server, data):
     assert 400 <= status < 500
     answer = talk(server, b"GET /health/live HTTP/1.1\r\nHost: x\r\nX: " + data + b"\r\nConnection: close\r\n\r\n")
     assert not answer or status_of(answer) < 500
+
+
+ROWS = np.ones((8, 3 << 18), np.float32)  # 24 MB
+
+
+@contextlib.contextmanager
+def wide(**settings):
+    with serving({"m": scaled(), "wide": scaled(size=ROWS.shape[1])}, **settings) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def long_answer(server):
+    """A connection on which 24 MB were asked for, whose system takes as little of them as it can."""
+    given = {
+        "name": "x",
+        "shape": list(ROWS.shape),
+        "datatype": "FP32",
+        "parameters": {"binary_data_size": ROWS.nbytes},
+    }
+    text = json.dumps({"inputs": [given], "parameters": {"binary_data_output": True}}).encode()
+    sizes = {"Inference_Header_Content_Length": len(text), "Content_Length": len(text) + ROWS.nbytes}
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+        connection.settimeout(120)
+        connection.connect(("127.0.0.1", server.http_port()))
+        connection.sendall(head("/v2/models/wide/infer", **sizes) + text + ROWS.tobytes())
+        yield connection
+
+
+def taken(connection, pause=0.0, most=ROWS.nbytes + 1):
+    """Bytes of an answer, taken in pieces with pauses between them."""
+    found = 0
+    connection.settimeout(5)
+    with contextlib.suppress(ConnectionResetError, TimeoutError):
+        while found < most and (piece := connection.recv(1 << 16)):
+            found += len(piece)
+            time.sleep(pause)
+    return found
+
+
+def connections(server):
+    return len(server._host._server.server_state.connections)
+
+
+def wait_for(fact):
+    until = time.monotonic() + 120
+    while not fact() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert fact()
+
+
+def test_a_client_that_takes_nothing_is_let_go():
+    with wide(send_timeout_ms=500) as server, long_answer(server) as connection:
+        connection.recv(1 << 10)  # the answer has begun
+        wait_for(lambda: not connections(server))
+        assert taken(connection) < ROWS.nbytes
+        assert ask(server, "GET", "/health/live")[0] == 200
+
+
+def test_short_answers_that_nobody_takes_are_let_go(monkeypatch):
+    """Also one that is written at once, on a connection that was closed: closing waits for the client."""
+    monkeypatch.setattr("pyflame_rt.serving.guard.PIECE", 1 << 30)
+    with wide(send_timeout_ms=500, keep_alive_timeout_ms=1) as server, long_answer(server) as connection:
+        connection.recv(1 << 10)
+        wait_for(lambda: not connections(server))
+
+
+def test_a_client_that_takes_its_answer_slowly_gets_it():
+    """The kernel has it in lumps: none of them may look like a client that takes nothing."""
+    with wide(send_timeout_ms=2000) as server, long_answer(server) as connection:
+        slowly = taken(connection, 0.05, most=4 << 20)  # 1.3 MB a second at most
+        assert slowly + taken(connection) > ROWS.nbytes
+
+
+def test_answers_have_a_budget(monkeypatch):
+    """Who takes nothing makes room for others; where all take theirs, the next one is told to come later."""
+    monkeypatch.setattr("pyflame_rt.serving.answers.YOUNG", 0.0)
+    with wide(max_pending_bytes=40 << 20) as server, contextlib.ExitStack() as open_:
+        answers = server._host._app.answers
+        first = open_.enter_context(long_answer(server))
+        wait_for(lambda: answers.held > 20 << 20)
+        second = open_.enter_context(long_answer(server))
+        monkeypatch.setattr("pyflame_rt.serving.answers.SLOW", 1 << 30)  # every client is slow
+        assert taken(second) > ROWS.nbytes
+        assert taken(first) < ROWS.nbytes
+        third = open_.enter_context(long_answer(server))
+        wait_for(lambda: answers.held > 20 << 20)
+        monkeypatch.setattr("pyflame_rt.serving.answers.SLOW", 0)  # no client is
+        fourth = open_.enter_context(long_answer(server))
+        refused = fourth.recv(1 << 12)
+        assert status_of(refused) == 503
+        assert b"retry-after" in refused
+        assert ask(server, "POST", INFER, BODY)[0] == 200  # short answers go on
+        assert taken(third) > ROWS.nbytes
+        wait_for(lambda: not answers.held)
+        assert not server._host._app.pending
+
+
+def test_answers_that_nobody_takes_need_no_memory_of_the_bodies():
+    """A body is counted until it is answered, not until its answer was taken."""
+    with wide(max_pending_bytes=40 << 20) as server, long_answer(server) as connection:
+        wait_for(lambda: server._host._app.answers.held)
+        assert not server._host._app.pending
+        assert taken(connection) > ROWS.nbytes

@@ -265,10 +265,13 @@ def test_shared_memory_that_is_larger_than_memory(sparse):
 
 
 def test_shared_memory_of_all_requests_is_counted(sparse):
-    with serving({"m": identity(DType.Float32)}, shared_memory=True, max_request_size=1 << 20) as server:
+    with serving({"m": scaled(size=1 << 18)}, shared_memory=True, max_request_size=1 << 20) as server:
         region = {"key": sparse, "offset": 0, "byte_size": 1 << 30}
         assert ask(server, "POST", "/v2/systemsharedmemory/region/big/register", region)[0] == 200
-        body = {"inputs": [shared(1 << 20, [1 << 18])], "outputs": [{"name": "y", "parameters": {"binary_data": True}}]}
+        body = {
+            "inputs": [shared(1 << 20, [1, 1 << 18])],
+            "outputs": [{"name": "y", "parameters": {"binary_data": True}}],
+        }
         gate = Gate(server)
         with ThreadPoolExecutor(8) as pool:
             asked = [pool.submit(ask, server, "POST", "/v2/models/m/infer", body) for _ in range(8)]
