@@ -16,12 +16,14 @@ from pyflame_rt.graph.pages import FileIdentity, file_of, verified
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyflame_rt.cache.store import Store
+    from pyflame_rt.cache.store import MappedEntry, Store
 
-__all__ = ["LAZY_MAKERS", "MAKERS", "place_of"]
+__all__ = ["LAZY_MAKERS", "MAKERS", "makers_beside", "place_of"]
 
 # Smaller arrays are written where they are used.
 MIN_MAPPED = 256
+# Smaller ones are verified faster than another thread is asked to.
+MIN_BESIDE = 1 << 18
 
 
 def place_of(array: np.ndarray[Any, Any], store: Store) -> Kinded | None:
@@ -40,11 +42,49 @@ def place_of(array: np.ndarray[Any, Any], store: Store) -> Kinded | None:
     return Kinded("file", (path, list(identity), offset, *form))
 
 
-def _in_entry(place: str, offset: int, label: str, shape: list[int], strides: list[int]) -> np.ndarray[Any, Any]:
-    contents = current_store().open_place(place)
-    if contents is None:
+def makers_beside(do: Callable[[Callable[[], None]], None]) -> dict[str, Callable[..., Any]]:
+    """``MAKERS`` whose large arrays are verified by what is given to ``do``, perhaps later and by another thread.
+
+    It raises a DecodeError for one that is damaged. Nothing may be computed from the document before all of it is done.
+    """
+    opened: dict[str, MappedEntry] = {}
+
+    def in_entry(place: str, offset: int, *form: Any) -> np.ndarray[Any, Any]:
+        entry = opened.get(place)
+        if entry is None:
+            entry = opened[place] = _entry(place)
+            if entry.contents.nbytes < MIN_BESIDE:
+                _verify(place, entry)
+            else:
+                do(lambda: _verify(place, entry))
+        return _view(entry.contents, offset, *form)
+
+    def in_file(path: str, *place: Any) -> np.ndarray[Any, Any]:
+        array = _in_file(path, *place)
+        if array.nbytes < MIN_BESIDE:
+            return _verified(array)
+        do(lambda: _refuse_damaged(array, path))
+        return array
+
+    return {"entry": in_entry, "file": in_file}
+
+
+def _in_entry(place: str, offset: int, *form: Any) -> np.ndarray[Any, Any]:
+    entry = _entry(place)
+    _verify(place, entry)
+    return _view(entry.contents, offset, *form)
+
+
+def _entry(place: str) -> MappedEntry:
+    found = current_store().open_place(place)
+    if found is None:
         raise DecodeError(f"the entry {place} is gone")
-    return _view(contents, offset, label, shape, strides)
+    return found
+
+
+def _verify(place: str, entry: MappedEntry) -> None:
+    if not entry.verify():
+        raise DecodeError(f"the entry {place} is damaged")
 
 
 def _in_file(
@@ -61,8 +101,17 @@ def _in_file(
 
 
 def _in_file_verified(*place: Any) -> np.ndarray[Any, Any]:
+    return _verified(_in_file(*place))
+
+
+def _refuse_damaged(array: np.ndarray[Any, Any], path: str) -> None:
+    if _verified(array) is not array:
+        raise DecodeError(f"our copy of {path} is damaged")
+
+
+def _verified(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     try:
-        return verified(_in_file(*place))
+        return verified(array)
     except PyFlameRTError as error:
         raise DecodeError(str(error)) from error
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CacheEntry",
     "LargeEntry",
+    "MappedEntry",
     "Store",
     "current_store",
     "default_folder",
@@ -47,7 +48,7 @@ __all__ = [
 
 DEFAULT_LIMIT = 4 << 30
 HEADER = 128  # bytes before the contents, which so begin at a multiple of a cache line
-_MAGIC = b"PyFlame2"
+_MAGIC = b"PyFlame3"
 _HEAD = struct.Struct("<8sQ32s32s")
 _TEMPORARY = ".part"
 _ALIGN = 64
@@ -75,6 +76,13 @@ class LargeEntry(NamedTuple):
     mapped: mmap.mmap
     size: int
     table: bytes
+
+
+class MappedEntry(NamedTuple):
+    """A mapped entry: its contents, and what tells whether every byte of them is as it was written."""
+
+    contents: Bytes
+    verify: Callable[[], bool]
 
 
 class Store:
@@ -128,10 +136,10 @@ class Store:
         """The contents of a large entry, mapped for reading, every byte verified; None when there are none."""
         return self._mapped(self._path(kind, key), _digest(key))
 
-    def open_place(self, place: str) -> Bytes | None:
-        """The same of an entry that :func:`place_in_store` names."""
+    def open_place(self, place: str) -> MappedEntry | None:
+        """An entry that :func:`place_in_store` names, for the caller to verify; None when there is none."""
         path = self.path_of(place)
-        return None if path is None else self._mapped(path, place.partition("/")[2])
+        return None if path is None else self._map(path, place.partition("/")[2])
 
     def open_parts(self, kind: str, key: str) -> LargeEntry | None:
         """A large entry whose contents are not verified yet, with the digests to do that; None when there is none."""
@@ -157,6 +165,10 @@ class Store:
         return self._open(self._path(kind, key))
 
     def _mapped(self, path: str, owner: bytes | str) -> Bytes | None:
+        found = self._map(path, owner)
+        return None if found is None or not found.verify() else found.contents
+
+    def _map(self, path: str, owner: bytes | str) -> MappedEntry | None:
         number = self._open(path)
         if number is None:
             return None
@@ -164,7 +176,7 @@ class Store:
             identity = identity_of(number)
             known = mapping_of(identity)
             if known is not None:  # verified when it was mapped
-                return _contents(known)
+                return MappedEntry(_contents(known), lambda: True)
             mapped = mmap.mmap(number, 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError):  # empty
             self._discard(path)
@@ -172,12 +184,19 @@ class Store:
         finally:
             os.close(number)
         table = _table(mapped, owner)
-        if table is None or not blocks_match(_contents(mapped), table):
+        if table is None:
             self._discard(path)
             return None
-        note_mapping(mapped, path, identity)
-        self._touch(path)
-        return _contents(mapped)
+
+        def verify() -> bool:
+            if not blocks_match(_contents(mapped), table):
+                self._discard(path)
+                return False
+            note_mapping(mapped, path, identity)
+            self._touch(path)
+            return True
+
+        return MappedEntry(_contents(mapped), verify)
 
     def _open(self, path: str) -> int | None:
         """An entry's file, where it and its folders are this user's alone."""

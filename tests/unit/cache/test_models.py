@@ -11,7 +11,7 @@ import pytest
 import pyflame_rt
 from pyflame_rt.cache.encoding import Codec, DecodeError
 from pyflame_rt.cache.models import kept_model, model_key
-from pyflame_rt.cache.places import MAKERS, place_of
+from pyflame_rt.cache.places import MAKERS, makers_beside, place_of
 from pyflame_rt.cache.store import HEADER, current_store, use_store
 from pyflame_rt.exporters import export_onnx
 from pyflame_rt.format import save_model
@@ -182,3 +182,28 @@ def test_arrays_in_a_file_are_written_as_their_place(folder):
     path.write_bytes(b"abcd")
     with pytest.raises(DecodeError, match="has changed"):
         codec.decode(data, MAKERS)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_large_arrays_are_verified_by_what_is_handed_on(folder, damaged):
+    """A plan is read while its weights are verified: damage is told by that work, before the plan is used."""
+    store, values = current_store(), np.arange(200_000, dtype=np.float32)
+    assert store.put_large("weights", "large", values.view(np.uint8).data)
+    data = Codec([]).encode(store.open_large("weights", "large").view(np.float32), lambda array: place_of(array, store))
+    path = store.path("weights", "large")
+    if damaged:
+        kept = bytearray(path.read_bytes())
+        kept[HEADER + 500_000] ^= 1
+        path.unlink()
+        path.write_bytes(kept)
+        path.chmod(0o600)
+    work = []
+    again = Codec([]).decode(data, makers_beside(work.append))
+    assert len(work) == 1
+    if damaged:
+        with pytest.raises(DecodeError, match="is damaged"):
+            work[0]()
+        assert not path.exists()
+    else:
+        work[0]()
+        np.testing.assert_array_equal(again, values)

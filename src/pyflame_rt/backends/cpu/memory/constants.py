@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyflame_rt.cache.encoding import Kinded
     from pyflame_rt.cache.store import Store
 
-__all__ = ["Resident", "derived", "pack", "packed_place", "packing_beside", "resident", "sharing"]
+__all__ = ["Resident", "derived", "do_beside", "pack", "packed_place", "packing_beside", "resident", "sharing"]
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 # What is smaller is packed faster than a file is opened.
@@ -88,6 +88,11 @@ def _do(task: PoolTask[None], *, beside: bool = True) -> None:
     tasks.append(task)
     # Whoever plans meets packing at the end, when it can share it; code it would wait for.
     HELPERS.submit(task, last=True)
+
+
+def do_beside(work: Callable[[], None]) -> None:
+    """Work that must be done at the end of :func:`packing_beside`, there by any thread; at once outside of it."""
+    _do(PoolTask(work))
 
 
 def derived(

@@ -20,7 +20,7 @@ from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.lower.kernel_choice import Case
 from pyflame_rt.backends.cpu.lower.lowering import DnnStep, HostStep, KernelStep, Lowered
 from pyflame_rt.backends.cpu.memory.buffer_views import Buffer, Place, View
-from pyflame_rt.backends.cpu.memory.constants import Resident, packed_place, packing_beside, resident
+from pyflame_rt.backends.cpu.memory.constants import Resident, do_beside, packed_place, packing_beside, resident
 from pyflame_rt.backends.cpu.onednn.api import OneDnnError, cpu_isa, version
 from pyflame_rt.backends.cpu.onednn.attr import Attr, Binary, Depthwise, Eltwise, Prelu, Sum
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
@@ -30,7 +30,7 @@ from pyflame_rt.backends.cpu.run.parallel_branches import Window
 from pyflame_rt.backends.cpu.run.threads import use_threads
 from pyflame_rt.cache.encoding import Codec, DecodeError, EncodeError, Kind, record
 from pyflame_rt.cache.models import GRAPH_KINDS
-from pyflame_rt.cache.places import MAKERS, place_of
+from pyflame_rt.cache.places import makers_beside, place_of
 from pyflame_rt.cache.signature import code_signature
 from pyflame_rt.cache.store import current_store
 from pyflame_rt.graph.errors import PyFlameRTError
@@ -160,9 +160,10 @@ def stored_plan(key: str) -> StoredPlan | None:
     found: Any = None
     try:
         with packing_beside():
-            found = _CODEC.decode(data, MAKERS)
+            found = _CODEC.decode(data, makers_beside(do_beside))
+            if isinstance(found, StoredPlan):
+                compile_kernels([s.kernel for s in found.lowered.steps if isinstance(s, KernelStep)])
         if isinstance(found, StoredPlan):
-            compile_kernels([s.kernel for s in found.lowered.steps if isinstance(s, KernelStep)])
             return found
     except _FAULTS:
         store.discard("plan", key)
