@@ -193,15 +193,19 @@ def register_custom_op(
     schema = OpSchema(name, domain, version, doc, function=function, kernel=kernel_fn, signature=signature)
     schema.shape_inference, schema.gradient = shape_inference, gradient
     if function is None:
-        dtypes = [None] * len(output_names) if output_dtypes is None else output_dtypes
-        if len(dtypes) != len(output_names):
-            raise InputError(f"custom operator {name}: {len(dtypes)} output_dtypes for {len(output_names)} outputs")
-        schema.outputs = [Formal(n, d) for n, d in zip(output_names, dtypes, strict=True)]
+        schema.outputs = _outputs(name, output_names, output_dtypes)
     if input_names is not None:
         schema.inputs = [Formal(n) for n in input_names]
     elif function is None and signature in ("", ARRAYS, BUFFERS):
         schema.inputs = [Formal("inputs", variadic=True)]
     return _register(schema, override)
+
+
+def _outputs(op: str, names: Sequence[str], dtypes: Sequence[DType | None] | None) -> list[Formal]:
+    kinds = [None] * len(names) if dtypes is None else dtypes
+    if len(kinds) != len(names):
+        raise InputError(f"custom operator {op}: {len(kinds)} output_dtypes for {len(names)} outputs")
+    return [Formal(n, d) for n, d in zip(names, kinds, strict=True)]
 
 
 def _register(schema: OpSchema, override: bool) -> CustomOp:

@@ -161,6 +161,7 @@ def GroupQueryAttention(
     q, k, v = _grouped(query, key, value, num_heads, kv_num_heads)
     if q_norm_weight is not None and k_norm_weight is not None:
         q, k = (RMSNormalization(x, w, epsilon=qk_norm_epsilon) for x, w in ((q, q_norm_weight), (k, k_norm_weight)))
+    sink = _sink(head_sink, smooth_softmax)
     total = Reshape(Cast(seqlens_k, to=DType.Int64), [-1, 1]) + 1
     # Rows of a first prompt may be padded on the right: they still begin at 0.
     past = Max(total - size_of(q, 2), constant(0, DType.Int64))
@@ -172,19 +173,17 @@ def GroupQueryAttention(
         q, k = (rotated(x, where, cos_cache, sin_cache, rotary_interleaved or 0) for x in (q, k))
     length = Reshape(Cast(total_sequence_length, to=DType.Int64), constant([], DType.Int64))
     present_k, present_v = _appended(past_key, k, past, length), _appended(past_value, v, past, length)
-    sharing = constant([h * kv_num_heads // num_heads for h in range(num_heads)], DType.Int64)
-    keys, values = (Gather(Slice(x, [0], Reshape(length, [1]), [2]), sharing, axis=1) for x in (present_k, present_v))
+    keys, values = (_shared(x, length, num_heads, kv_num_heads) for x in (present_k, present_v))
     kept = _visible(places, total, length, causal, local_window_size)
-    context, _ = attend(
-        q,
-        keys,
-        values,
-        scale=scale,
-        biases=[attention_bias, additive(Unsqueeze(kept, [1]), lowest(DType.Float32))],
-        softcap=softcap or 0.0,
-        sink=_sink(head_sink, smooth_softmax),
-    )
+    biases = [attention_bias, additive(Unsqueeze(kept, [1]), lowest(DType.Float32))]
+    context, _ = attend(q, keys, values, scale=scale, biases=biases, softcap=softcap or 0.0, sink=sink)
     return merge_heads(context), present_k, present_v
+
+
+def _shared(present: Value, length: Value, heads: int, kept: int) -> Value:
+    """The newest ``length`` places of a cache, each of its heads once for every query head that shares it."""
+    sharing = constant([h * kept // heads for h in range(heads)], DType.Int64)
+    return Gather(Slice(present, [0], Reshape(length, [1]), [2]), sharing, axis=1)
 
 
 def _grouped(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -138,6 +139,13 @@ def _length_vjp(
 # ------------------------------------------------------------------ primitives
 
 
+# What all reductions over given axes say of themselves.
+_composed = partial(operator, infer=_reduced_type, types="T int64 > T", kind="reduce", known=(1,))
+_fold = partial(
+    primitive, infer=_reduced_type, types="T int64 > T", kind="reduce", known=(1,), flops=flops_per_input(1)
+)
+
+
 def _axes_of(ops: Any, axes: Any, rank: int, noop: int) -> tuple[int, ...]:
     given = [] if axes is None else [int(a) for a in ops.to_numpy(axes).ravel()]
     if not given:
@@ -155,16 +163,11 @@ def _filled(ops: Any, data: Any, axes: tuple[int, ...], keepdims: int, value: An
     return ops.full(tuple(kept), value, dtype=ops.dtype(data))
 
 
-@primitive(
+@_fold(
     since=13,
-    infer=_reduced_type,
     shape_math=True,
     vjp=_sum_vjp,
-    types="T int64 > T",
-    kind="reduce",
     fold="sum",
-    known=(1,),
-    flops=flops_per_input(1),
     complex=True,
 )
 def ReduceSum(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
@@ -173,16 +176,11 @@ def ReduceSum(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, no
     return ops.sum(data, axis=along, keepdims=bool(keepdims)) if along else data
 
 
-@primitive(
+@_fold(
     since=18,
-    infer=_reduced_type,
     shape_math=True,
     vjp=_prod_vjp,
-    types="T int64 > T",
-    kind="reduce",
     fold="prod",
-    known=(1,),
-    flops=flops_per_input(1),
     complex=True,
 )
 def ReduceProd(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
@@ -191,15 +189,10 @@ def ReduceProd(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, n
     return ops.prod(data, axis=along, keepdims=bool(keepdims)) if along else data
 
 
-@primitive(
+@_fold(
     since=18,
-    infer=_reduced_type,
     vjp=_mean_vjp,
-    types="T int64 > T",
-    kind="reduce",
     fold="mean",
-    known=(1,),
-    flops=flops_per_input(1),
     complex=True,
 )
 def ReduceMean(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
@@ -215,16 +208,11 @@ def ReduceMean(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, n
     return ops.truncate_divide(total, ops.full_like(total, count))
 
 
-@primitive(
+@_fold(
     since=20,
-    infer=_reduced_type,
     shape_math=True,
     vjp=_extreme_vjp,
-    types="T int64 > T",
-    kind="reduce",
     fold="max",
-    known=(1,),
-    flops=flops_per_input(1),
 )
 def ReduceMax(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
     """Largest element; of nothing the smallest value of the type."""
@@ -234,16 +222,11 @@ def ReduceMax(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, no
     return ops.max(data, axis=along, keepdims=bool(keepdims)) if along else data
 
 
-@primitive(
+@_fold(
     since=20,
-    infer=_reduced_type,
     shape_math=True,
     vjp=_extreme_vjp,
-    types="T int64 > T",
-    kind="reduce",
     fold="min",
-    known=(1,),
-    flops=flops_per_input(1),
 )
 def ReduceMin(ops: Any, data: Any, axes: Any = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
     """Smallest element; of nothing the largest value of the type."""
@@ -278,13 +261,13 @@ def _in_float32(x: Value, body: Callable[[Value], Value]) -> Value:
     return Cast(body(Cast(x, to=DType.Float32)), to=x.dtype)
 
 
-@operator(since=18, infer=_reduced_type, types="T int64 > T", kind="reduce", known=(1,))
+@_composed(since=18)
 def ReduceL1(data: Value, axes: Value | None = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Value:
     """Sum of absolute values."""
     return ReduceSum(Abs(data), axes, keepdims=keepdims, noop_with_empty_axes=noop_with_empty_axes)
 
 
-@operator(since=18, infer=_reduced_type, types="T int64 > T", kind="reduce", known=(1,))
+@_composed(since=18)
 def ReduceSumSquare(
     data: Value, axes: Value | None = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0
 ) -> Value:
@@ -295,14 +278,14 @@ def ReduceSumSquare(
     return _in_float32(data, lambda x: ReduceSum(x * x, axes, **options))
 
 
-@operator(since=18, infer=_reduced_type, vjp=_length_vjp, types="T int64 > T", kind="reduce", known=(1,))
+@_composed(since=18, vjp=_length_vjp)
 def ReduceL2(data: Value, axes: Value | None = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Value:
     """Root of the sum of squares."""
     options = {"keepdims": keepdims, "noop_with_empty_axes": noop_with_empty_axes}
     return _in_float32(data, lambda x: Sqrt(ReduceSum(x * x, axes, **options)))
 
 
-@operator(since=28, infer=_reduced_type, types="T int64 > T", kind="reduce", known=(1,))
+@_composed(since=28)
 def ReduceLogSum(
     data: Value, axes: Value | None = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0
 ) -> Value:
@@ -311,7 +294,7 @@ def ReduceLogSum(
     return _in_float32(data, lambda x: Log(ReduceSum(x, axes, **options)))
 
 
-@operator(since=28, infer=_reduced_type, vjp=_log_sum_exp_vjp, types="T int64 > T", kind="reduce", known=(1,))
+@_composed(since=28, vjp=_log_sum_exp_vjp)
 def ReduceLogSumExp(
     data: Value, axes: Value | None = None, /, *, keepdims: int = 1, noop_with_empty_axes: int = 0
 ) -> Value:
