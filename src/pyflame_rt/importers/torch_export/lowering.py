@@ -59,7 +59,7 @@ class _Lowering:
         self.signature: dict[str, Any] = exported.program["signature"]
         self.tensors = exported.tensors
         self.tracer = _ExportTracer(name, {*exported.tensors, *self.graph["tensor_values"]})
-        self.machine = Machine(Program(ScriptedObject(""), (), {}, {}, {}), [])
+        self.machine = Machine(Program(ScriptedObject(""), (), {}, {}, {}, {}), [])
         self.values: dict[str, Any] = {}
 
     def run(self) -> Graph:
