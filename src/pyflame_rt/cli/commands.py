@@ -38,7 +38,7 @@ app = typer.Typer(
     add_completion=False,
 )
 
-Model = Annotated[Path, typer.Argument(help="A .onnx or .pfm file, or a folder of a Hugging Face model.")]
+Model = Annotated[Path, typer.Argument(help="A .onnx, .pfm or .gguf file, or a folder of a Hugging Face model.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ProviderName = Annotated[str, typer.Option("--provider", "-p", help="Where to run.")]
 Inputs = Annotated[list[str], typer.Option("--input", "-i", help="NAME=FILE.npy, NAME=FILE.npz or FILE.npz.")]

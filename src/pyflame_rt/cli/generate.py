@@ -10,11 +10,11 @@ import typer
 
 from pyflame_rt.cli.commands import AsJson, Model, app
 from pyflame_rt.cli.render import console, print_json, status
-from pyflame_rt.graph.errors import InputError
-from pyflame_rt.session import InferenceSession
+from pyflame_rt.graph.errors import InputError, ModelNotFoundError
 
 if TYPE_CHECKING:
     from pyflame_rt.generate import Completion, Generator, SpeculativeGenerator
+    from pyflame_rt.session import InferenceSession
 
 __all__ = ["generate"]
 
@@ -53,15 +53,19 @@ def generate(
     draft: Draft = None,
     json: AsJson = False,
 ) -> None:
-    """Continue a prompt with a decoder, and say how fast."""
-    from pyflame_rt.generate import SamplingParams
+    """Continue a prompt with a decoder (a model file, a Hugging Face folder, a GGUF file), and say how fast."""
+    from pyflame_rt.generate import SamplingParams, load_tokenizer
+    from pyflame_rt.generate.models import open_model
 
     if bool(prompt) == bool(tokens):
         raise InputError("give a prompt: --prompt TEXT or --tokens 1,2,3")
-    words = _tokenizer(model, tokenizer, needed=bool(prompt) or bool(stop))
     given: Any = prompt or _numbers(tokens)
     with status(f"loading {model.name}"):
-        maker = _maker(model, words, draft)
+        session, own = open_model(model, tokens=tokenizer is None)
+        words = load_tokenizer(tokenizer) if tokenizer is not None else own
+        if words is None and (prompt or stop):
+            raise ModelNotFoundError(f"there is no tokenizer with {str(model)!r}: give --tokenizer, or --tokens")
+        maker = _maker(session, words, draft)
     end = None if words is None else words.eos_token_ids or None
     if beams > 1:
         if draft is not None or temperature:
@@ -97,16 +101,6 @@ def generate(
     console.print(f"{told}, then {rate:.1f} tokens/s" if rate else told, style="dim", highlight=False)
 
 
-def _tokenizer(model: Path, given: Path | None, *, needed: bool) -> Any:
-    """The tokenizer asked for, or that of the model's folder; None where none is needed and none is there."""
-    from pyflame_rt.generate import load_tokenizer
-
-    place = given if given is not None else model if model.is_dir() else model.parent
-    if given is None and not needed and not (place / "tokenizer.json").is_file():
-        return None
-    return load_tokenizer(place)
-
-
 def _numbers(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
@@ -114,13 +108,13 @@ def _numbers(text: str) -> list[int]:
         raise InputError(f"--tokens {text!r}: tokens are numbers with commas between them") from None
 
 
-def _maker(model: Path, tokenizer: Any, draft: Path | None) -> Generator | SpeculativeGenerator:
+def _maker(session: InferenceSession, tokenizer: Any, draft: Path | None) -> Generator | SpeculativeGenerator:
     from pyflame_rt.generate import Generator, SpeculativeGenerator
+    from pyflame_rt.generate.models import open_model
 
-    session = InferenceSession(str(model))
     if draft is None:
         return Generator(session, tokenizer)
-    return SpeculativeGenerator(session, InferenceSession(str(draft)), tokenizer)
+    return SpeculativeGenerator(session, open_model(draft, tokens=False)[0], tokenizer)
 
 
 def _search(maker: Any, prompt: Any, beams: int, count: int, end: list[int] | None, json: bool) -> None:

@@ -12,12 +12,13 @@ import numpy as np
 from pyflame_rt.generate.beams import BeamParams, beam_search
 from pyflame_rt.generate.constraints import constraint_for
 from pyflame_rt.generate.in_place import open_decoder
+from pyflame_rt.generate.models import open_model
 from pyflame_rt.generate.prefix import PrefixCache
 from pyflame_rt.generate.sampling import Sampler, SamplingParams, Token
 from pyflame_rt.generate.text_stream import TextStream
-from pyflame_rt.generate.tokenizer import load_tokenizer
 from pyflame_rt.graph.errors import InputError, ModelNotFoundError
 from pyflame_rt.graph.records import dataclass
+from pyflame_rt.importers.detection import detect
 
 if TYPE_CHECKING:
     import os
@@ -177,24 +178,20 @@ class Generator:
 
     @classmethod
     def from_pretrained(cls, folder: str | os.PathLike[str], **settings: Any) -> Generator:
-        """The generator of a Hugging Face folder, with its tokenizer where it has a tokenizer.json.
+        """The generator of a Hugging Face folder or a GGUF file, with its tokenizer where it has one.
 
         Args:
-            folder: with config.json and weights of a decoder; see :class:`HuggingFaceImporter`.
+            folder: with config.json and weights of a decoder, see :class:`HuggingFaceImporter`; or a GGUF file.
             settings: of the generator.
 
         Raises:
-            ModelNotFoundError: There is no such folder.
+            ModelNotFoundError: There is no such folder or file.
             UnsupportedFormatError: Its architecture is not known, or generates nothing.
         """
-        from pyflame_rt.importers.huggingface.importer import decoder_graph
-        from pyflame_rt.session import InferenceSession
-
         place = Path(folder)
-        if not place.is_dir():
-            raise ModelNotFoundError(f"there is no folder {str(place)!r}")
-        words = load_tokenizer(place) if (place / "tokenizer.json").is_file() else None
-        return cls(InferenceSession(decoder_graph(place)), words, **settings)
+        if not place.is_dir() and detect(place) != "gguf":
+            raise ModelNotFoundError(f"there is no folder {str(place)!r}, and no GGUF file")
+        return cls(*open_model(place), **settings)
 
     # ------------------------------------------------------------------ the simple ways
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Tokenizer", "load_tokenizer"]
+__all__ = ["Tokenizer", "load_tokenizer", "tokenizers_library"]
 
 _EXTRA = "pip install 'pyflame[generate]'"
 
@@ -122,11 +122,9 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     if not file.is_file():
         raise ModelNotFoundError(f"there is no tokenizer.json at {str(path)!r}")
     try:
-        import tokenizers
-    except ModuleNotFoundError as error:
-        raise MissingExtra(f"reading {file.name} needs tokenizers: {_EXTRA}") from error
-    try:
-        library = tokenizers.Tokenizer.from_str(file.read_text("utf-8"))
+        library = tokenizers_library(file.name).Tokenizer.from_str(file.read_text("utf-8"))
+    except MissingExtra:
+        raise
     except Exception as error:  # the library raises bare Exceptions
         raise InvalidModelError(f"{file}: no tokenizer: {error}") from error
     ends = _config(file.with_name("generation_config.json")).get("eos_token_id")
@@ -135,6 +133,19 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     if template.is_file():
         config["chat_template"] = template.read_text("utf-8", errors="replace")
     return Tokenizer(library, config, _ends(file, ends))
+
+
+def tokenizers_library(what: str) -> Any:
+    """The package ``tokenizers``.
+
+    Raises:
+        MissingExtra: It is not installed.
+    """
+    try:
+        import tokenizers
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"reading {what} needs tokenizers: {_EXTRA}") from error
+    return tokenizers
 
 
 def _as_json(value: Any, indent: int | None = None) -> str:

@@ -18,10 +18,10 @@ _TORCH_LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
 
 def detect(path: str | os.PathLike[str]) -> str:
-    """The kind of a file: "torch", "torch-legacy", "torchscript", "torch-export", "safetensors", or "" for others.
+    """The kind of a file: "torch", "torch-legacy", "torchscript", "torch-export", "safetensors" or "gguf".
 
-    A folder with a config.json is "huggingface". Files of ONNX and .pfm go by their suffix. A file that does not exist
-    is of no kind.
+    Others are of the kind "". A folder with a config.json is "huggingface". Files of ONNX and .pfm go by their suffix.
+    A file that does not exist is of no kind.
 
     Example:
         >>> detect("missing.pt")
@@ -41,6 +41,8 @@ def detect(path: str | os.PathLike[str]) -> str:
         return "torch-legacy"
     if head.startswith(b"PK\x03\x04"):
         return _archive_kind(file)
+    if head.startswith(b"GGUF"):
+        return "gguf"
     length = int.from_bytes(head[:8], "little")
     return "safetensors" if head[8:9] == b"{" and length <= file.stat().st_size - 8 else ""
 

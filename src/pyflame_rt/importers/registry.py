@@ -19,6 +19,7 @@ __all__ = ["find_importer", "get_importer", "import_model", "is_original", "list
 
 # Imported when first asked for; the modules bring in onnx or torch.
 _BUILTIN = {
+    "gguf": ("pyflame_rt.importers.gguf.importer", "GGUFImporter"),
     "huggingface": ("pyflame_rt.importers.huggingface.importer", "HuggingFaceImporter"),
     "onnx": ("pyflame_rt.importers.onnx_importer", "ONNXImporter"),
     "pytorch": ("pyflame_rt.importers.torch_importer", "PyTorchImporter"),

@@ -21,11 +21,12 @@ from pyflame_rt.ops.onnx.matmul import MatMul
 from pyflame_rt.ops.onnx.norm import LayerNormalization, RMSNormalization
 from pyflame_rt.ops.onnx.shape import Expand, Reshape, Transpose, Unsqueeze
 from pyflame_rt.ops.onnx.slicing import Split
+from pyflame_rt.ops.pyflame.stored_blocks import MatMulStoredBlocks, UnpackBlocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyflame_rt.importers.huggingface.folder import Settings, Weights
+    from pyflame_rt.importers.huggingface.folder import BlockWeights, Settings, Weights
     from pyflame_rt.ops.core.trace import Tracer
 
 __all__ = ["LayerNames", "Net", "Rotary", "Style", "activation", "attention", "hidden_bias", "layer", "rotary"]
@@ -94,11 +95,24 @@ class Net:
 
     def project(self, x: Value, name: str) -> Value:
         """A product with a matrix [out, in]."""
+        blocks = self.weights.blocks(name)
+        if blocks is not None:
+            return MatMulStoredBlocks(x, self._of_blocks(name, blocks), format=blocks.format)
         return MatMul(x, self._kept(name, ".T", 2, lambda array: array.T))
 
     def embed(self, tokens: Value, name: str) -> Value:
         """Rows of a table."""
+        blocks = self.weights.blocks(f"{name}.weight")
+        if blocks is not None:
+            rows = Gather(self._of_blocks(f"{name}.weight", blocks), tokens, axis=0)
+            return UnpackBlocks(rows, format=blocks.format)
         return Gather(self.weight(f"{name}.weight", 2), tokens, axis=0)
+
+    def _of_blocks(self, name: str, blocks: BlockWeights) -> Value:
+        made = self._made.get((name, blocks.format))
+        if made is None:
+            made = self._made[name, blocks.format] = self.initializer(name, blocks.data)
+        return made
 
     def norm(self, x: Value, name: str, style: Style) -> Value:
         """A norm over the last axis."""

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.graph.errors import InvalidModelError, ModelNotFoundError, UnsupportedFormatError
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["Settings", "Weights", "read_settings", "read_weights"]
+__all__ = ["BlockWeights", "Settings", "Weights", "read_settings", "read_weights"]
 
 _FILES = ("model.safetensors", "pytorch_model.bin")
 _MOST_LAYERS, _LARGEST = 10_000, 1 << 31
@@ -98,10 +99,23 @@ class Settings:
         return value
 
 
-class Weights:
-    """Arrays by name, as float32; it notes which were taken, so that none is left out in silence."""
+@dataclass(frozen=True)
+class BlockWeights:
+    """A matrix [out, in] whose rows are blocks of a format of ``ops.pyflame.stored_blocks``.
 
-    def __init__(self, arrays: Mapping[str, np.ndarray[Any, Any]], where: str) -> None:
+    Attributes:
+        data: bytes [out, bytes of a row].
+        format: its name.
+    """
+
+    data: np.ndarray[Any, Any]
+    format: str
+
+
+class Weights:
+    """Arrays by name, as float32, or blocks; it notes which were taken, so that none is left out in silence."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray[Any, Any] | BlockWeights], where: str) -> None:
         self._arrays = dict(arrays)
         self._taken: set[str] = set()
         self.where = where
@@ -113,11 +127,21 @@ class Weights:
         """Whether some name begins so."""
         return any(name.startswith(prefix) for name in self._arrays)
 
+    def blocks(self, name: str) -> BlockWeights | None:
+        """A weight that is kept in blocks; None for others."""
+        found = self._arrays.get(name)
+        if not isinstance(found, BlockWeights):
+            return None
+        self._taken.add(name)
+        return found
+
     def take(self, name: str) -> np.ndarray[Any, Any]:
-        """A weight."""
+        """A weight that is not kept in blocks."""
         array = self._arrays.get(name)
         if array is None:
             raise InvalidModelError(f"{self.where} has no weight {name!r}")
+        if isinstance(array, BlockWeights):
+            raise UnsupportedFormatError(f"{self.where}: weight {name!r} is in blocks, where no product reads it")
         self._taken.add(name)
         return array if array.dtype == np.float32 else array.astype(np.float32)
 

@@ -15,6 +15,7 @@ from pyflame_rt.ops.onnx.cast import Cast
 from pyflame_rt.ops.onnx.conv import Conv, ConvInteger
 from pyflame_rt.ops.onnx.logic import Greater, Less, Not
 from pyflame_rt.ops.onnx.matmul import Gemm, MatMul, MatMulInteger
+from pyflame_rt.ops.pyflame.stored_blocks import MatMulStoredBlocks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +30,7 @@ LONG = 16  # steps of a loop that is rather given quantized numbers than what th
 MAX_INPUTS = 12
 MAX_EXTRA = 3
 _BYTES = (DType.Int8, DType.UInt8)
-PRODUCTS = frozenset({Conv, ConvInteger, Gemm, MatMul, MatMulInteger, MatMulNBits})
+PRODUCTS = frozenset({Conv, ConvInteger, Gemm, MatMul, MatMulInteger, MatMulNBits, MatMulStoredBlocks})
 CHEAP = frozenset({Abs, Add, Cast, Greater, Less, Mul, Neg, Not, Relu, Sub})
 
 

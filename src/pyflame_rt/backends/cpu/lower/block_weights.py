@@ -12,17 +12,22 @@ from pyflame_rt.backends.cpu.kernels.block_bytes import RECORD, BlockBytesKernel
 from pyflame_rt.backends.cpu.kernels.block_gemv import BlockGemvKernel, block_words
 from pyflame_rt.backends.cpu.kernels.block_products import BlockProductKernel
 from pyflame_rt.backends.cpu.kernels.tiles.block_dots import BlockDots, block_dots, block_tile, byte_words, padded
+from pyflame_rt.backends.cpu.lower.block_sources import (
+    BlockSource,
+    bias_of,
+    block_source,
+    is_packed,
+    unpacked,
+)
 from pyflame_rt.backends.cpu.lower.lowering import KernelStep, Lowering, NotNative, fuses, lowers
 from pyflame_rt.backends.cpu.lower.tiled_products import as_rows, ending_of, label_of, row_operand
 from pyflame_rt.backends.cpu.memory.constants import derived
 from pyflame_rt.graph import DType
-from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.microsoft.block_weights import MatMulNBits, rounds_rows
+from pyflame_rt.ops.pyflame.stored_blocks import MatMulStoredBlocks, format_of
 from pyflame_rt.opt.traced_sizes import is_traced, least, most
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyflame_rt.backends.cpu.graph.groups import Group
     from pyflame_rt.backends.cpu.kernels.tiles.register_tile import Tile
     from pyflame_rt.backends.cpu.memory.buffer_views import View
@@ -41,32 +46,6 @@ PIECES = 8
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True)
-class _Weights:
-    """Constants of a MatMulNBits."""
-
-    array: Array
-    scales: Array  # [columns, blocks]
-    zeros: Array | None
-    bits: int
-    block: int
-    depth: int
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Columns, blocks of each, weights of a block."""
-        return (*self.scales.shape, self.block)
-
-    def numbers(self) -> Array:
-        """One weight in each byte."""
-        return _unpacked(self.array, self.sizes, self.bits)
-
-    def points(self) -> Array | None:
-        """Zero points as floats [columns, blocks]."""
-        columns, blocks = self.scales.shape
-        return None if self.zeros is None else _points(self.zeros, columns, blocks, self.bits)
-
-
 def _refusal(graph: SpecializedGraph, step: SpecializedNode) -> str:
     """Why no kernel takes a MatMulNBits: they take rows of bytes, or a few of floats, and constant weights."""
     data, weights, scales, zeros, order, bias = (*step.node.inputs, "", "", "", "")[:6]
@@ -82,36 +61,50 @@ def _refusal(graph: SpecializedGraph, step: SpecializedNode) -> str:
     counts = [constants[n].nbytes for n in (weights, scales)]
     if counts != [columns * blocks * block * bits // 8, 4 * columns * blocks]:
         return "weights or scales of another number than sizes say"
-    if zeros and constants[zeros].size != columns * (_bytes(blocks, bits) if _is_packed(constants[zeros]) else blocks):
+    if zeros and constants[zeros].size != columns * (_bytes(blocks, bits) if is_packed(constants[zeros]) else blocks):
         return "zero points of another number than blocks"
     if not sizes or sizes[-1] != depth or not all(isinstance(n, int) for n in sizes):
         return "rows of another length than weights, or of one that is not known"
     rows = math.prod(sizes[:-1])
-    in_bytes = block_dots(host(), bits) is not None and _in_bytes(given)
+    in_bytes = block_dots(host(), bits) is not None and _in_bytes(step)
     if rows < 1 or not (in_bytes or (rows <= FEW_ROWS and depth % block == 0)):
         return "rows that are multiplied as floats, and are many, or end within a block"
     return ""
 
 
-def _in_bytes(given: Mapping[str, Any]) -> bool:
+def _in_bytes(step: SpecializedNode) -> bool:
     """Whether rows of float32 are to be multiplied in bytes."""
-    kind, level = DType.Float32, given["accuracy_level"]
-    return rounds_rows(kind, kind, given["bits"], given["block_size"], level, ordered=False)
+    if step.op is MatMulStoredBlocks:
+        return True
+    kind, given = DType.Float32, step.attributes
+    return rounds_rows(kind, kind, given["bits"], given["block_size"], given["accuracy_level"], ordered=False)
 
 
-def _is_packed(zeros: Array) -> bool:
-    return zeros.dtype == np.uint8
+def _stored_refusal(graph: SpecializedGraph, step: SpecializedNode) -> str:
+    """Why no kernel takes a product with blocks of a file."""
+    data, blocks, bias = (*step.node.inputs, "")[:3]
+    if blocks not in graph.constants:
+        return "weights that are not constant"
+    if any(graph.dtype(n) is not DType.Float32 for n in (data, bias) if n):
+        return "numbers that are not float32"
+    sizes = graph.shape(data)
+    if not sizes or not all(isinstance(n, int) for n in sizes) or math.prod(sizes[:-1]) < 1:
+        return "rows of a number that is not known"
+    if block_dots(host(), format_of(step.attributes["format"]).bits) is None:
+        return "a machine without products of bytes"
+    return ""
 
 
 def _bytes(count: int, bits: int) -> int:
     return -(-count * bits // 8)
 
 
+@lowers(MatMulStoredBlocks, refuses=_stored_refusal)
 @lowers(MatMulNBits, refuses=_refusal)
 def block_product(low: Lowering, step: SpecializedNode) -> None:
-    """MatMulNBits on its own."""
-    weights = _weights_of(low, step)
-    if _in_bytes(step.attributes):
+    """A product with blocks on its own."""
+    weights = block_source(low, step)
+    if _in_bytes(step):
         _by_bytes(low, step, weights, None)
         return
     out, shape = _by_floats(low, step, weights), low.concrete.shape(step.node.outputs[0])
@@ -120,45 +113,33 @@ def block_product(low: Lowering, step: SpecializedNode) -> None:
 
 def blocks_and_loop(low: Lowering, step: SpecializedNode, group: Group) -> View:
     """A product of rows in bytes, with the loop that alone reads it."""
-    _by_bytes(low, step, _weights_of(low, step), group)
+    _by_bytes(low, step, block_source(low, step), group)
     return low.places[group.steps[-1].node.outputs[0]]
 
 
-fuses(blocks_and_loop, MatMulNBits, when=lambda _low, step, _group: _in_bytes(step.attributes))
-
-
-def _weights_of(low: Lowering, step: SpecializedNode) -> _Weights:
-    _, name, scale_name, zero_name = (*step.node.inputs, "")[:4]
-    array, scales = low.constant_of(name), low.constant_of(scale_name)
-    zeros = low.constant_of(zero_name) if zero_name else None
-    if array is None or scales is None or (zero_name and zeros is None):
-        raise NotNative("weights that are not constant")
-    given = step.attributes
-    return _Weights(array, scales.reshape(given["N"], -1), zeros, given["bits"], given["block_size"], given["K"])
+fuses(blocks_and_loop, MatMulNBits, MatMulStoredBlocks, when=lambda _low, step, _group: _in_bytes(step))
 
 
 # ---------------------------------------------------------------------- rows in bytes
 
 
-def _by_bytes(low: Lowering, step: SpecializedNode, weights: _Weights, group: Group | None) -> None:
+def _by_bytes(low: Lowering, step: SpecializedNode, weights: BlockSource, group: Group | None) -> None:
     dots = block_dots(host(), weights.bits)
     if dots is None:
         raise NotNative("a machine without products of bytes")
     columns, blocks, block = weights.sizes
     shape = low.concrete.shape(step.node.outputs[0])
     rows = math.prod(shape[:-1])
-    bias = (*step.node.inputs, "", "", "", "")[5]
+    bias = bias_of(step)
     ending = ending_of(low, step, group, bias, len(shape) - 1, single=True)
     tile = _tile(dots, rows, columns)
-    shared = weights.zeros is None
-    factor = dots.offset - (1 << (weights.bits - 1)) if shared else -1
+    factor = -1 if weights.point_type() else dots.offset - weights.zero
     views = [_records(low, step.node.inputs[0], rows, weights, factor), _byte_words(low, weights, dots)]
-    scales = weights.scales.astype(np.float16)
-    exact = host().half and np.array_equal(scales, weights.scales)
-    views.append(low.constant(_lanes(scales if exact else weights.scales, dots.lanes)))
-    points = _byte_points(weights, dots)
-    if points is not None:
-        views.append(low.constant(points))
+    steps = "float16" if host().half and weights.half_scales() else "float32"
+    views.append(_of_blocks(low, weights, dots, "scales", steps))
+    points = {"": "", "uint8": "int8" if dots.offset else "uint8", "float32": "float32"}[weights.point_type()]
+    if points:
+        views.append(_of_blocks(low, weights, dots, "points", points))
     operands = [
         row_operand(low, n, r, (rows, columns)) for n, r in zip(ending.names, ending.finish.operands, strict=True)
     ]
@@ -168,8 +149,7 @@ def _by_bytes(low: Lowering, step: SpecializedNode, weights: _Weights, group: Gr
     vectors = padded(columns, dots.lanes) // dots.lanes
     params = [rows, columns, blocks, held, vectors, outs[0].strides[0]]
     params += [v.strides[0] for v, r in zip(operands, ending.finish.operands, strict=True) if r == "full"]
-    label = "" if points is None else str(points.dtype)
-    kernel = BlockProductKernel(dots, tile, block, "float16" if exact else "float32", label, ending.finish)
+    kernel = BlockProductKernel(dots, tile, block, steps, points, ending.finish)
     items = -(-rows // held) * (vectors // tile.vectors)
     grain = BYTE_GRAIN // most(least(held, rows) * weights.depth * tile.vectors * dots.lanes, 1)
     low.kernel(label_of(step, group), kernel, [*views, *operands, *outs], params, items, grain, PIECES)
@@ -181,7 +161,7 @@ def _tile(dots: BlockDots, rows: Any, columns: int) -> Tile:
     return block_tile(host(), dots, None if is_traced(rows) else rows, columns)
 
 
-def _records(low: Lowering, name: str, rows: Any, weights: _Weights, factor: int) -> View:
+def _records(low: Lowering, name: str, rows: Any, weights: BlockSource, factor: int) -> View:
     """Rows in bytes; products of the same rows, such as queries, keys and values, share them."""
     _, blocks, block = weights.sizes
     key = ("block bytes", name, block, factor)
@@ -199,7 +179,7 @@ def _records(low: Lowering, name: str, rows: Any, weights: _Weights, factor: int
     return out
 
 
-def _byte_words(low: Lowering, weights: _Weights, dots: BlockDots) -> View:
+def _byte_words(low: Lowering, weights: BlockSource, dots: BlockDots) -> View:
     """Packed weights, shared by all plans."""
     columns, blocks, block = weights.sizes
     size = padded(columns, dots.lanes) * blocks * block * dots.bits // 8
@@ -207,18 +187,27 @@ def _byte_words(low: Lowering, weights: _Weights, dots: BlockDots) -> View:
     def fill(out: Array) -> None:
         np.copyto(out, byte_words(weights.numbers(), dots).view(np.uint8).reshape(-1))
 
-    form = ("block bytes", dots.bits, block, dots.kind, dots.lanes)
+    form = ("block bytes", *weights.form, dots.kind, dots.lanes)
     return low.constant(derived(weights.array, form, size, fill))
 
 
-def _byte_points(weights: _Weights, dots: BlockDots) -> Array | None:
-    """Zero points as kernels take them: bytes where they are whole numbers of the weights' range."""
-    points = weights.points()
-    if points is None:
-        return None
-    if weights.zeros is not None and _is_packed(weights.zeros):
-        return _lanes((points - dots.offset).astype(np.int8 if dots.offset else np.uint8), dots.lanes)
-    return _lanes(points - np.float32(dots.offset), dots.lanes)
+def _of_blocks(low: Lowering, weights: BlockSource, dots: BlockDots, what: str, dtype: str) -> View:
+    """Scales or points, one for each block, shared by all plans."""
+    columns, blocks, _ = weights.sizes
+    kind = np.dtype(dtype)
+    size = padded(columns, dots.lanes) * blocks * kind.itemsize
+
+    def fill(out: Array) -> None:
+        if what == "scales":
+            values = weights.scales()
+        else:
+            points = weights.points()
+            assert points is not None
+            values = points - np.float32(dots.offset)
+        np.copyto(out, _lanes(values.astype(kind), dots.lanes).view(np.uint8).reshape(-1))
+
+    form = ("block " + what, dtype, *weights.form, dots.lanes, dots.offset)
+    return low.constant(derived(weights.known_by(what), form, size, fill).view(kind))
 
 
 def _lanes(values: Array, lanes: int) -> Array:
@@ -232,18 +221,18 @@ def _lanes(values: Array, lanes: int) -> Array:
 # ---------------------------------------------------------------------- rows as floats
 
 
-def _by_floats(low: Lowering, step: SpecializedNode, weights: _Weights) -> View:
+def _by_floats(low: Lowering, step: SpecializedNode, weights: BlockSource) -> View:
     columns, blocks, block = weights.sizes
     rows, lanes = math.prod(low.concrete.shape(step.node.outputs[0])[:-1]), host().lanes(4)
-    bias = (*step.node.inputs, "", "", "", "")[5]
+    bias = bias_of(step)
     vectors = 4 if rows <= 2 and host().registers >= 32 else 2
     width, bits = vectors * lanes, weights.bits
     x = as_rows(low, low.strided(step.node.inputs[0]), rows, weights.depth)
     views = [x, _words(low, weights.array, weights.sizes, bits, width)]
-    views.append(low.constant(_spread(weights.scales, width)))
+    views.append(low.constant(_spread(weights.scales(), width)))
     points = weights.points()
     if points is not None:
-        views.append(low.constant(_spread(weights.scales * (points - np.float32(1 << (bits - 1))), width)))
+        views.append(low.constant(_spread(weights.scales() * (points - np.float32(1 << (bits - 1))), width)))
     if bias:
         views.append(low.dense(bias))
     out = low.new((rows, columns), DType.Float32)
@@ -262,28 +251,10 @@ def _words(low: Lowering, array: Array, sizes: tuple[int, int, int], bits: int, 
     panels, words = -(-columns // width), block * bits // 32
 
     def fill(out: Array) -> None:
-        np.copyto(out, block_words(_unpacked(array, sizes, bits), bits, width, table=table).view(np.uint8).reshape(-1))
+        np.copyto(out, block_words(unpacked(array, sizes, bits), bits, width, table=table).view(np.uint8).reshape(-1))
 
     form = ("block words", bits, block, width, table)
     return low.constant(derived(array, form, 4 * panels * blocks * words * width, fill))
-
-
-def _unpacked(array: Array, sizes: tuple[int, ...], bits: int) -> Array:
-    """One number in each byte."""
-    data = array.reshape(-1).view(np.uint8)
-    if bits == 4:
-        data = np.stack([data & 15, data >> 4], -1)
-    return data.reshape(sizes)
-
-
-def _points(zeros: Array, columns: int, blocks: int, bits: int) -> Array:
-    """Zero points as floats [columns, blocks]; bytes hold two of 4 bits each, and begin anew for every column."""
-    if not _is_packed(zeros):
-        return zeros.reshape(columns, blocks).astype(np.float32)
-    each = 8 // bits
-    data = zeros.reshape(columns, -1)
-    numbers = _unpacked(np.ascontiguousarray(data), (columns, data.shape[1] * each), bits)
-    return numbers[:, :blocks].astype(np.float32)
 
 
 def _spread(values: Array, width: int) -> Array:

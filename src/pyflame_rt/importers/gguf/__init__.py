@@ -1,0 +1,1 @@
+"""Models as llama.cpp keeps them: weights in blocks, settings and tokens in one file."""

@@ -1,0 +1,82 @@
+"""Products with blocks of files: every format as its package reads it, and as the reference multiplies it."""
+
+import numpy as np
+import pytest
+
+import pyflame_rt
+from pyflame_rt import DType, Graph
+from pyflame_rt.ops.core.evaluate import Context, run_op
+from pyflame_rt.ops.pyflame.stored_blocks import FORMATS, UnpackBlocks
+from tests.unit.importers.gguf_files import gguf, random_blocks
+
+DEPTH, COLUMNS = 512, 70
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_weights_are_those_the_package_reads(kind):
+    data = random_blocks(kind, 9, 768)
+    got = run_op(UnpackBlocks, [data], {"format": kind}, Context.of())[0]
+    np.testing.assert_array_equal(got, gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind]))
+
+
+def product(kind, data, bias):
+    graph, names = Graph("product"), ["x", "w"]
+    graph.add_input("x", ["rows", DEPTH])
+    graph.add_initializer("w", data)
+    if bias:
+        graph.add_initializer("b", np.linspace(-1, 1, COLUMNS, dtype=np.float32))
+        names.append("b")
+    graph.add_node("n", "MatMulStoredBlocks", names, ["p"], domain="pyflame", attrs={"format": kind})
+    graph.add_node("r", "Relu", ["p"], ["y"])
+    graph.add_output("y", ["rows", COLUMNS])
+    return graph
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(("rows", "bias"), [(1, False), (3, True), (20, False)])
+def test_products_are_those_of_the_reference(kind, rows, bias):
+    data = random_blocks(kind, COLUMNS, DEPTH)
+    graph, x = product(kind, data, bias), np.random.default_rng(1).standard_normal((rows, DEPTH)).astype(np.float32)
+    session = pyflame_rt.InferenceSession(graph)
+    (got,) = session.run(None, {"x": x})
+    (want,) = pyflame_rt.InferenceSession(graph, providers=["ReferenceExecutionProvider"]).run(None, {"x": x})
+    np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6 * np.abs(want).max())
+    assert any("MatMulStoredBlocks" in row.runs_on for row in session.explain().rows)
+    weights = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind])
+    near = np.maximum(x @ weights.T + (np.linspace(-1, 1, COLUMNS) if bias else 0), 0)
+    np.testing.assert_allclose(got, near, atol=0.02 * np.abs(near).max())  # rows are rounded to 8 bits
+
+
+def test_plans_share_scales_and_weights():
+    data = random_blocks("Q4_K", COLUMNS, DEPTH)
+    session = pyflame_rt.InferenceSession(product("Q4_K", data, bias=False))
+    sizes = []
+    for rows in (1, 2, 3, 4):
+        session.run(None, {"x": np.ones((rows, DEPTH), np.float32)})
+        sizes.append(session.memory_stats()["packed_bytes"])
+    assert sizes[-1] == sizes[0] > 0
+
+
+def test_rows_of_a_table():
+    data = random_blocks("Q6_K", 11, 256)
+    graph = Graph("rows")
+    graph.add_input("i", ["count"], DType.Int64)
+    graph.add_initializer("w", data)
+    graph.add_node("g", "Gather", ["w", "i"], ["bytes"])
+    graph.add_node("u", "UnpackBlocks", ["bytes"], ["y"], domain="pyflame", attrs={"format": "Q6_K"})
+    graph.add_output("y", ["count", 256])
+    (got,) = pyflame_rt.InferenceSession(graph).run(None, {"i": np.array([3, 10, 3])})
+    np.testing.assert_array_equal(got, gguf.quants.dequantize(data, gguf.GGMLQuantizationType.Q6_K)[[3, 10, 3]])
+
+
+@pytest.mark.parametrize(
+    ("array", "kind", "said"),
+    [
+        (np.zeros((2, 17), np.uint8), "Q4_0", "whole groups of 18"),
+        (np.zeros((2, 18), np.int8), "Q4_0", "must be bytes"),
+        (np.zeros((2, 18), np.uint8), "Q3_X", "'Q3_X' are not one of"),
+    ],
+)
+def test_what_is_no_block_is_refused(array, kind, said):
+    with pytest.raises(pyflame_rt.PyFlameRTError, match=said):
+        run_op(UnpackBlocks, [array], {"format": kind}, Context.of())
