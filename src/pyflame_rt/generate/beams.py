@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyflame_rt.generate.cache import KVCache
     from pyflame_rt.generate.decoder import Decoder
 
-__all__ = ["Beam", "BeamParams", "beam_search", "read_prompt"]
+__all__ = ["Beam", "BeamParams", "beam_search", "bucket", "padded", "read_prompt"]
 
 Scores = np.ndarray[Any, Any]
 
@@ -147,11 +147,23 @@ def beam_search(decoder: Decoder, prompt: Sequence[int], params: BeamParams, *, 
 
 
 def read_prompt(decoder: Decoder, cache: KVCache, row: int, prompt: Sequence[int], chunk: int = 256) -> Scores:
-    """Run a prompt through an empty row, piece by piece; the scores of what follows it."""
+    """Run a prompt through a row, piece by piece, which have few lengths; the scores of what follows it."""
     scores = None
     for begin in range(0, len(prompt), chunk):
         piece = prompt[begin : begin + chunk]
-        tokens = np.asarray(piece, np.int64)[None]
+        tokens = np.zeros((1, padded(len(piece))), np.int64)
+        tokens[0, : len(piece)] = piece
         scores = decoder.forward(cache, row, tokens, [len(piece)], last=True)[0]
     assert scores is not None
     return scores
+
+
+def bucket(count: int) -> int:
+    """Steps have few numbers of rows: 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, ..."""
+    power = 1 << (count - 1).bit_length()
+    return power * 3 // 4 if power >= 4 and count <= power * 3 // 4 else power
+
+
+def padded(count: int) -> int:
+    """Pieces of prompts have few lengths: 1, 2, 8, 12, 16, 24, 32, ..."""
+    return count if count <= 2 else max(8, bucket(count))

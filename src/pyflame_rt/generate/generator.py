@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.generate.beams import BeamParams, beam_search
+from pyflame_rt.generate.beams import BeamParams, beam_search, bucket, padded
 from pyflame_rt.generate.constraints import constraint_for
 from pyflame_rt.generate.in_place import open_decoder
 from pyflame_rt.generate.models import open_model
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Completion", "Generator", "Sequence", "encoded"]
 
 _numbers = itertools.count(1)
+PREFIX_PAGE = 16  # tokens of a beginning that are kept together: what lies beyond the last whole page is read again
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,7 @@ class Generator:
         self.max_batch_size = max_batch_size
         self.prefill_chunk = prefill_chunk
         self._cache = self.decoder.new_cache(page)
-        self.prefixes = PrefixCache(page, prefix_cache_bytes)
+        self.prefixes = PrefixCache(min(page, PREFIX_PAGE), prefix_cache_bytes)
         self._rows: list[Sequence] = []  # by row of the cache
         self._waiting: deque[Sequence] = deque()
         self._reading: dict[int, int] = {}  # tokens of the prompt that were read, of sequences not ready yet
@@ -276,7 +277,7 @@ class Generator:
             if begin is None:
                 continue
             piece = sequence.prompt[begin : begin + self.prefill_chunk]
-            size = min(_padded(len(piece)), self.prefill_chunk)
+            size = min(padded(len(piece)), self.prefill_chunk)
             tokens = np.zeros((1, size), np.int64)
             tokens[0, : len(piece)] = piece
             scores = self.decoder.forward(self._cache, row, tokens, [len(piece)], last=True)
@@ -297,7 +298,7 @@ class Generator:
         ]
         if not ready:
             return []
-        rows = min(_row_bucket(max(ready) + 1), self._cache.capacity)
+        rows = min(bucket(max(ready) + 1), self._cache.capacity)
         tokens = np.zeros((rows, 1), np.int64)
         counts = [0] * rows  # those that are not ready run along, and are not counted
         for row in ready:
@@ -327,14 +328,3 @@ def encoded(prompt: str | Tokens[int], tokenizer: Any) -> Tokens[int]:
         raise InputError("a prompt that is text needs a tokenizer: give a list of tokens")
     found = tokenizer.encode(prompt)
     return getattr(found, "ids", found)
-
-
-def _row_bucket(count: int) -> int:
-    """Steps have few numbers of rows: 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, ..."""
-    power = 1 << (count - 1).bit_length()
-    return power * 3 // 4 if power >= 4 and count <= power * 3 // 4 else power
-
-
-def _padded(count: int) -> int:
-    """Pieces of prompts have few lengths."""
-    return max(16, 1 << (count - 1).bit_length())

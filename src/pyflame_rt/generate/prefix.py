@@ -57,6 +57,8 @@ class PrefixCache:
             if key not in self._pages:
                 break
             found.append(key)
+        if found:
+            cache.reserve(len(tokens))  # at once: growing by pages would copy what is there each time
         for key in found:
             cache.write([row], self._pages[key], [self.page])
         for key in reversed(found):  # a page is of no use without those before it: they go last

@@ -189,3 +189,22 @@ def test_rows_are_cut_and_taken_again() -> None:
     assert cache.states(3)["k"][:, 0].tolist() == [1, 1, 0]
     with pytest.raises(IndexError, match="row 0 has 2 tokens, not 3"):
         cache.truncate(0, 3)
+
+
+def test_known_beginnings_make_room_once(session) -> None:
+    generator = Generator(session, page=4, max_batch_size=1)
+    shared = [int(t) for t in np.random.default_rng(0).integers(0, 31, 60)]
+    params = SamplingParams(max_new_tokens=1)
+    generator.generate([[*shared, 1]], params)
+    grown = []
+    resize = generator._cache._resize
+    generator._cache._resize = lambda rows, room: (grown.append(room), resize(rows, room))
+    generator.generate([[*shared, 2]], params)
+    assert [room for room in grown if room] == [64]
+
+
+def test_beginnings_are_known_up_to_a_few_tokens(session) -> None:
+    generator = Generator(session, max_batch_size=1)
+    shared = [int(t) for t in np.random.default_rng(0).integers(0, 31, 60)]
+    generator.generate([[*shared, 1], [*shared, 2]], SamplingParams(max_new_tokens=1))
+    assert generator.prefixes.hits == 48
