@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-import numpy as np
-
 from pyflame_rt.graph import DType, Shape, TensorType
 from pyflame_rt.graph.errors import ShapeMismatchError, UnsupportedOperatorError
 from pyflame_rt.graph.records import dataclass
@@ -21,7 +19,7 @@ from pyflame_rt.ops.microsoft.block_weights import BlockRounded
 from pyflame_rt.ops.onnx.cast import BitCast, Cast
 from pyflame_rt.ops.onnx.logic import BitShift, BitwiseAnd
 from pyflame_rt.ops.onnx.matmul import MatMul
-from pyflame_rt.ops.onnx.shape import Reshape, Transpose
+from pyflame_rt.ops.onnx.shape import Reshape, Transpose, Unsqueeze
 from pyflame_rt.ops.onnx.slicing import Concat, Slice
 
 __all__ = ["FORMATS", "BlockFormat", "MatMulStoredBlocks", "StoredNumbers", "StoredScales", "UnpackBlocks", "format_of"]
@@ -90,7 +88,7 @@ def _half(x: Value, begin: int) -> Value:
 def _fields(x: Value, rows: int, shifts: list[int], mask: int) -> Value:
     """Bits of bytes, those of a row of bytes at one shift after those at the one before: [..., rows, shifts, row]."""
     parts = Reshape(x, [*_lead(x), rows, 1, -1])
-    amounts = constant(np.array(shifts, np.uint8)[:, None])
+    amounts = Unsqueeze(constant(shifts, DType.UInt8), [1])
     return BitwiseAnd(BitShift(parts, amounts, direction="RIGHT"), constant(mask, DType.UInt8))
 
 
