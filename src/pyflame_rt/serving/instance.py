@@ -157,6 +157,11 @@ class ModelInstance:
         """The same as :meth:`submit`."""
         return self.submit(inputs, output_names)
 
+    def count(self, rows: int, begun: float) -> None:
+        """Count a request that the batcher has not run, such as one for text; ``begun`` is of ``perf_counter``."""
+        now = time.perf_counter()
+        self.batcher.count(rows, now - begun, now)
+
     def failed(self, seconds: float) -> None:
         """Count a request that got no answer."""
         with self._lock:

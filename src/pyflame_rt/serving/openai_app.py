@@ -20,7 +20,7 @@ from pyflame_rt.serving.service import answered
 from pyflame_rt.serving.text import TextModel, sampling
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from starlette.requests import Request
 
@@ -87,19 +87,55 @@ class _Answers:
 
 
 class _EventStream(StreamingResponse):
-    """Events; what makes them ends with the response, also where nobody has heard the first of them."""
+    """Server-sent events; what makes them ends with the response, also where nobody has heard the first of them.
 
-    def __init__(self, events: AsyncIterator[bytes], instance: ModelInstance, answers: _Answers) -> None:
-        super().__init__(events, media_type="text/event-stream", headers={"cache-control": "no-store"})
-        self._instance, self._answers = instance, answers
+    Args:
+        answers: what comes.
+        writer: its form.
+        usage: end with the count of tokens.
+        seconds: how long a token may take.
+        done: called when all was sent.
+        held: ends what was begun for the request.
+    """
+
+    def __init__(
+        self,
+        answers: _Answers,
+        writer: _Writer,
+        *,
+        usage: bool,
+        seconds: float,
+        done: Callable[[], None],
+        held: contextlib.ExitStack,
+    ) -> None:
+        super().__init__(self._events(), media_type="text/event-stream", headers={"cache-control": "no-store"})
+        self._answers, self._writer, self._usage, self._seconds = answers, writer, usage, seconds
+        self._done, self._held = done, held
+        self._failure: Exception | None = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Send them."""
-        try:
+        with self._held:
             await super().__call__(scope, receive, send)
-        finally:
-            self._answers.cancel()
-            self._instance.release()
+            if self._failure is not None:
+                raise self._failure  # to be counted: the client was told
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        """An error that comes after the first event is one of them."""
+        writer = self._writer
+        try:
+            for index in range(len(self._answers.streams)):
+                for first in writer.first(index):
+                    yield _event(first)
+            async for index, piece in self._answers.pieces(self._seconds):
+                yield _event(writer.piece(index, piece))
+            if self._usage:
+                yield _event(writer.last())
+            self._done()
+            yield b"data: [DONE]\n\n"
+        except Exception as error:  # noqa: BLE001 - the status is sent already: the client is told in the stream
+            self._failure, refused = error, as_request_error(error)
+            yield _event({"error": {"message": str(refused), "type": refused.code, "code": refused.status}})
 
 
 class OpenAI:
@@ -129,49 +165,30 @@ class OpenAI:
         return await self._generate(request, asked, lambda words: [words.chat(messages)], asked.count())
 
     async def _generate(self, request: Request, asked: Any, prompts: Any, count: int) -> Response:
-        chat = isinstance(asked, ChatRequest)
-        with self.service.counted(asked.model):
+        chat, seconds, begun = isinstance(asked, ChatRequest), self.service.timeout_ms / 1e3, time.perf_counter()
+        with contextlib.ExitStack() as held:
+            held.enter_context(self.service.counted(asked.model))
             instance = await self.service.acquire(asked.model)
-            try:
-                text = _text_of(instance)
-                given = prompts(text.files)
-                encoded = [text.files.encode(p) if isinstance(p, str) else p for p in given]
-                _check_lengths(encoded, _words(instance))
-                answers = _Answers(text, encoded, asked.settings(count), asked.n)
-            except BaseException:
-                instance.release()
-                raise
+            held.callback(instance.release)
+            text = _text_of(instance)
+            given = prompts(text.files)
+            encoded = [text.files.encode(p) if isinstance(p, str) else p for p in given]
+            _check_lengths(encoded, _words(instance))
+            answers = _Answers(text, encoded, asked.settings(count), asked.n)
+            held.callback(answers.cancel)
             writer = _Writer(asked.model, answers, chat=chat, echo=[] if chat or not asked.echo else given)
+
+            def done() -> None:
+                instance.count(len(answers.streams), begun)
+
             if asked.stream:
                 usage = asked.stream_options is not None and asked.stream_options.include_usage
-                return _EventStream(self._events(answers, writer, usage), instance, answers)
-            try:
-                texts = asyncio.ensure_future(self._texts(answers))
-                return self.app.json(writer.whole(await answered(texts, lambda: until_gone(request))))
-            finally:
-                answers.cancel()
-                instance.release()
-
-    async def _texts(self, answers: _Answers) -> list[str]:
-        texts = [""] * len(answers.streams)
-        async for index, piece in answers.pieces(self.service.timeout_ms / 1e3):
-            texts[index] += piece or ""
-        return texts
-
-    async def _events(self, answers: _Answers, writer: _Writer, usage: bool) -> AsyncIterator[bytes]:
-        """Server-sent events; an error that comes after the first is one of them."""
-        try:
-            for index in range(len(answers.streams)):
-                for first in writer.first(index):
-                    yield _event(first)
-            async for index, piece in answers.pieces(self.service.timeout_ms / 1e3):
-                yield _event(writer.piece(index, piece))
-            if usage:
-                yield _event(writer.last())
-            yield b"data: [DONE]\n\n"
-        except Exception as error:  # noqa: BLE001 - the status is sent already: the client is told in the stream
-            refused = as_request_error(error)
-            yield _event({"error": {"message": str(refused), "type": refused.code, "code": refused.status}})
+                own = held.pop_all()
+                return _EventStream(answers, writer, usage=usage, seconds=seconds, done=done, held=own)
+            texts = asyncio.ensure_future(_texts(answers, seconds))
+            found = writer.whole(await answered(texts, lambda: until_gone(request)))
+            done()
+            return self.app.json(found)
 
     # ------------------------------------------------------------------ embeddings
 
@@ -197,6 +214,13 @@ class OpenAI:
         ]
         usage = {"prompt_tokens": total, "total_tokens": total}
         return self.app.json({"object": "list", "data": data, "model": asked.model, "usage": usage})
+
+
+async def _texts(answers: _Answers, seconds: float) -> list[str]:
+    texts = [""] * len(answers.streams)
+    async for index, piece in answers.pieces(seconds):
+        texts[index] += piece or ""
+    return texts
 
 
 class _Writer:

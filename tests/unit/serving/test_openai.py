@@ -228,3 +228,22 @@ def test_a_tokenizer_that_is_none(tmp_path):
         for given in (tmp_path, tmp_path / "none.json"):
             with pytest.raises(pyflame_rt.InvalidModelError, match="tokenizer"):
                 server.load_model("gpt", decoder(), config=ModelConfig(tokenizer=str(given)))
+
+
+def counts(server, model="gpt"):
+    found = ask(server, "GET", f"/v1/models/{model}/stats")[2]
+    text = ask(server, "GET", "/metrics")[2].decode()
+    label = f'pyflame_request_total{{model="{model}",status="success"}} '
+    metric = next((float(line.removeprefix(label)) for line in text.splitlines() if line.startswith(label)), 0.0)
+    return np.array([found["completed_requests"], found["total_rows"], metric])
+
+
+def test_texts_are_counted(scene):
+    """As other requests are, and as long as they take: so the page shows them."""
+    server, _ = scene
+    body = {"model": "gpt", "prompt": "abc", "max_tokens": 3}
+    before = counts(server)
+    assert ask(server, "POST", "/v1/completions", {**body, "n": 2})[0] == 200
+    events(ask(server, "POST", "/v1/completions", {**body, "stream": True})[2])
+    np.testing.assert_array_equal(counts(server) - before, [2, 3, 2])
+    assert ask(server, "GET", "/v1/models/gpt/stats")[2]["p50_latency_us"] > 0
