@@ -13,7 +13,10 @@ from pyflame_rt.graph.errors import ModelNotFoundError
 
 __all__ = ["serve"]
 
-Served = Annotated[Path, typer.Argument(help="A .onnx or .pfm file, or a folder of models (name/version/model.onnx).")]
+Served = Annotated[
+    Path,
+    typer.Argument(help="A .onnx or .pfm file, a folder of Hugging Face, or one of models (name/version/model.onnx)."),
+]
 Name = Annotated[str, typer.Option(help="Of the model; the file's by default.")]
 HostName = Annotated[str, typer.Option(help="Address to listen on.")]
 Port = Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")]
@@ -48,6 +51,7 @@ def serve(
 ) -> None:
     """Serve a model, or every model of a folder, until SIGTERM or Ctrl+C."""
     from pyflame_rt.serving import GRPCConfig, HTTPConfig, ModelConfig, ModelServer, ServerConfig
+    from pyflame_rt.serving.folders import is_model
     from pyflame_rt.serving.ray_serve import parse_replicas, serve_on_ray
 
     if not model.exists():
@@ -62,10 +66,11 @@ def serve(
         model_control=model_control,
         log_level=log_level,
     )
-    if model.is_dir():
+    if model.is_dir() and not is_model(model):
         config.model_dir = str(model)
     else:
-        defaults.name, defaults.model_path = name or model.stem, str(model)
+        own = model.resolve().name if model.is_dir() else model.stem
+        defaults.name, defaults.model_path = name or own, str(model)
         config.models.append(defaults)
     settings = ModelConfig(max_batch_size=max_batch_size, batch_timeout_us=batch_timeout_us)
     if ray:

@@ -1,4 +1,7 @@
-"""Folders of models: ``name/version/model.onnx``, ``name/model.onnx`` or ``name.onnx``, with a config.yaml each."""
+"""Folders of models: ``name/version/model.onnx``, ``name/model.onnx`` or ``name.onnx``, with a config.yaml each.
+
+A folder of Hugging Face, with its config.json, is in the place of model.onnx.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from os import PathLike
 
-__all__ = ["Stamp", "find_models", "read_config", "stamps_in", "stamps_of"]
+__all__ = ["Stamp", "find_models", "is_model", "read_config", "stamps_in", "stamps_of"]
 
 Stamp = tuple[int, int, int]  # what changes when a file is written
 
@@ -67,14 +70,23 @@ def _in_folder(base: ModelConfig, folder: Path) -> Iterator[ModelConfig | Except
     own = _model_file(folder)
     if own is not None:
         yield _described(base, folder.name, "1", own, above)
+    if own == folder:  # what is in it is the model's
+        return
     for version in sorted(folder.iterdir()):
         found = _model_file(version) if version.is_dir() and not version.name.startswith(".") else None
         if found is not None:
             yield _described(base, folder.name, version.name, found, [*above, version / CONFIG])
 
 
+def is_model(folder: Path) -> bool:
+    """Whether a folder is a model itself, of Hugging Face."""
+    return (folder / "config.json").is_file()
+
+
 def _model_file(folder: Path) -> Path | None:
-    """``model.onnx`` or ``model.pfm``, else the only model there is."""
+    """``model.onnx`` or ``model.pfm``, else the only model there is, or the folder itself."""
+    if is_model(folder):
+        return folder
     files = sorted(p for p in folder.iterdir() if p.suffix in SUFFIXES and p.is_file())
     named = [p for p in files if p.stem == "model"]
     if named:

@@ -15,11 +15,12 @@ from pyflame_rt.batching import BatchFuture, DynamicBatcher
 from pyflame_rt.feeds import random_feed
 from pyflame_rt.generate import load_tokenizer
 from pyflame_rt.graph import TensorType
-from pyflame_rt.graph.errors import InputError, PyFlameRTError, SessionClosedError
+from pyflame_rt.graph.errors import InputError, PyFlameRTError, SessionClosedError, UnsupportedFormatError
 from pyflame_rt.ops.onnx.control import If, Loop, Scan
 from pyflame_rt.ops.onnx.sequence import SequenceMap
 from pyflame_rt.serving.metrics import MetricsRegistry
 from pyflame_rt.serving.quick import QuickRuns
+from pyflame_rt.serving.sources import open_text_session
 from pyflame_rt.serving.tensors import v2_name
 from pyflame_rt.serving.text import TextModel
 
@@ -91,9 +92,11 @@ class ModelInstance:
         """What generates text, for a decoder with a tokenizer."""
         if self.tokenizer is None:
             return None
+        session = self.session
         try:
-            return TextModel(self.session, self.tokenizer, self.config.queue_capacity)
-        except InputError as error:
+            session = open_text_session(self.config, session)
+            return TextModel(session, self.tokenizer, self.config.queue_capacity, owned=session is not self.session)
+        except (InputError, UnsupportedFormatError) as error:
             self.text_problem = str(error)
             return None
 
@@ -298,8 +301,9 @@ class ModelInstance:
 
 
 def _tokenizer(given: str, model_path: str) -> Tokenizer | None:
-    """The tokenizer that is named, else one beside the model; None where there is none."""
-    place = Path(given) if given else Path(model_path).parent if model_path else None
+    """The tokenizer that is named, else one beside the model, or in its folder; None where there is none."""
+    path = Path(model_path)
+    place = Path(given) if given else None if not model_path else path if path.is_dir() else path.parent
     if place is None or not (given or (place / "tokenizer.json").is_file()):
         return None
     return load_tokenizer(place)

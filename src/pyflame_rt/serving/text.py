@@ -85,14 +85,17 @@ class TextModel:
         session: a decoder.
         files: its tokenizer.
         capacity: sequences that may wait.
+        owned: close the session at the end.
 
     Raises:
         InputError: The model is no decoder.
     """
 
-    def __init__(self, session: InferenceSession, files: Tokenizer, capacity: int = 1000) -> None:
+    def __init__(
+        self, session: InferenceSession, files: Tokenizer, capacity: int = 1000, *, owned: bool = False
+    ) -> None:
         self.files = files
-        self._session, self._capacity = session, capacity
+        self._session, self._capacity, self._owned = session, capacity, owned
         self._generator = Generator(session, files)
         self._changed = threading.Condition()
         self._new: list[Stream] = []
@@ -158,6 +161,8 @@ class TextModel:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+        if self._owned:
+            self._session.close()
 
 
 def sampling(settings: dict[str, Any], files: Tokenizer) -> SamplingParams:
