@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx
 
 from pyflame_rt.serving.conversation import ClientCall, Conversations
+from pyflame_rt.serving.replies import decode_event
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from pyflame_rt.serving.conversation import Conversation, Outcome
     from pyflame_rt.serving.replies import InferenceRequest, InferenceResponse, ModelInfo, ModelMetadata
@@ -82,6 +83,24 @@ class AsyncModelClient(Conversations):
         """Wait until the server takes requests; False when time is up."""
         return await self._ask(self._until_ready(timeout))
 
+    async def stream(
+        self, model: str, prompt: str | Sequence[Mapping[str, str]], **settings: Any
+    ) -> AsyncIterator[str]:
+        """Text, piece by piece as it comes; see :meth:`ModelClient.stream`."""
+        answer = await self._ask(self._text(model, prompt, settings))
+        try:
+            async for line in answer.aiter_lines():
+                piece = decode_event(line)
+                if piece is None:
+                    return
+                if piece:
+                    yield piece
+            raise self._ended_early()
+        except httpx.TransportError as error:
+            raise self._broken(error) from error
+        finally:
+            await answer.aclose()
+
     async def _ask(self, conversation: Conversation[T]) -> T:
         outcome: Outcome = None
         while True:
@@ -91,7 +110,9 @@ class AsyncModelClient(Conversations):
                 return end.value
             if isinstance(step, ClientCall):
                 try:
-                    outcome = await self._http.request(**step.arguments())
+                    outcome = await self._http.send(step.request(self._http), stream=step.stream)
+                    if outcome.status_code != 200:
+                        await outcome.aread()
                 except httpx.TransportError as error:
                     outcome = error
             else:

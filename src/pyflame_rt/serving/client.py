@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx
 
 from pyflame_rt.serving.conversation import ClientCall, Conversations
+from pyflame_rt.serving.replies import decode_event
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyflame_rt.serving.conversation import Conversation, Outcome
     from pyflame_rt.serving.replies import InferenceRequest, InferenceResponse, ModelInfo, ModelMetadata
@@ -33,6 +34,7 @@ class ModelClient(Conversations):
         api_key: sent along.
         verify: check the server's certificate: True, False, or an ``ssl.SSLContext``.
         max_connections: at the same time.
+        binary: send and ask for arrays as bytes (Open Inference Protocol), not in base64; answers have no times then.
 
     Raises:
         InputError: The address is none.
@@ -106,6 +108,32 @@ class ModelClient(Conversations):
         """Wait until the server takes requests; False when time is up."""
         return self._ask(self._until_ready(timeout))
 
+    def stream(self, model: str, prompt: str | Sequence[Mapping[str, str]], **settings: Any) -> Iterator[str]:
+        """Text, piece by piece as it comes.
+
+        Args:
+            model: one that generates text.
+            prompt: a text to continue, or the messages of a chat, each with ``role`` and ``content``.
+            settings: as of OpenAI's completions, such as ``max_tokens`` and ``temperature``.
+
+        Raises:
+            ServerError: The server refused, or failed on the way.
+            ConnectionError: Nobody answers, or the answer broke off.
+        """
+        answer = self._ask(self._text(model, prompt, settings))
+        try:
+            for line in answer.iter_lines():
+                piece = decode_event(line)
+                if piece is None:
+                    return
+                if piece:
+                    yield piece
+            raise self._ended_early()
+        except httpx.TransportError as error:
+            raise self._broken(error) from error
+        finally:
+            answer.close()
+
     # ------------------------------------------------------------------ sending and waiting
 
     def _ask(self, conversation: Conversation[T]) -> T:
@@ -117,7 +145,9 @@ class ModelClient(Conversations):
                 return end.value
             if isinstance(step, ClientCall):
                 try:
-                    outcome = self._http.request(**step.arguments())
+                    outcome = self._http.send(step.request(self._http), stream=step.stream)
+                    if outcome.status_code != 200:
+                        outcome.read()
                 except httpx.TransportError as error:
                     outcome = error
             else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import httpx
@@ -16,8 +16,11 @@ from pyflame_rt.serving.replies import (
     ModelInfo,
     ModelMetadata,
     checked,
+    decode_binary,
     decode_response,
+    encode_binary,
     encode_request,
+    encode_text,
     model_infos,
     model_metadata,
     model_path,
@@ -30,6 +33,7 @@ __all__ = ["ClientCall", "Conversations"]
 
 RETRIED = (429, 503)
 JSON = {"content-type": "application/json"}
+JSON_LENGTH = "inference-header-content-length"
 LOOK_AGAIN = 0.05  # seconds between two looks at a server that is not ready
 
 T = TypeVar("T")
@@ -42,19 +46,23 @@ class ClientCall(Generic[T]):
     Attributes:
         method: of HTTP.
         path: on the server.
-        body: JSON; None for none.
-        read: from status and body to what the caller gets.
+        body: what is sent; None for nothing.
+        read: from the answer to what the caller gets.
+        headers: of the body; those of JSON by default.
+        stream: an answer of status 200 is read by ``read``, as it comes; all others are read before.
     """
 
     method: str
     path: str
     body: bytes | None
-    read: Callable[[int, bytes], T]
+    read: Callable[[httpx.Response], T]
+    headers: dict[str, str] = field(default_factory=lambda: JSON)
+    stream: bool = False
 
-    def arguments(self) -> dict[str, Any]:
-        """What httpx' ``request`` takes."""
-        headers = None if self.body is None else JSON
-        return {"method": self.method, "url": self.path, "content": self.body, "headers": headers}
+    def request(self, client: httpx.Client | httpx.AsyncClient) -> httpx.Request:
+        """What a client is to send."""
+        headers = None if self.body is None else self.headers
+        return client.build_request(self.method, self.path, content=self.body, headers=headers)
 
 
 if TYPE_CHECKING:
@@ -74,6 +82,7 @@ class Conversations:
         api_key: sent along.
         verify: check the server's certificate: True, False, or an ``ssl.SSLContext``.
         max_connections: at the same time.
+        binary: send and ask for arrays as bytes (Open Inference Protocol), not in base64; answers have no times then.
 
     Raises:
         InputError: The address is none.
@@ -89,11 +98,12 @@ class Conversations:
         api_key: str | None = None,
         verify: Any = True,
         max_connections: int = 100,
+        binary: bool = False,
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise InputError(f"url must begin with http:// or https://, got {url!r}")
         self.url = url.rstrip("/")
-        self.max_retries, self.retry_delay = max_retries, retry_delay
+        self.max_retries, self.retry_delay, self.binary = max_retries, retry_delay, binary
         self._open(
             base_url=self.url,
             timeout=timeout,
@@ -121,8 +131,19 @@ class Conversations:
             if inputs is None:
                 raise InputError("infer needs inputs: arrays by name")
             model = InferenceRequest(model, inputs, outputs, version, request_id)
+        if self.binary:
+            path, body, split = encode_binary(model)
+            headers = {"content-type": "application/octet-stream", JSON_LENGTH: str(split)}
+            return self._retried(ClientCall("POST", path, body, _binary, headers))
         path, body = encode_request(model)
-        return self._retried(ClientCall("POST", path, body, decode_response))
+        return self._retried(ClientCall("POST", path, body, lambda got: decode_response(got.status_code, got.content)))
+
+    def _text(
+        self, model: str, prompt: str | Sequence[Mapping[str, str]], settings: Mapping[str, Any]
+    ) -> Conversation[httpx.Response]:
+        """Begin a text; its events are in the answer."""
+        path, body = encode_text(model, prompt, settings)
+        return self._retried(ClientCall("POST", path, body, _begun, stream=True))
 
     def _models(self) -> Conversation[list[ModelInfo]]:
         return self._looked_up("/v1/models", model_infos)
@@ -134,11 +155,11 @@ class Conversations:
         return self._looked_up(model_path(model) + "/stats", dict)
 
     def _looked_up(self, path: str, read: Callable[[dict[str, Any]], T]) -> Conversation[T]:
-        return self._retried(ClientCall("GET", path, None, lambda status, body: read(checked(status, body))))
+        return self._retried(ClientCall("GET", path, None, lambda got: read(_checked(got))))
 
     def _probe(self, path: str) -> Conversation[bool]:
         """Whether a path answers 200; asked once."""
-        outcome = yield ClientCall("GET", path, None, lambda status, body: (status, body))
+        outcome = yield ClientCall("GET", path, None, lambda got: got)
         return isinstance(outcome, httpx.Response) and outcome.status_code == 200
 
     def _until_ready(self, timeout: float) -> Conversation[bool]:
@@ -158,12 +179,16 @@ class Conversations:
             outcome = yield call
             if isinstance(outcome, httpx.Response):
                 if outcome.status_code not in RETRIED or not left:
-                    return call.read(outcome.status_code, outcome.content)
+                    return call.read(outcome)
             elif outcome is not None and (not left or not _may_repeat(outcome)):
                 raise self._broken(outcome) from outcome
             yield delay
             delay *= 2
         raise AssertionError("unreachable")
+
+    def _ended_early(self) -> Exception:
+        """What an answer that ends before its last event is raised as."""
+        return ConnectionError(f"{self.url} ended its answer in the middle")
 
     def _broken(self, error: httpx.TransportError) -> Exception:
         """What a broken connection is raised as."""
@@ -177,3 +202,17 @@ class Conversations:
 def _may_repeat(error: httpx.TransportError) -> bool:
     """Whether a request that broke may be sent again: not when time is up. Inference changes nothing on the server."""
     return not isinstance(error, httpx.TimeoutException) or isinstance(error, httpx.ConnectTimeout)
+
+
+def _checked(got: httpx.Response) -> dict[str, Any]:
+    return checked(got.status_code, got.content)
+
+
+def _binary(got: httpx.Response) -> InferenceResponse:
+    return decode_binary(got.status_code, got.content, got.headers.get(JSON_LENGTH))
+
+
+def _begun(got: httpx.Response) -> httpx.Response:
+    if got.status_code != 200:
+        _checked(got)
+    return got

@@ -11,9 +11,19 @@ import orjson
 
 from pyflame_rt.arrays import host_array
 from pyflame_rt.graph import DType, Tensor
+from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.serving.errors import RequestError, ServerError
-from pyflame_rt.serving.tensors import decode_base64, decode_list, encode_base64, kind_of
+from pyflame_rt.serving.tensors import (
+    decode_base64,
+    decode_list,
+    decode_raw,
+    encode_base64,
+    encode_raw,
+    kind_of,
+    shape_of,
+    v2_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,7 +64,7 @@ class InferenceResponse:
         model_name: who answered.
         model_version: in which version.
         request_id: of the question.
-        latency_us: of the server, in microseconds.
+        latency_us: of the server, in microseconds; 0 where arrays came as bytes.
         queue_time_us: of these, waiting for a run.
         error_code: why there are no outputs.
         error_message: the same, in words.
@@ -117,16 +127,75 @@ def encode_request(request: InferenceRequest) -> tuple[str, bytes]:
     return model_path(request.model, request.version) + "/infer", orjson.dumps(body)
 
 
-def model_path(model: str, version: str = "") -> str:
+def encode_binary(request: InferenceRequest) -> tuple[str, bytes, int]:
+    """The path and the body of a request with its tensors as bytes, and the length of the JSON before these."""
+    tails: list[bytes | memoryview] = []
+    inputs: list[dict[str, Any]] = []
+    for name, value in request.inputs.items():
+        array = _given(value)
+        kind = DType.String if array.dtype.kind == "O" else DType.of(array.dtype)
+        tails.append(encode_raw(array))
+        size = {"binary_data_size": len(tails[-1])}
+        inputs.append({"name": name, "shape": list(array.shape), "datatype": v2_name(kind), "parameters": size})
+    head: dict[str, Any] = {"inputs": inputs, "parameters": {"binary_data_output": True}}
+    if request.request_id:
+        head["id"] = request.request_id
+    if request.outputs is not None:
+        head["outputs"] = [{"name": name, "parameters": {"binary_data": True}} for name in request.outputs]
+    text = orjson.dumps(head)
+    return model_path(request.model, request.version, "/v2") + "/infer", b"".join((text, *tails)), len(text)
+
+
+def encode_text(
+    model: str, prompt: str | Sequence[Mapping[str, str]], settings: Mapping[str, Any]
+) -> tuple[str, bytes]:
+    """The path and the body of a request for text that comes as events."""
+    own = {"model", "prompt", "messages", "stream"}.intersection(settings)
+    if own or settings.get("n", 1) != 1:
+        raise InputError(f"a stream has one answer: {', '.join(sorted(own)) or 'n'} is no setting of it")
+    asked = {"prompt": prompt} if isinstance(prompt, str) else {"messages": [dict(message) for message in prompt]}
+    path = "/v1/completions" if isinstance(prompt, str) else "/v1/chat/completions"
+    return path, orjson.dumps({"model": model, **asked, **settings, "stream": True})
+
+
+def decode_event(line: str) -> str | None:
+    """The text of a line of events; None for the end of them.
+
+    Raises:
+        ServerError: The server failed on the way.
+
+    Example:
+        >>> decode_event('data: {"choices": [{"text": "Ember"}]}'), decode_event("data: [DONE]")
+        ('Ember', None)
+    """
+    if not line.startswith("data: "):
+        return ""
+    data = line.removeprefix("data: ")
+    if data == "[DONE]":
+        return None
+    found = parse(200, data.encode())
+    error = found.get("error")
+    if error is not None:
+        facts = error if isinstance(error, dict) else {"message": str(error)}
+        raise ServerError(int(facts.get("code") or 500), str(facts.get("message", "no reason given")))
+    choices = found.get("choices") or [{}]
+    return choices[0].get("text") or choices[0].get("delta", {}).get("content") or ""
+
+
+def model_path(model: str, version: str = "", base: str = "/v1") -> str:
     """Where a model is; a name with other signs than those of names is still one segment."""
-    return f"/v1/models/{quote(model, safe='')}" + (f"/versions/{quote(version, safe='')}" if version else "")
+    return f"{base}/models/{quote(model, safe='')}" + (f"/versions/{quote(version, safe='')}" if version else "")
+
+
+def _given(value: Any) -> np.ndarray[Any, Any]:
+    """The array of an input: of a tensor, an array or lists."""
+    array = value.raw() if isinstance(value, Tensor) else host_array(value)
+    array = np.asarray(value if array is None else array)
+    return array.astype(object) if array.dtype.kind in "US" else array
 
 
 def _tensor(value: Any) -> dict[str, Any]:
-    array = value.raw() if isinstance(value, Tensor) else host_array(value)
-    array = np.asarray(value if array is None else array)
-    if array.dtype.kind in "US":
-        array = array.astype(object)
+    array = _given(value)
     if array.dtype.kind == "O":
         return {"shape": list(array.shape), "dtype": "string", "data": array.reshape(-1).tolist()}
     return {"shape": list(array.shape), "dtype": DType.of(array.dtype).label, "data": encode_base64(array)}
@@ -140,13 +209,7 @@ def decode_response(status: int, body: bytes) -> InferenceResponse:
     """
     found = parse(status, body)
     if status != 200:
-        code = str(found.get("error_code", ""))
-        if code not in ("InvalidRequest", "InferenceError", "Timeout"):
-            raise ServerError(status, str(found.get("error_message") or found.get("error") or "no reason given"))
-        message = str(found.get("error_message", ""))
-        return InferenceResponse(
-            False, error_code=code, error_message=message, request_id=str(found.get("request_id", ""))
-        )
+        return _refused(status, found)
     try:
         outputs = {name: _array(value, name) for name, value in found["outputs"].items()}
     except (KeyError, TypeError, AttributeError, RequestError) as error:
@@ -160,6 +223,38 @@ def decode_response(status: int, body: bytes) -> InferenceResponse:
         float(found.get("latency_us", 0)),
         float(found.get("queue_time_us", 0)),
     )
+
+
+def decode_binary(status: int, body: bytes, json_length: str | None) -> InferenceResponse:
+    """The answer of a model whose outputs are bytes behind its JSON.
+
+    Raises:
+        ServerError: The server gave no answer of a model.
+    """
+    split = len(body) if json_length is None or not json_length.isdecimal() else int(json_length)
+    found = parse(status, body[:split])
+    if status != 200:
+        return _refused(status, found)
+    outputs: dict[str, Any] = {}
+    view = memoryview(body)[split:]
+    try:
+        for tensor in found["outputs"]:
+            name, size = tensor["name"], tensor["parameters"]["binary_data_size"]
+            kind, shape = kind_of(tensor["datatype"], name), shape_of(tensor["shape"], name)
+            outputs[name], view = decode_raw(view[:size], kind, shape, name), view[size:]
+    except (KeyError, TypeError, AttributeError, RequestError) as error:
+        raise ServerError(status, f"the answer is not understood: {error}") from error
+    name, version, number = (str(found.get(key, "")) for key in ("model_name", "model_version", "id"))
+    return InferenceResponse(True, outputs, name, version, number)
+
+
+def _refused(status: int, found: dict[str, Any]) -> InferenceResponse:
+    """Why a model gave no answer."""
+    code = str(found.get("error_code", ""))
+    if code not in ("InvalidRequest", "InferenceError", "Timeout"):
+        raise ServerError(status, str(found.get("error_message") or found.get("error") or "no reason given"))
+    message = str(found.get("error_message", ""))
+    return InferenceResponse(False, error_code=code, error_message=message, request_id=str(found.get("request_id", "")))
 
 
 def _array(value: dict[str, Any], name: str) -> Any:

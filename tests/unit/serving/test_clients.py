@@ -14,8 +14,11 @@ import pytest
 import pyflame as pf
 import pyflame_rt
 from pyflame_rt.graph import DType
-from pyflame_rt.serving import AsyncModelClient, InferenceRequest, ModelClient, ServerError, TLSConfig
-from tests.unit.serving.scene import Gate, identity, scaled, serving
+from pyflame_rt.serving import AsyncModelClient, InferenceRequest, ModelClient, ModelConfig, ServerError, TLSConfig
+from pyflame_rt.serving.tensors import V2_NAMES
+from tests.unit.generate.small_gpt import decoder
+from tests.unit.serving.scene import Gate, ask, identity, scaled, serving
+from tests.unit.serving.test_openai import write_tokenizer
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -174,3 +177,58 @@ def test_certificates_of_both_sides(tmp_path):
         pass
     with pytest.raises(pyflame_rt.InputError, match="no file"), serving(tls=TLSConfig(True, "none.pem", mine[1])):
         pass
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_arrays_as_bytes_are_the_same(binary):
+    """Every element type, outputs by name, ids and refusals."""
+    rng = np.random.default_rng(0)
+    with (
+        serving({"m": scaled(), **{kind.label: identity(kind) for kind in V2_NAMES}}) as server,
+        ModelClient(server.url, timeout=120.0, binary=binary) as client,
+    ):
+        for kind in V2_NAMES:
+            values = np.array(["a", "\u00fc", ""], object)
+            if kind is not DType.String:
+                values = rng.integers(0, 2, 3).astype(kind.numpy)
+            found = client.infer(kind.label, {"x": values}, outputs=["y"], version="1", request_id="mine")
+            np.testing.assert_array_equal(found.outputs["y"], values)
+            assert found.outputs["y"].dtype == values.dtype
+            assert (found.request_id, found.model_name, found.model_version) == ("mine", kind.label, "1")
+        turned = np.arange(12, dtype=np.float32).reshape(3, 4).T
+        np.testing.assert_array_equal(client.infer("m", {"x": turned}).outputs["y"], 2 * turned)
+        wrong = client.infer("m", {"x": np.ones((1, 4), np.float32)})
+        assert (wrong.success, wrong.error_code) == (False, "InvalidRequest")
+        with pytest.raises(ServerError, match="there is no model 'none'"):
+            client.infer("none", {"x": X})
+
+
+def test_text_comes_in_pieces(tmp_path):
+    write_tokenizer(tmp_path)
+    chat = [{"role": "user", "content": "hello"}]
+    settings = {"max_tokens": 6, "temperature": 0}
+
+    async def asked(url):
+        async with AsyncModelClient(url, timeout=120) as client:
+            return [[piece async for piece in client.stream("gpt", given, **settings)] for given in ("hello", chat)]
+
+    with serving() as server, ModelClient(server.url, timeout=120.0, max_retries=0) as client:
+        server.load_model("gpt", decoder(), config=ModelConfig(tokenizer=str(tmp_path), warmup_requests=0))
+        pieces = list(client.stream("gpt", "hello", **settings))
+        whole = ask(server, "POST", "/v1/completions", {"model": "gpt", "prompt": "hello", **settings})[2]
+        assert len(pieces) > 1
+        assert "".join(pieces) == whole["choices"][0]["text"]
+        talked = list(client.stream("gpt", chat, **settings))
+        assert asyncio.run(asked(server.url)) == [pieces, talked]
+        with pytest.raises(ServerError, match="there is no model 'none'"):
+            list(client.stream("none", "hello"))
+        with pytest.raises(ServerError, match="warmth"):
+            list(client.stream("gpt", "hello", warmth=1))
+        with pytest.raises(ServerError, match="out of range"):  # after some pieces: the model has 200 places
+            list(client.stream("gpt", "hello", max_tokens=500, temperature=0))
+        with pytest.raises(pyflame_rt.InputError, match="one answer"):
+            list(client.stream("gpt", "hello", n=2))
+        for _ in client.stream("gpt", "hello", max_tokens=150):  # who has heard enough
+            break
+    with pytest.raises(ConnectionError), ModelClient(server.url, max_retries=0) as client:
+        list(client.stream("gpt", "hello"))
