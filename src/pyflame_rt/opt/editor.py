@@ -10,11 +10,11 @@ from pyflame_rt.graph import AnyType, DType, Node, Shape, Tensor, TensorType
 from pyflame_rt.graph.errors import PyFlameRTError
 from pyflame_rt.ops.core.evaluate import bind_attributes
 from pyflame_rt.ops.core.inference import merge_types
+from pyflame_rt.ops.core.inference_memo import InferenceMemo
 from pyflame_rt.ops.core.registry import find_op
 from pyflame_rt.ops.core.size_arithmetic import public_type
 from pyflame_rt.ops.core.trace import MAX_KNOWN
 from pyflame_rt.ops.core.value import Value
-from pyflame_rt.opt.inference import InferenceMemo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -20,6 +20,7 @@ from pyflame_rt.graph.graph import node_subgraphs
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.core.evaluate import Context, bind_attributes, named, run_op, where
 from pyflame_rt.ops.core.guards import Within, enforce
+from pyflame_rt.ops.core.inference_memo import InferenceMemo
 from pyflame_rt.ops.core.inline import instantiate
 from pyflame_rt.ops.core.registry import Op, get_op
 from pyflame_rt.ops.core.value import Value
@@ -32,7 +33,6 @@ from pyflame_rt.ops.onnx.shape import Shape as ShapeOp
 from pyflame_rt.ops.onnx.shape import Size
 from pyflame_rt.ops.pyflame.quantized import CastFromBF16, CastFromFP16
 from pyflame_rt.ops.pyflame.within import Look
-from pyflame_rt.opt.inference import InferenceMemo
 from pyflame_rt.opt.rule import NoMatch, Rule
 from pyflame_rt.opt.rules.exact_integers import dequantized
 from pyflame_rt.opt.specialized_graph import Blocker, EarlierStages, ShapesUnknown, SpecializedGraph, SpecializedNode
@@ -156,7 +156,8 @@ class Specializer:
         self.waiting: set[str] = set()
         self.integers: dict[str, str] = {}
         self.defaults: dict[Op, Mapping[str, Any]] = {}
-        self.inferred = InferenceMemo()
+        traced = any(is_traced(size) for _, shape in feeds.values() for size in shape)
+        self.inferred = InferenceMemo(alone=traced or before.staged)
         self.settled: set[str] = set()  # what depends on traced sizes and constants alone
         self.context: Context | None = None  # made where something is computed: it loads every operation
         self.wanted = list(wanted)

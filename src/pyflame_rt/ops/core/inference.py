@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 from pyflame_rt.graph import AnyType, Graph, TensorType, ValueType
 from pyflame_rt.graph.errors import PyFlameRTError
 from pyflame_rt.ops.core.evaluate import bind_attributes, where
+from pyflame_rt.ops.core.inference_memo import InferenceMemo
 from pyflame_rt.ops.core.registry import find_op
 from pyflame_rt.ops.core.size_arithmetic import public_type
-from pyflame_rt.ops.core.trace import MAX_KNOWN, infer_outputs
+from pyflame_rt.ops.core.trace import MAX_KNOWN
 from pyflame_rt.ops.core.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pyflame_rt.graph import Node
 
 __all__ = ["infer_graph", "infer_types", "merge_types"]
 
@@ -46,6 +49,7 @@ def infer_graph(
 ) -> list[Value]:
     """Types of a graph's outputs for the given inputs (its declared ones where None)."""
     known: dict[str, Value] = {}
+    memo = InferenceMemo()
     for name, tensor in graph.initializers.items():
         contents = tensor.raw() if tensor.num_elements <= MAX_KNOWN else None
         known[name] = Value(name, TensorType(tensor.dtype, tensor.shape), contents)
@@ -54,14 +58,16 @@ def infer_graph(
         kind = None if isinstance(info.type, AnyType) else info.type
         known[info.name] = Value(info.name, kind) if given is None or given.type is None else given
     for node in graph.topological_sort():
-        _infer_node(graph, node, known, problems, strict)
+        _infer_node(graph, node, known, memo, problems, strict)
     for name, value in known.items():
         if value.type is not None and name not in graph.initializers:
             graph.types[name] = public_type(value.type)
     return [known.get(info.name, Value(info.name, info.type)) for info in graph.outputs]
 
 
-def _infer_node(graph: Graph, node, known: dict[str, Value], problems: list[str] | None, strict: bool) -> None:  # noqa: ANN001
+def _infer_node(
+    graph: Graph, node: Node, known: dict[str, Value], memo: InferenceMemo, problems: list[str] | None, strict: bool
+) -> None:
     op = find_op(node.op_type, node.domain)
     if op is None:
         return
@@ -69,7 +75,7 @@ def _infer_node(graph: Graph, node, known: dict[str, Value], problems: list[str]
     if any(v is not None and v.type is None for v in values) and not op.control:
         return
     try:
-        outputs = infer_outputs(op, values, bind_attributes(node, op))
+        outputs = memo.infer(op, values, bind_attributes(node, op))
     except PyFlameRTError as error:
         message = str(error) if str(error).startswith("node ") else f"{where(node)}: {error}"
         if strict:

@@ -35,7 +35,18 @@ if TYPE_CHECKING:
 
     Flops: TypeAlias = Callable[[list[tuple[int, ...]], tuple[int, ...], Mapping[str, Any]], int]
 
-__all__ = ["Kind", "Op", "all_ops", "find_op", "get_op", "operator", "primitive", "register", "unregister"]
+__all__ = [
+    "Kind",
+    "Op",
+    "all_ops",
+    "find_op",
+    "get_op",
+    "operator",
+    "primitive",
+    "register",
+    "registrations",
+    "unregister",
+]
 
 
 Kind: TypeAlias = Literal["product", "activation", "norm", "move", "reduce", "plain"]
@@ -145,19 +156,29 @@ def plain_attribute(value: Attribute) -> Attribute:
 
 
 _ops: dict[tuple[str, str], Op] = {}
+_registrations = 0
 _loaded = False
 _loading = new_rlock()
 
 
 def register(op: Op) -> Op:
     """Make an operator known; a later one of the same name replaces the earlier."""
+    global _registrations
     _ops[op.domain, op.name] = op
+    _registrations += 1
     return op
 
 
 def unregister(name: str, domain: str = "") -> None:
     """Forget an operator."""
+    global _registrations
     _ops.pop((domain, name), None)
+    _registrations += 1
+
+
+def registrations() -> int:
+    """How often an operator was made known or forgotten: what was found out before may hold no longer."""
+    return _registrations
 
 
 class _Facts(TypedDict, total=False):
