@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,10 +12,9 @@ from pyflame_rt.graph.errors import InvalidModelError, UnsupportedFormatError
 from pyflame_rt.ops.core.value import Value, constant
 from pyflame_rt.ops.microsoft.attention import additive, count, lowest, merge_heads, size_of, split_heads
 from pyflame_rt.ops.onnx.activation import Gelu, Relu, Sigmoid, Softmax
-from pyflame_rt.ops.onnx.attention import RotaryEmbedding
 from pyflame_rt.ops.onnx.cast import Cast
 from pyflame_rt.ops.onnx.index import Gather
-from pyflame_rt.ops.onnx.math import Cos, Sin, Tanh
+from pyflame_rt.ops.onnx.math import Tanh
 from pyflame_rt.ops.onnx.matmul import MatMul
 from pyflame_rt.ops.onnx.norm import LayerNormalization, RMSNormalization
 from pyflame_rt.ops.onnx.shape import Expand, Reshape, Transpose, Unsqueeze
@@ -26,10 +24,11 @@ from pyflame_rt.ops.pyflame.stored_blocks import MatMulStoredBlocks, UnpackBlock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyflame_rt.importers.huggingface.folder import BlockWeights, Settings, Weights
+    from pyflame_rt.importers.huggingface.folder import BlockWeights, Weights
+    from pyflame_rt.importers.huggingface.rotary import Rotary
     from pyflame_rt.ops.core.trace import Tracer
 
-__all__ = ["LayerNames", "Net", "Rotary", "Style", "activation", "attention", "hidden_bias", "layer", "rotary"]
+__all__ = ["LayerNames", "Net", "Style", "activation", "attention", "hidden_bias", "layer"]
 
 LOWEST = lowest(DType.Float32)
 
@@ -174,58 +173,6 @@ class LayerNames(NamedTuple):
     cross_norm: str = ""
     q_norm: str = ""
     k_norm: str = ""
-
-
-class Rotary(NamedTuple):
-    """Angles of places: cosines and sines [batch, length, half], and how many features of a head they turn."""
-
-    cos: Value
-    sin: Value
-    width: int
-
-    def turn(self, x: Value) -> Value:
-        """Features [batch, heads, length, size] turned by the angles of their places."""
-        return RotaryEmbedding(x, self.cos, self.sin, rotary_embedding_dim=self.width)
-
-
-def rotary(settings: Settings, positions: Value, head_dim: int) -> Rotary:
-    """The angles of places [batch, length], by what the settings say of rotary positions."""
-    # Newer folders have it all in one entry; older ones have a base beside an entry for the scaling.
-    given = settings.inner("rope_parameters" if "rope_parameters" in settings else "rope_scaling")
-    theta = given.number("rope_theta", settings.number("rope_theta", 10000.0))
-    share = given.number("partial_rotary_factor", settings.number("partial_rotary_factor", 1.0))
-    width = int(head_dim * share)
-    if not 0 < share <= 1 or width % 2 or width < 2 or theta <= 0:
-        raise InvalidModelError(f"{settings.where}: rotary positions of {width} features, base {theta}")
-    speeds = (1.0 / theta ** (np.arange(0, width, 2, dtype=np.float32) / np.float32(width))).astype(np.float32)
-    speeds = _scaled_speeds(given, speeds)
-    angles = Cast(Unsqueeze(positions, [2]), to=DType.Float32) * constant(speeds)
-    return Rotary(Cos(angles), Sin(angles), width)
-
-
-def _scaled_speeds(given: Settings, speeds: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    kind = given.text("rope_type", given.text("type", "default"))
-    if kind == "default":
-        return speeds
-    if kind == "linear":
-        return speeds / np.float32(given.number("factor"))
-    if kind == "llama3":
-        return _llama3_speeds(given, speeds)
-    raise UnsupportedFormatError(f"{given.where}: rotary positions {kind!r} are not one of default, linear, llama3")
-
-
-def _llama3_speeds(given: Settings, speeds: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Slow angles are stretched for long contexts, quick ones stay, those between go from one to the other."""
-    factor, low, high = (given.number(n) for n in ("factor", "low_freq_factor", "high_freq_factor"))
-    length = given.size("original_max_position_embeddings")
-    if not factor > 0 or not 0 < low < high:
-        raise InvalidModelError(f"{given.where}: factor {factor}, from {low} to {high}")
-    waves = 2 * math.pi / speeds
-    smooth = (length / waves - low) / (high - low)
-    between = (1 - smooth) * speeds / factor + smooth * speeds
-    stretched = np.where(waves > length / low, speeds / factor, speeds)
-    middle = (waves <= length / low) & (waves >= length / high)
-    return np.where(middle, between, stretched).astype(np.float32)
 
 
 def hidden_bias(seen: Value) -> Value:

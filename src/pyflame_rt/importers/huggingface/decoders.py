@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph.errors import InvalidModelError
-from pyflame_rt.importers.huggingface.blocks import LayerNames, Net, Style, layer, rotary
+from pyflame_rt.importers.huggingface.blocks import LayerNames, Net, Style, layer
+from pyflame_rt.importers.huggingface.rotary import rotary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -192,6 +193,9 @@ def build_decoder(family: DecoderFamily, settings: Settings, net: Net, cache: Ke
     if family.places:
         x = x + net.embed(cache.positions, base + family.places)
     else:
+        if "partial_rotary_factor" not in family.defaults:  # transformers passes it over in these families
+            settings.inner("rope_parameters").refuse("partial_rotary_factor", 1.0)
+            settings.refuse("partial_rotary_factor", 1.0)
         angles = rotary(settings, cache.positions, style.head_dim)
     for i, window in enumerate(layer_windows(settings, layers)):
         x = layer(
@@ -207,8 +211,10 @@ def build_decoder(family: DecoderFamily, settings: Settings, net: Net, cache: Ke
     x = cache.wanted(net.norm(x, base + family.norm, style))
     if not head:
         net.tracer.output(x, "last_hidden_state")
-    elif settings.flag("tie_word_embeddings", default=True) or "lm_head.weight" not in net.weights:
-        net.tracer.output(net.project(x, f"{base}{family.tokens}.weight"), "logits")
+    elif settings.flag("tie_word_embeddings", default=False) or "lm_head.weight" not in net.weights:
+        scores = net.project(x, f"{base}{family.tokens}.weight")
+        scores = scores + net.weight("lm_head.bias", 1) if "lm_head.bias" in net.weights else scores
+        net.tracer.output(scores, "logits")
     else:
         net.tracer.output(net.linear(x, "lm_head") if not family.conv1d else net.project(x, "lm_head.weight"), "logits")
     cache.finish()

@@ -37,6 +37,7 @@ class EncoderFamily:
         types: it has a table for types of tokens.
         padded_places: places are counted from one after the padding token's number, over tokens that are no padding.
         transform: prefix of the head of masked tokens, and its product, norm and bias.
+        scores: prefix of the last product of that head, where its table is not that of the tokens.
         keys: names of settings where they are not the usual ones.
         defaults: settings that a folder may leave out.
         refused: settings that must have one of these values, or be left out.
@@ -46,6 +47,7 @@ class EncoderFamily:
     layers: str
     names: LayerNames
     transform: tuple[str, str, str]
+    scores: str
     types: bool = True
     padded_places: bool = False
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -86,6 +88,7 @@ ENCODERS: dict[str, EncoderFamily] = {
         "encoder.layer.{}.",
         _BERT,
         ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
+        "cls.predictions.decoder",
         defaults=_USUAL,
         refused=_PLAIN,
     ),
@@ -94,6 +97,7 @@ ENCODERS: dict[str, EncoderFamily] = {
         "encoder.layer.{}.",
         _BERT,
         ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+        "lm_head.decoder",
         padded_places=True,
         defaults={"layer_norm_eps": 1e-12, "hidden_act": "gelu", "pad_token_id": 1},
         refused=_PLAIN,
@@ -103,6 +107,7 @@ ENCODERS: dict[str, EncoderFamily] = {
         "transformer.layer.{}.",
         _DISTILBERT,
         ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
+        "vocab_projector",
         types=False,
         keys={
             "hidden_size": "dim",
@@ -200,7 +205,10 @@ def _masked(e: _Encoded) -> None:
     dense, norm, bias = e.family.transform
     act = "gelu" if e.family.padded_places else e.style.act
     x = e.net.norm(activation(act, e.net.linear(e.states, dense)), norm, e.style)
-    e.out(logits=e.net.project(x, f"{e.base}embeddings.word_embeddings.weight") + e.net.weight(bias, 1))
+    if e.settings.flag("tie_word_embeddings", default=True):
+        e.out(logits=e.net.project(x, f"{e.base}embeddings.word_embeddings.weight") + e.net.weight(bias, 1))
+    else:
+        e.out(logits=e.net.linear(x, e.family.scores))
 
 
 def _classes(e: _Encoded) -> None:

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ARCHITECTURES", "GENERATING", "IGNORED", "trace_decoder"]
 
-# Weights that say nothing new: buffers of other versions, second names of tied tables, heads of pre-training.
+# Weights that say nothing new: buffers of other versions, second names of tied tables and biases, heads of
+# pre-training.
 IGNORED = (
     "position_ids", "rotary_emb.inv_freq", "num_batches_tracked", ".attn.bias", ".attn.masked_bias",
     "lm_head.weight", "proj_out.weight", "cls.predictions.decoder", "lm_head.decoder", "vocab_projector.weight",
-    "embed_tokens.weight", "pooler.dense", "cls.seq_relationship", "EncDecAttention.relative_attention_bias",
+    "embed_tokens.weight", "pooler.dense", "cls.seq_relationship", "cls.predictions.bias", "lm_head.bias",
+    "EncDecAttention.relative_attention_bias",
 )  # fmt: skip
 
 

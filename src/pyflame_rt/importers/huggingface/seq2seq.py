@@ -174,5 +174,6 @@ def build_whisper(settings: Settings, net: Net) -> None:
     for i in range(settings.layers("decoder_layers")):
         x = layer(net, x, f"model.decoder.layers.{i}.", _DECODER, style, bias, memory=(memory, None))
     x = net.norm(x, "model.decoder.layer_norm", style)
-    tracer.output(net.project(x, "model.decoder.embed_tokens.weight"), "logits")
+    tied = settings.flag("tie_word_embeddings", default=True)
+    tracer.output(net.project(x, "model.decoder.embed_tokens.weight" if tied else "proj_out.weight"), "logits")
     tracer.output(memory, "encoder_last_hidden_state")

@@ -42,6 +42,10 @@ LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }  # fmt: skip
+YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+SHARP = {**YARN, "truncate": False, "mscale": 0.7, "mscale_all_dim": 1.2, "beta_fast": 16, "beta_slow": 2}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1000.0, "factor": 3.0}
+APART = {"tie_word_embeddings": False}
 
 
 def clip_settings(eos: int) -> dict:
@@ -66,6 +70,18 @@ MODELS = {
     "llama": ("LlamaForCausalLM", "LlamaConfig", CAUSAL),
     "llama 3": ("LlamaForCausalLM", "LlamaConfig", {**CAUSAL, "rope_parameters": LLAMA3, "tie_word_embeddings": True}),
     "llama biased": ("LlamaForCausalLM", "LlamaConfig", {**CAUSAL, "attention_bias": True, "mlp_bias": True}),
+    "llama yarn": ("LlamaForCausalLM", "LlamaConfig", {**CAUSAL, "rope_parameters": YARN}),
+    "mistral yarn": ("MistralForCausalLM", "MistralConfig", {**CAUSAL, "rope_parameters": SHARP}),
+    "llama dynamic": (
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        {**CAUSAL, "max_position_embeddings": 8, "rope_parameters": DYNAMIC},
+    ),
+    "phi tied": ("PhiForCausalLM", "PhiConfig", {**CAUSAL, "tie_word_embeddings": True}),
+    "bert apart": ("BertForMaskedLM", "BertConfig", {**TEXT, **APART}),
+    "roberta apart": ("RobertaForMaskedLM", "RobertaConfig", {**TEXT, **APART}),
+    "distilbert apart": ("DistilBertForMaskedLM", "DistilBertConfig", {**DISTIL, **APART}),
+    "whisper apart": ("WhisperForConditionalGeneration", "WhisperConfig", {**WHISPER, **APART}),
     "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", CAUSAL),
     "qwen2 window": (
         "Qwen2ForCausalLM",

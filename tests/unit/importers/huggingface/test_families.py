@@ -8,7 +8,7 @@ import pyflame_rt
 from pyflame_rt.generate import Generator, SamplingParams
 from tests.unit.importers.huggingface import saved_models
 
-CAUSAL = ["gpt2", "llama", "llama 3", "qwen2", "qwen2 window", "mistral", "gemma", "phi"]
+CAUSAL = ["gpt2", "llama", "llama 3", "llama yarn", "qwen2", "qwen2 window", "mistral", "gemma", "phi"]
 
 
 def compared(name, session, model, feed):

@@ -67,6 +67,12 @@ def test_weights_in_several_files(folder):
         pyflame_rt.InferenceSession(folder)
 
 
+def test_tables_are_apart_where_settings_of_old_do_not_say(folder):
+    before = tokens(folder)
+    change(folder, tie_word_embeddings=None)
+    assert tokens(folder) == before
+
+
 def test_half_precision_is_read_as_float32(folder):
     arrays = {name: array.astype(np.float16) for name, array in load_file(folder / "model.safetensors").items()}
     save_file(arrays, folder / "model.safetensors")
@@ -81,7 +87,10 @@ def test_half_precision_is_read_as_float32(folder):
         ({"architectures": ["MambaForCausalLM"]}, UnsupportedFormatError, "MambaForCausalLM"),
         ({"architectures": None}, UnsupportedFormatError, "architecture None"),
         ({"quantization_config": {"quant_method": "gptq"}}, UnsupportedFormatError, "quantization_config"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, UnsupportedFormatError, "yarn"),
+        ({"rope_parameters": {"rope_type": "longrope", "factor": 2.0}}, UnsupportedFormatError, "longrope"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": -2.0}}, InvalidModelError, "factor -2"),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 0.5}}, InvalidModelError, "factor 0.5"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, UnsupportedFormatError, "partial_rotary_factor"),
         ({"hidden_act": "mish"}, UnsupportedFormatError, "mish"),
         ({"num_hidden_layers": 3}, InvalidModelError, r"model\.layers\.2\."),
         ({"num_hidden_layers": 1}, UnsupportedFormatError, r"no place in LlamaForCausalLM: model\.layers\.1"),
