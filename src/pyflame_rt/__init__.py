@@ -201,7 +201,7 @@ def __dir__() -> list[str]:
 def _prepare() -> None:
     """Load what every session needs, so that the first model does not wait for it; PYFLAME_LAZY_IMPORT=1 leaves it."""
     if os.environ.get("PYFLAME_LAZY_IMPORT", "") in ("", "0"):
-        for name in ("session", "optimised", "importers.registry"):  # what every session of a file needs
+        for name in ("session", "importers.registry"):  # what every session of a file needs
             importlib.import_module(f"pyflame_rt.{name}")
         importlib.import_module("pyflame_rt.providers").prepare_default()
 

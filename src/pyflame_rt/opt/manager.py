@@ -13,22 +13,45 @@ from pyflame_rt.graph.graph import node_subgraphs
 from pyflame_rt.graph.names import closest
 from pyflame_rt.logs import SessionLog
 from pyflame_rt.opt.base import EditingPass, Pass, PassResult, name_of
-from pyflame_rt.opt.config import PassManagerConfig
+from pyflame_rt.opt.config import FusionConfig, PassManagerConfig
 from pyflame_rt.opt.constant_folding import ConstantFoldingPass
 from pyflame_rt.opt.cse import CSEPass
 from pyflame_rt.opt.dead_code import DeadCodeEliminationPass
 from pyflame_rt.opt.editor import Editor
 from pyflame_rt.opt.fusion import OperatorFusionPass
 from pyflame_rt.opt.layout import LayoutOptimizationPass
+from pyflame_rt.opt.rule import all_rules
 from pyflame_rt.opt.simplification import SimplificationPass
 from pyflame_rt.options import OptLevel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["PassManager", "default_passes", "optimize", "register_pass", "registered_passes"]
+    from pyflame_rt.options import SessionOptions
+
+__all__ = ["PassManager", "default_passes", "manager_for", "optimize", "register_pass", "registered_passes"]
 
 ENTRY_POINTS = "pyflame_rt.passes"
+# What ONNX Runtime calls the rewrites that people switch off.
+ALIASES = {
+    "AttentionFusion": "attention",
+    "BiasGeluFusion": "gelu",
+    "CommonSubexpressionElimination": "CSE",
+    "ConstantFolding": "ConstantFolding",
+    "ConvActivationFusion": "conv_relu",
+    "ConvBNFusion": "conv_bn",
+    "EliminateCast": "cast_to_same",
+    "EliminateIdentity": "DeadCodeElimination",
+    "EliminateSlice": "slice_everything",
+    "GeluFusionL1": "gelu",
+    "GeluFusionL2": "gelu",
+    "LayerNormFusionL1": "layer_norm",
+    "LayerNormFusionL2": "layer_norm",
+    "MatMulAddFusion": "matmul_add",
+    "NhwcTransformer": "LayoutOptimization",
+    "SimplifiedLayerNormFusion": "rms_norm",
+    "TransposeOptimizer": "transposes_cancel",
+}
 _registered: dict[str, Callable[[], Pass]] = {}
 
 
@@ -283,3 +306,29 @@ def optimize(graph: Graph, level: OptLevel = OptLevel.EXTENDED) -> PassResult:
     if chosen is OptLevel.NONE:
         return PassResult()
     return PassManager.create_default(chosen).run_until_fixed_point(graph)
+
+
+def manager_for(options: SessionOptions, unused: list[str] | None = None) -> PassManager:
+    """A pass manager as session options ask for; what they name in vain is added to ``unused``."""
+    config = PassManagerConfig(
+        verbose=options.verbose_optimization,
+        timeout_ms=options.optimization_timeout_ms,
+        validate_after_pass=options.verify,
+    )
+    manager = PassManager.create_default(OptLevel.of(options.optimization_level), config)
+    manager.log = SessionLog("info" if options.verbose_optimization else options.log_level, options.logid)
+    rules = {rule.name for rule in all_rules()}
+    disabled = [ALIASES.get(name, name) for name in options.disabled_optimizers]
+    config.skip_passes = [name for name in disabled if manager.has_pass(name)]
+    for name in disabled:
+        if name not in rules and name not in config.skip_passes and unused is not None:
+            close = closest(name, [*rules, *manager.list_passes()])
+            hint = f"; did you mean {close[0]}?" if close else ""
+            unused.append(f"disabled_optimizers: {name!r} has no effect: there is no such pass or rule{hint}")
+    manager.replace_pass(SimplificationPass(disabled))
+    manager.replace_pass(OperatorFusionPass(FusionConfig(strict_math=options.strict_math_mode, disabled=disabled)))
+    if options.verify:
+        from pyflame_rt.opt.verification import Verifier
+
+        manager.watch = Verifier()
+    return manager

@@ -13,7 +13,7 @@ import pytest
 import pyflame_rt
 import pyflame_rt.ort as onnxruntime
 from pyflame_rt import CompileOptions, Graph, ImportOptions, InferenceSession, OptLevel, RunOptions, SessionOptions
-from pyflame_rt.optimised import manager_for
+from pyflame_rt.opt.manager import manager_for
 from pyflame_rt.options import NO_FALLBACK, SPEED_ONLY_KEYS
 from pyflame_rt.providers import find_provider
 from pyflame_rt.settings import unused_run_settings, unused_settings
