@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["Outputs", "Response"]
+__all__ = ["Outputs", "Pending", "Response"]
 
 
 class Outputs(dict[str, Any]):
@@ -38,6 +39,7 @@ class Response(Mapping[str, Any]):
         success: whether there are outputs.
         error: the exception, where there are none.
         latency_us: from the call until now, in microseconds.
+        queue_time_us: of these, before its first run.
 
     Example:
         >>> answer = Response(7, {"y": 1}, latency_us=10.0)
@@ -56,10 +58,12 @@ class Response(Mapping[str, Any]):
         *,
         error: BaseException | None = None,
         latency_us: float = 0.0,
+        queue_time_us: float = 0.0,
     ) -> None:
         self.request_id = request_id
         self.error = error
         self.latency_us = latency_us
+        self.queue_time_us = queue_time_us
         self._outputs = Outputs(outputs, latency_us)
 
     @property
@@ -107,3 +111,42 @@ class Response(Mapping[str, Any]):
     def __repr__(self) -> str:
         what = ", ".join(self._outputs) if self.success else f"failed: {self.error_message}"
         return f"{type(self).__name__}({self.request_id}: {what})"
+
+
+class Pending:
+    """A request on its way. Whoever claims it first, and nobody else, answers it.
+
+    Example:
+        >>> request = Pending(7)
+        >>> request.claim(), request.claim(), request.done
+        (True, False, True)
+    """
+
+    __slots__ = ("_open", "begun", "number", "submitted")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.submitted = time.perf_counter()
+        self.begun = 0.0
+        self._open = [self]
+
+    @property
+    def done(self) -> bool:
+        """Whether it was answered or taken back, or soon will be by whoever claimed it."""
+        return not self._open
+
+    def claim(self) -> bool:
+        """Take the right to answer; True for one caller only."""
+        try:
+            self._open.pop()
+        except IndexError:
+            return False
+        return True
+
+    def times(self) -> dict[str, float]:
+        """Microseconds until now, and of these before its first run, as :class:`Response` takes them."""
+        now = time.perf_counter()
+        return {
+            "latency_us": (now - self.submitted) * 1e6,
+            "queue_time_us": ((self.begun or now) - self.submitted) * 1e6,
+        }

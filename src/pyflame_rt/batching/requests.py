@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.futures import RequestFuture
 from pyflame_rt.graph.records import dataclass
-from pyflame_rt.responses import Response
+from pyflame_rt.responses import Pending, Response
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -64,7 +63,6 @@ class InferenceResponse(Response):
     """What became of a request.
 
     Attributes:
-        queue_time_us: how long it waited before its first run, in microseconds.
         batch_size: rows in the run that gave its last rows.
 
     Example:
@@ -82,16 +80,15 @@ class InferenceResponse(Response):
         queue_time_us: float = 0.0,
         batch_size: int = 0,
     ) -> None:
-        super().__init__(request_id, outputs, error=error, latency_us=latency_us)
-        self.queue_time_us = queue_time_us
+        super().__init__(request_id, outputs, error=error, latency_us=latency_us, queue_time_us=queue_time_us)
         self.batch_size = batch_size
 
 
 BatchFuture = RequestFuture[InferenceResponse]
 
 
-class Ticket:
-    """A request inside a batcher. Whoever claims it first, and nobody else, answers it.
+class Ticket(Pending):
+    """A request inside a batcher.
 
     Args:
         number: its id.
@@ -103,8 +100,8 @@ class Ticket:
     """
 
     __slots__ = (
-        *("__weakref__", "_open", "batch_size", "begun", "caller", "deadline", "future", "missing", "names"),
-        *("number", "parts", "priority", "rows", "submitted", "waiting"),
+        *("__weakref__", "batch_size", "caller", "deadline", "future", "missing", "names", "parts", "priority"),
+        *("rows", "waiting"),
     )
 
     def __init__(
@@ -117,42 +114,18 @@ class Ticket:
         deadline: float | None,
         withdraw: Callable[[Ticket], bool],
     ) -> None:
-        self.number = number
+        super().__init__(number)
         self.rows = rows
         self.names = names
         self.caller = caller
         self.priority = priority
         self.deadline = deadline
-        self.submitted = time.perf_counter()
-        self.begun = 0.0
         self.batch_size = 0
         self.waiting = rows.count  # rows that were not taken for a run yet
         self.missing = rows.count  # rows without outputs yet
         self.parts: dict[int, dict[str, np.ndarray[Any, Any]]] = {}  # outputs, by the first row
-        self._open = [self]
         self.future: BatchFuture = RequestFuture(number, lambda: withdraw(self))
-
-    @property
-    def done(self) -> bool:
-        """Whether it was answered, or soon will be by whoever claimed it."""
-        return not self._open
-
-    def claim(self) -> bool:
-        """Take the right to answer; True for one caller only."""
-        try:
-            self._open.pop()
-        except IndexError:
-            return False
-        return True
 
     def response(self, outputs: Mapping[str, Any] | None, error: BaseException | None = None) -> InferenceResponse:
         """The answer as of now."""
-        now = time.perf_counter()
-        return InferenceResponse(
-            self.number,
-            outputs,
-            error=error,
-            latency_us=(now - self.submitted) * 1e6,
-            queue_time_us=((self.begun or now) - self.submitted) * 1e6,
-            batch_size=self.batch_size,
-        )
+        return InferenceResponse(self.number, outputs, error=error, batch_size=self.batch_size, **self.times())

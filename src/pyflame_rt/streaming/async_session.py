@@ -22,6 +22,7 @@ from pyflame_rt.graph.errors import (
     SessionClosedError,
 )
 from pyflame_rt.options import RunOptions
+from pyflame_rt.responses import Pending
 from pyflame_rt.streaming.results import AsyncOptions, AsyncResult, AsyncStats, RunRecord
 
 if TYPE_CHECKING:
@@ -36,46 +37,22 @@ LONG = 0.02  # seconds from which on a run is watched, so that it can be cancell
 _numbers = itertools.count(1)
 
 
-class _Job:
-    """A request on a stream. Whoever claims it first, and nobody else, answers it."""
+class _Job(Pending):
+    """A request on a stream."""
 
-    __slots__ = ("_open", "begun", "feed", "future", "names", "number", "options", "stream", "submitted")
+    __slots__ = ("feed", "future", "names", "options", "stream")
 
     def __init__(self, stream: int, names: Sequence[str] | None, feed: Any, withdraw: Callable[[_Job], bool]) -> None:
-        self.number = next(_numbers)
+        super().__init__(next(_numbers))
         self.stream = stream
         self.names = names
         self.feed = feed
-        self.submitted = time.perf_counter()
-        self.begun = 0.0
         self.options: RunOptions | None = None
-        self._open = [self]
         self.future: RequestFuture[AsyncResult] = RequestFuture(self.number, lambda: withdraw(self))
-
-    @property
-    def done(self) -> bool:
-        """Whether it was answered or taken back."""
-        return not self._open
-
-    def claim(self) -> bool:
-        """Take the right to answer; True for one caller only."""
-        try:
-            self._open.pop()
-        except IndexError:
-            return False
-        return True
 
     def result(self, outputs: Mapping[str, Any] | None, error: BaseException | None = None) -> AsyncResult:
         """The answer as of now."""
-        now = time.perf_counter()
-        return AsyncResult(
-            self.number,
-            outputs,
-            error=error,
-            latency_us=(now - self.submitted) * 1e6,
-            queue_time_us=((self.begun or now) - self.submitted) * 1e6,
-            stream_id=self.stream,
-        )
+        return AsyncResult(self.number, outputs, error=error, stream_id=self.stream, **self.times())
 
 
 class AsyncSession:

@@ -65,7 +65,6 @@ class AsyncResult(Response):
 
     Attributes:
         stream_id: the stream it ran on.
-        queue_time_us: from the call to its run, in microseconds.
 
     Example:
         >>> AsyncResult(1, {"y": 2}, latency_us=5.0, stream_id=3).stream_id
@@ -82,9 +81,8 @@ class AsyncResult(Response):
         queue_time_us: float = 0.0,
         stream_id: int = 0,
     ) -> None:
-        super().__init__(request_id, outputs, error=error, latency_us=latency_us)
+        super().__init__(request_id, outputs, error=error, latency_us=latency_us, queue_time_us=queue_time_us)
         self.stream_id = stream_id
-        self.queue_time_us = queue_time_us
 
 
 @dataclass(frozen=True, slots=True)
