@@ -169,9 +169,6 @@ class CpuExecutable(Executable):
             if shapes == recent.shapes and not (recent.plan.parallel and forked()):
                 with suppress(Retired, OutOfRange):  # the longer way says what is out of range
                     return recent.plan.run(feeds, hooks)
-        return self._run(feeds, output_names, hooks)
-
-    def _run(self, feeds: Mapping[str, Any], output_names: Sequence[str], hooks: RunHooks) -> list[Any]:
         with budgeted(self.budget):
             return self._run_slowly(feeds, output_names, hooks)
 
@@ -181,7 +178,7 @@ class CpuExecutable(Executable):
         if hooks.observe is not None or any(name not in given for name in self._required):
             return self._interpret(given, wanted, hooks)
         names = tuple(dict.fromkeys(wanted if hooks.only_needed else (*self.outputs, *hooks.taps, *output_names)))
-        run = partial(self._run_stored, given, names, hooks)
+        run = partial(self._run_native, given, names, hooks)
         try:
             results = call_native(run) if forked() else run()
         except OutOfRange as error:
@@ -208,27 +205,24 @@ class CpuExecutable(Executable):
             with use_store(self.cache), compiling(quick=self.quick):
                 self.fast_path = None if plan.parallel and handing_over() else fast_path(plan, shapes)
 
-    def _run_stored(self, feeds: Mapping[str, Any], names: tuple[str, ...], hooks: RunHooks) -> list[Any] | None:
+    def _run_native(self, feeds: Mapping[str, Any], names: tuple[str, ...], hooks: RunHooks) -> list[Any] | None:
+        """Outputs of one plan, else of stages; None when neither can be made."""
         with (
             use_store(self.cache),
             choosing(strict=self.strict, fast=self.fast, checked=self.checked),
             compiling(quick=self.quick, ahead=not self.checked),
             drawing(self.ledger),
         ):
-            return self._run_native(feeds, names, hooks)
-
-    def _run_native(self, feeds: Mapping[str, Any], names: tuple[str, ...], hooks: RunHooks) -> list[Any] | None:
-        """Outputs of one plan, else of stages; None when neither can be made."""
-        results = self._run_plan(feeds, names, hooks) if self._plannable(feeds) else None
-        if results is not None:
-            return results
-        try:
-            return self._stages.run(feeds, names, hooks)
-        except Unplannable as error:
-            # The answer is still right, only slower, and we say so.
-            self._why = str(error)
-            log.warning("graph %r runs node by node: %s", self.graph.name, self._why)
-            return None
+            results = self._run_plan(feeds, names, hooks) if self._plannable(feeds) else None
+            if results is not None:
+                return results
+            try:
+                return self._stages.run(feeds, names, hooks)
+            except Unplannable as error:
+                # The answer is still right, only slower, and we say so.
+                self._why = str(error)
+                log.warning("graph %r runs node by node: %s", self.graph.name, self._why)
+                return None
 
     def _run_plan(self, feeds: Mapping[str, Any], names: tuple[str, ...], hooks: RunHooks) -> list[Any] | None:
         """Outputs of the plan for these shapes; None when they cannot be planned."""
