@@ -11,7 +11,7 @@ __all__ = ["TABLE", "within"]
 
 # (relative, absolute), by kind and element type.
 TABLE: dict[tuple[str, str], tuple[float, float]] = {
-    # A function of each element, or a mean of few: some units in the last place.
+    # A function of each element, or a sum or mean of few: some units in the last place.
     ("elements", "float32"): (1e-5, 1e-6),
     # One product, convolution or reduction: sums of up to some thousand numbers, in another order.
     ("sums", "float32"): (1e-4, 1e-5),

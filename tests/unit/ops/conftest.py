@@ -11,6 +11,7 @@ from pyflame_rt.ops import evaluate, get_op
 from pyflame_rt.ops.core.evaluate import Context, bind_attributes, to_host, to_library
 from pyflame_rt.ops.core.trace import infer_outputs
 from pyflame_rt.ops.core.value import Value
+from tests.tolerances import within
 
 
 def _by_onnxruntime(node: Node, arrays: Sequence[Any], kinds: Sequence[Any], opset: int) -> list[np.ndarray]:
@@ -127,6 +128,6 @@ def gradients_match() -> Callable[..., None]:
                     moved[at][place] += step
                     sides.append(float((forward.run(moved, context)[0] * seed).sum()))
                 expected[place] = (sides[0] - sides[1]) / 2e-6
-            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(got, expected, **within("elements"))
 
     return check

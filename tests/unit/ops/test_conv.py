@@ -8,6 +8,7 @@ from pyflame_rt.graph import DType, Node, Shape, TensorType, symbol
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
 from pyflame_rt.ops import Context, Value, evaluate, get_op
 from pyflame_rt.ops.core.trace import infer_outputs
+from tests.tolerances import within
 
 RNG = np.random.default_rng(11)
 N, H, W = symbol("N"), symbol("H"), symbol("W")
@@ -53,7 +54,7 @@ def test_conv_over_four_axes():
     x, w = f32(1, 2, 3, 4, 3, 4), f32(2, 2, 2, 2, 2, 2)
     (y,) = run("Conv", x, w)
     windows = np.lib.stride_tricks.sliding_window_view(x, (2, 2, 2, 2), axis=(2, 3, 4, 5))
-    np.testing.assert_allclose(y, np.einsum("ncabdeijkl,mcijkl->nmabde", windows, w), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(y, np.einsum("ncabdeijkl,mcijkl->nmabde", windows, w), **within("layers"))
 
 
 @pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16, "float64"])
@@ -176,7 +177,7 @@ def test_causal_conv_goes_on_where_it_stopped(library):
     whole, state = run("CausalConvWithState", x, w, b, activation="silu", library=library)
     first, kept = run("CausalConvWithState", x[:, :, :2], w, b, activation="silu", library=library)
     second, last = run("CausalConvWithState", x[:, :, 2:], w, b, kept, activation="silu", library=library)
-    np.testing.assert_allclose(np.concatenate([first, second], 2), whole, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(np.concatenate([first, second], 2), whole, **within("elements"))
     np.testing.assert_array_equal(last, state)
     np.testing.assert_array_equal(state, x[:, :, -3:])
 
@@ -199,7 +200,7 @@ def test_deform_conv_without_offsets_is_conv(library, dims):
     (expected,) = run("Conv", x, w, b, **attributes)
     offset = np.zeros((2, dims * 3**dims, *expected.shape[2:]), np.float32)
     (y,) = run("DeformConv", x, w, offset, b, library=library, **attributes)
-    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(y, expected, **within("layers"))
 
 
 def test_deform_conv_moves_and_masks():

@@ -9,6 +9,7 @@ from pyflame_rt.graph.errors import InputError, ShapeMismatchError
 from pyflame_rt.importers.onnx_importer import graph_from_bytes
 from pyflame_rt.ops import Context, Program, Value, evaluate, get_op
 from pyflame_rt.ops.core.trace import infer_outputs
+from tests.tolerances import within
 
 RNG = np.random.default_rng(19)
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -104,9 +105,9 @@ def test_batchwise_layout(op, library):
     moved = [context.library.from_numpy(np.ascontiguousarray(a)) for a in turned]
     node = Node("n", op, ["x"] * len(moved), names(op), {"direction": "bidirectional", "layout": 1})
     batched = [context.library.to_numpy(r) for r in evaluate(node, moved, context)]
-    np.testing.assert_allclose(batched[0], plain[0].transpose(2, 0, 1, 3), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(batched[0], plain[0].transpose(2, 0, 1, 3), **within("elements"))
     for got, want in zip(batched[1:], plain[1:], strict=True):
-        np.testing.assert_allclose(got, want.transpose(1, 0, 2), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(got, want.transpose(1, 0, 2), **within("elements"))
 
 
 @pytest.mark.parametrize("op", GATES)

@@ -9,6 +9,7 @@ from pyflame_rt.graph.errors import InputError, ShapeMismatchError
 from pyflame_rt.ops import Context, Value, evaluate, get_op
 from pyflame_rt.ops.core.evaluate import to_host, to_library
 from pyflame_rt.ops.core.trace import infer_outputs
+from tests.tolerances import within
 
 RNG = np.random.default_rng(0)
 
@@ -43,7 +44,7 @@ def test_transforms(library, length, axis):
 
     def check(x, expected, **attributes):
         got = run("DFT", x.astype(np.float32), *rest, library=library, **attributes)
-        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(got, expected, **within("layers"))
 
     check(as_pairs(z), as_pairs(np.fft.fft(z, length, place)))
     check(as_pairs(z), as_pairs(np.fft.ifft(z, length, place)), inverse=1)

@@ -13,6 +13,7 @@ import warnings
 from collections import Counter
 from typing import Any, NamedTuple
 
+from tests.tolerances import within
 from tests.unit.importers.torchscript.saving import torch
 
 backend = importlib.import_module("pyflame_rt.torch_backend")
@@ -74,7 +75,7 @@ def _compared(info: Any, sample: Any, training: bool) -> bool:
         return False  # torch refuses this sample, on this device or in this mode
     torch._dynamo.reset()
     got = _ran(mirror, torch.compile(mirror, backend=backend.pyflame_backend), given.args, given.kwargs, training)
-    torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4, equal_nan=True)
+    torch.testing.assert_close(got, want, **within("rounded"), equal_nan=True)
     return True
 
 
