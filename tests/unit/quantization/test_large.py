@@ -55,9 +55,13 @@ def test_a_language_model_in_four_bits():
     real = perplexity(graph, *held)
     assert real < 0.4 * len(letters)  # it learned something
     seen = windows(codes, rng.integers(0, cut - LENGTH, len(held[0])))
-    small = quantize_weights(graph, bits=4, data=[{"input": seen[0]}])
-    assert small.stats.nodes_quantized == 9
-    assert perplexity(small.quantized_graph, *held) <= 1.03 * real
+    for level in (4, 1):  # rows in bytes, which is the default, and as floats
+        small = quantize_weights(graph, bits=4, data=[{"input": seen[0]}], accuracy_level=level)
+        products = [n for n in small.quantized_graph.nodes if n.op_type == "MatMulNBits"]
+        assert [n.attributes["accuracy_level"] for n in products] == [level] * 9
+        ratio = perplexity(small.quantized_graph, *held) / real
+        print(f"level {level}: perplexity {ratio:.4f} of {real:.2f}")  # noqa: T201
+        assert ratio <= 1.03
 
 
 CALIBRATION = """
