@@ -71,7 +71,10 @@ def batches_of(graph: Graph, arrays: dict[str, np.ndarray[Any, Any]], size: int)
 def scorer(
     graph: Graph, arrays: dict[str, np.ndarray[Any, Any]], labels: Path | None, size: int
 ) -> Callable[[Graph], float] | None:
-    """A function that gives a graph's share of right answers; without labels, of those equal to the model's."""
+    """A function that gives a graph's share of right answers; without labels, of those equal to the model's.
+
+    None where nothing can be counted: there are no data, or neither labels nor scores of classes.
+    """
     from pyflame_rt.session import InferenceSession
 
     feeds = batches_of(graph, arrays, size)
@@ -80,13 +83,48 @@ def scorer(
             raise typer.BadParameter("labels need --data", param_hint="--labels")
         return None
 
+    if labels is None and not _classes(graph, feeds[0]):
+        return None
+
     def answers(which: Graph) -> np.ndarray[Any, Any]:
         with InferenceSession(which) as session:
-            made = [next(a for a in session.run(None, feed) if a.dtype.kind == "f") for feed in feeds]
+            made = [_scores(session.run(None, feed)) for feed in feeds]
         return np.concatenate([a.reshape(-1, a.shape[-1]).argmax(axis=1) for a in made])
 
-    expected = answers(graph) if labels is None else np.asarray(_load(labels, "--labels")).reshape(-1)
-    found = len(answers(graph)) if labels is not None else len(expected)
-    if len(expected) < found:
-        raise typer.BadParameter(f"{len(expected)} labels for {found} answers", param_hint="--labels")
-    return lambda which: float((answers(which) == expected[:found]).mean())
+    mine = answers(graph)
+    expected = mine if labels is None else _labels(labels, len(next(iter(arrays.values()))), len(mine))
+    return lambda which: float((answers(which) == expected).mean())
+
+
+def _scores(outputs: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """The first output that can be scores of classes."""
+    for array in outputs:
+        if array.dtype.kind == "f" and array.ndim and array.shape[-1] > 1:
+            return array
+    raise typer.BadParameter("no output of the model has scores of classes: two numbers or more, along its last axis")
+
+
+def _classes(graph: Graph, feed: dict[str, Any]) -> bool:
+    """Whether the model has answers to count."""
+    from pyflame_rt.session import InferenceSession
+
+    try:
+        with InferenceSession(graph) as session:
+            _scores(session.run(None, feed))
+    except typer.BadParameter:
+        return False
+    return True
+
+
+def _labels(path: Path, samples: int, answers: int) -> np.ndarray[Any, Any]:
+    """The right answers of all samples that are run."""
+    labels = _load(path, "--labels")
+    if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu" or not labels.ndim:
+        what = f"{labels.dtype} numbers" if isinstance(labels, np.ndarray) else "several arrays"
+        raise typer.BadParameter(f"{path.name} holds {what}: a .npy file of the numbers of classes is needed")
+    if len(labels) != samples or labels.size < answers or labels.size % samples:
+        wanted = f"{answers} answers to {samples} samples"
+        raise typer.BadParameter(
+            f"{len(labels)} labels of shape {list(labels.shape)} for {wanted}", param_hint="--labels"
+        )
+    return np.asarray(labels).reshape(-1)[:answers]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +32,9 @@ Data = Annotated[list[str], typer.Option("--data", help="NAME=FILE.npy, FILE.npy
 Mode = Annotated[str, typer.Option(help="fp16, bfloat16, dynamic-int8, static-int8 or weight-only.")]
 Method = Annotated[str, typer.Option(help="Of calibration: minmax, entropy, percentile or mse.")]
 Labels = Annotated[Path | None, typer.Option(help="FILE.npy with the right answer of each sample.")]
-Budget = Annotated[float | None, typer.Option(help="Share of right answers (without labels: of equal ones) to lose.")]
+Budget = Annotated[
+    float | None, typer.Option(min=0, max=1, help="Share of right answers (without labels: of equal ones) to lose.")
+]
 Names = Annotated[list[str], typer.Option("--exclude", help="A node that stays in float32; may be repeated.")]
 Ops = Annotated[list[str], typer.Option("--exclude-op", help="An operator that stays in float32; may be repeated.")]
 Channels = Annotated[bool, typer.Option("--per-channel/--per-tensor", help="A scale for each output channel.")]
@@ -129,7 +131,8 @@ def _quantize(work: _Work, *, equalize: bool, strength: float, budget: float | N
     if budget is None:
         work.result = q.Quantizer(work.config).apply(source, work.feeds or None, len(work.feeds) or None)
         return
-    assert work.score is not None
+    if work.score is None:
+        raise InputError("--budget counts right answers: no output of the model has scores of classes")
     found = q.quantize_within(source, work.config, work.feeds, work.score, budget)
     work.result, work.excluded, work.layers = found.result, found.excluded, found.layers
     if not found.met:
@@ -190,7 +193,7 @@ def _show(work: _Work, output: Path, html: Path | None, *, as_json: bool) -> Non
     for what, (before, after) in figures.items():
         table.add_row(what, before, after)
     console.print(table)
-    console.print(f"{output}: {report}", highlight=False, markup=False)
+    console.print(f"{output}: {replace(report, notes=[])}", highlight=False, markup=False)
     for name in work.excluded:
         console.print(f"{name} stays in float32 to hold the budget", highlight=False, markup=False)
     for note in report.notes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
+from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.names import closest
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.core.inference import infer_types
+from pyflame_rt.ops.core.registry import all_ops
 from pyflame_rt.ops.onnx.activation import Clip, Relu
 from pyflame_rt.ops.onnx.arithmetic import Add
 from pyflame_rt.ops.onnx.cast import Identity
@@ -136,7 +138,7 @@ def select(graph: Graph, config: QuantConfig, *, static: bool) -> Selection:
     """The nodes of a graph to quantize; ``static`` also products and sums of data with data.
 
     Raises:
-        InputError: ``exclude_nodes`` names a node that is not there.
+        InputError: ``exclude_nodes`` names a node that is not there, ``exclude_ops`` an operator that nobody knows.
     """
     made, origins = prepared(graph)
     check_names(graph, config)
@@ -161,12 +163,21 @@ def checked_graph(graph: object) -> Graph:
     if isinstance(graph, Graph):
         return graph
     hint = "; call its graph() method" if callable(getattr(graph, "graph", None)) else ""
+    if isinstance(graph, (str, PathLike)):
+        hint = "; InferenceSession(path).graph() reads one from a file"
     raise TypeError(f"what is quantized is a Graph, got {type(graph).__name__}{hint}")
 
 
 def check_names(graph: Graph, config: QuantConfig) -> None:
-    """Refuse excluded nodes that are not there."""
+    """Refuse excluded nodes that are not there, and operators that nobody knows."""
     known = {node.name for node in graph.nodes}
+    types = {name for node in graph.nodes for name in (node.op_type, node.full_name)}
+    types |= {name for op in all_ops() for name in (op.name, op.full_name)}
+    for name in config.exclude_ops:
+        if name not in types:
+            close = closest(name, types)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise InputError(f"exclude_ops: there is no operator {name!r}.{hint}")
     for name in config.exclude_nodes:
         if name not in known:
             close = closest(name, known)

@@ -68,9 +68,9 @@ class Quantizer:
         """
         if not isinstance(quant_info, GraphQuantInfo):
             raise TypeError(f"quant_info is a GraphQuantInfo, got {type(quant_info).__name__}")
-        if not len(quant_info) and not quant_info.refused:
-            raise InputError("quant_info is empty: run a Calibrator over the same graph first")
         selection = select(graph, self.config, static=True)
+        if selection.chosen and not len(quant_info) and not quant_info.refused:
+            raise InputError("quant_info is empty: run a Calibrator over the same graph first")
         if self.config.bias_correction:
             selection = corrected(selection, quant_info, self.config)
         written = write_qdq(selection, quant_info, self.config)

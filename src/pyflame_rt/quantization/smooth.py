@@ -39,7 +39,7 @@ def smooth(graph: Graph, data: FeedSource, strength: float = 0.5, batches: int =
         batches: feeds to take at most.
 
     Raises:
-        InputError: the strength is not from 0 to 1, or no feed came.
+        InputError: the strength is not from 0 to 1, or no feed came but empty ones.
     """
     if not 0 <= strength <= 1:
         raise InputError(f"strength is {strength!r}, not from 0 to 1")
@@ -49,14 +49,16 @@ def smooth(graph: Graph, data: FeedSource, strength: float = 0.5, batches: int =
     observers = {name: ChannelObserver(axis=-1) for name in groups}
     if not groups:
         return made
-    probe, count = Probe(made, groups), 0
+    probe = Probe(made, groups)
     for feed in feeds_of(data, batches):
-        count += 1
         for name, array in probe.run(feed):
             observers[name].observe(array)
     probe.close()
-    if not count:
-        raise InputError("no data came: smoothing needs at least one feed")
+    for name, observer in observers.items():
+        if not np.ndim(observer.reach):
+            raise InputError(f"no data came for {name!r}: smoothing needs at least one feed that is not empty")
+        if not np.isfinite(observer.reach).all():
+            raise InputError(f"{name!r} was infinite or NaN in the data: leave such rows out")
     for name, (norm, readers) in groups.items():
         _share(made, norm, readers, np.asarray(observers[name].reach), strength)
     return made

@@ -149,6 +149,9 @@ def _moments(
     probe.close()
     if not count:
         raise InputError("no data came: leave data out, or give at least one feed")
+    for name, moment in sums.items():
+        if not np.isfinite(moment).all():
+            raise InputError(f"{name!r} was infinite or NaN, or too large to square, in the data: leave such rows out")
     return sums
 
 

@@ -72,6 +72,10 @@ def test_budgets_smoothing_and_exclusions(data, capsys):
         (["--data", "images.npy", "--exclude", "conv9"], 1, "no node 'conv9'"),
         (["--mode", "fp16", "--labels", "labels.npy"], 2, "--data"),
         (["--data", "images.npy", "--labels", "short.npy"], 2, "3 labels"),
+        (["--data", "images.npy", "--labels", "images.npy"], 2, "float32 numbers"),
+        (["--data", "images.npy", "--labels", "onehot.npy"], 2, "9 labels"),
+        (["--data", "images.npy", "--exclude-op", "Gem"], 1, "Did you mean 'Gemm'?"),
+        (["--data", "images.npy", "--budget", "2"], 2, "--budget"),
         (["--mode", "weight-only", "--bits", "3"], 1, "bits is 3"),
     ],
 )
@@ -79,6 +83,7 @@ def test_refusals(arguments, code, said, data, capsys, monkeypatch):
     monkeypatch.chdir(data)
     (data / "labels.txt").write_text("no array")
     np.save("short.npy", LABELS[:3])
+    np.save("onehot.npy", np.eye(10, dtype=np.int64)[LABELS[:9]])
     assert call("quantize", model_path(), "-o", "out.onnx", *arguments) == code
     told = capsys.readouterr()
     assert said in " ".join((told.out + told.err).split())
@@ -87,3 +92,33 @@ def test_refusals(arguments, code, said, data, capsys, monkeypatch):
 def test_suffixes(data, capsys):
     assert call("quantize", model_path(), "-o", data / "x.txt", "--mode", "fp16") == 1
     assert "suffix" in capsys.readouterr().err
+
+
+def numbers(shape):
+    """A product whose last axis has so many numbers."""
+    graph = pyflame_rt.Graph("numbers")
+    graph.add_input("x", ["N", 8])
+    graph.add_initializer("w", np.random.default_rng(0).standard_normal(shape).astype(np.float32))
+    graph.add_node("m", "MatMul", ["x", "w"], ["y"])
+    graph.add_output("y", None)
+    return graph
+
+
+def test_a_model_of_single_numbers_has_no_right_answers(tmp_path, capsys):
+    """The largest of one number is always the first: all answers were right."""
+    pyflame_rt.save_model(numbers((8, 1)), tmp_path / "one.pfm")
+    np.save(tmp_path / "x.npy", np.ones((64, 8), np.float32))
+    common = ("quantize", tmp_path / "one.pfm", "-o", tmp_path / "int8.pfm", "--data", tmp_path / "x.npy")
+    assert call(*common, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["before"] is None
+    assert told["after"] is None
+    assert call(*common, "--budget", "0.01") == 1
+    assert "scores of classes" in " ".join(capsys.readouterr().err.split())
+
+
+def test_that_a_mode_is_slower_is_said_once(data, capsys, monkeypatch):
+    monkeypatch.setattr("pyflame_rt.quantization.measured_ratio", lambda *_: 2.0)
+    assert call("quantize", model_path(), "-o", data / "half.onnx", "--mode", "fp16") == 0
+    told = capsys.readouterr()
+    assert (told.out + told.err).count("slower than float32") == 1

@@ -155,6 +155,14 @@ def test_what_is_excluded_stays(settings, count):
     assert result.stats.nodes_skipped == len(result.skipped) > 0
 
 
+def test_excluding_an_operator_that_nobody_knows():
+    config = QuantConfig(exclude_ops=["Cnov"])
+    for way in ("quantize_dynamic", "convert_to_fp16", "quantize_weights"):
+        with pytest.raises(InputError, match=r"no operator 'Cnov'. Did you mean 'Conv'"):
+            getattr(Quantizer(config), way)(residual())
+    assert Quantizer(QuantConfig(exclude_ops=["Softmax", "pyflame::FusedConvBN"])).quantize_dynamic(residual()).success
+
+
 def test_excluding_a_node_that_is_not_there():
     with pytest.raises(InputError, match=r"no node 'lost'.*'last'"):
         Calibrator(residual(), config_of(exclude_nodes=["lost"]))
@@ -269,7 +277,8 @@ def test_nothing_to_quantize_is_no_success():
     graph.add_input("x", [2])
     graph.add_node("n", "Exp", ["x"], ["y"])
     graph.add_output("y", [2])
-    for result in (Quantizer().quantize_dynamic(graph), Quantizer().convert_to_fp16(graph)):
+    static = Quantizer(QuantConfig.static_int8()).apply(graph, [{"x": np.zeros(2, np.float32)}])
+    for result in (Quantizer().quantize_dynamic(graph), Quantizer().convert_to_fp16(graph), static):
         assert not result.success
         assert "nothing to quantize" in result.error_message
         assert result.stats.compression_ratio() == 1.0
@@ -345,7 +354,7 @@ def test_apply_does_what_the_mode_says(mode):
 def test_what_is_no_graph_is_refused(way):
     with pytest.raises(TypeError, match=r"a Graph, got InferenceSession; call its graph\(\)"):
         getattr(Quantizer(), way)(pyflame_rt.InferenceSession(residual()))
-    with pytest.raises(TypeError, match="a Graph, got str"):
+    with pytest.raises(TypeError, match=r"a Graph, got str; .* reads one from a file"):
         Calibrator("model.onnx")
 
 

@@ -109,8 +109,11 @@ def test_smoothed_products_compute_the_same_and_quantize_better():
 def test_smoothing_that_cannot_be():
     with pytest.raises(InputError, match="strength is 2"):
         smooth(outliers(), [], 2)
-    with pytest.raises(InputError, match="no data came"):
-        smooth(outliers(), [])
+    for empty in ([], [{"x": np.zeros((0, 16), np.float32)}]):
+        with pytest.raises(InputError, match="no data came"):
+            smooth(outliers(), empty)
+    with pytest.raises(InputError, match="'n' was infinite or NaN"):
+        smooth(outliers(), [{"x": np.full((2, 16), np.nan, np.float32)}])
     shared = outliers()
     shared.add_output("n", ["N", 16])  # the user sees it: it must stay what it is
     feed = {"x": rng.standard_normal((8, 16)).astype(np.float32)}
@@ -158,6 +161,20 @@ def test_rounding_by_the_data_is_better():
     real = run(graph, feeds[0])
     plain, chosen = (quantize_weights(graph, data=data).quantized_graph for data in (None, feeds))
     assert error(chosen, real, feeds[0]) < 0.3 * error(plain, real, feeds[0])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_data_that_are_no_numbers_do_not_spoil_weights(value):
+    """One such row made all steps of all weights that it met the same, in silence."""
+    graph, rows = outliers(), rng.standard_normal((64, 16)).astype(np.float32)
+    rows[3, 5] = value
+    with pytest.raises(InputError, match="'n' was infinite or NaN"):
+        quantize_weights(graph, data=[{"x": rows}])
+    for harmless in (np.zeros((4, 16), np.float32), np.zeros((0, 16), np.float32)):
+        made = quantize_weights(graph, bits=8, data=[{"x": harmless}]).quantized_graph
+        feed = {"x": rng.standard_normal((8, 16)).astype(np.float32)}
+        real = run(graph, feed)
+        np.testing.assert_allclose(run(made, feed), real, atol=0.05 * np.abs(real).max())
 
 
 def test_a_transformer_in_four_bits_keeps_its_answers():
