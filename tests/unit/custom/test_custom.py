@@ -10,7 +10,9 @@ import pyflame_rt
 from pyflame_rt import DType, Graph, InferenceSession, OperatorRegistry, custom
 from pyflame_rt.autodiff import gradient
 from pyflame_rt.custom import BackendType, CustomOpBuilder, CustomOpRegistry
-from pyflame_rt.ops import get_op, infer_types
+from pyflame_rt.ops import get_op, infer_types, primitive
+from pyflame_rt.ops.core.registry import unregister
+from pyflame_rt.ops.core.type_rules import same
 from pyflame_rt.partition import GraphPartitioner, PartitionedExecutor
 
 X = np.array([[-1.5, 0.25, 2.0]], np.float32)
@@ -253,6 +255,28 @@ def test_a_product_of_another_domain_is_not_onnx_s(registry, name):
     graph.add_output("y", shape)
     x = np.ones(shape, np.float32)
     np.testing.assert_array_equal(InferenceSession(graph).run(None, {"x": x})[0], 2 * x)
+
+
+def test_a_function_of_another_domain_is_not_a_post_op_of_the_library():
+    @primitive(since=1, domain="example", infer=same, types="T > T", scalar="neg")
+    def Tanh(ops, X, /):
+        """Minus X."""
+        return ops.negative(X)
+
+    graph = Graph("g")
+    graph.add_input("x", [1, 2, 4, 4, 4])
+    graph.add_initializer("w", np.random.default_rng(0).standard_normal((3, 2, 3, 3, 3)).astype(np.float32))
+    graph.add_node("conv", "Conv", ["x", "w"], ["h"])
+    graph.add_node("other", "Tanh", ["h"], ["y"], domain="example")
+    graph.add_output("y", [1, 3, 2, 2, 2])
+    x = np.ones((1, 2, 4, 4, 4), np.float32)
+    try:
+        y, h = InferenceSession(graph).run(None, {"x": x}, taps=["h"])
+        again = InferenceSession(graph).run(None, {"x": x})[0]
+    finally:
+        unregister("Tanh", "example")
+    np.testing.assert_array_equal(y, -h)
+    np.testing.assert_allclose(again, -h, rtol=1e-5)
 
 
 def test_python_kernels_run_on_the_host_only():

@@ -71,7 +71,7 @@ def find_epilogue(concrete: SpecializedGraph, group: Group, start: str) -> Epilo
 
 def _silu(steps: Sequence[SpecializedNode], value: str) -> str | None:
     """Sigmoid and the product with its input, as exporters write SiLU."""
-    if len(steps) < 2 or steps[0].op.name != Sigmoid.name or steps[1].op.name != Mul.name:
+    if len(steps) < 2 or steps[0].op is not Sigmoid or steps[1].op is not Mul:
         return None
     first, second = steps[0].node, steps[1].node
     if first.inputs[0] == value and sorted(second.inputs) == sorted([value, first.outputs[0]]):
@@ -83,6 +83,8 @@ _Post = tuple[tuple[str, float, float], list[str]]
 
 
 def _eltwise(step: SpecializedNode) -> _Post | None:
+    if step.op.domain:
+        return None
     a: Mapping[str, Any] = step.attributes
     match step.op.name:
         case LeakyRelu.name if a["alpha"] != 0.0:
@@ -104,7 +106,7 @@ def _eltwise(step: SpecializedNode) -> _Post | None:
 
 
 def _binary(concrete: SpecializedGraph, step: SpecializedNode, value: str, shape: tuple[int, ...]) -> _Post | None:
-    if step.op.name not in (Add.name, Mul.name) or len(step.node.inputs) != 2:
+    if step.op not in (Add, Mul) or len(step.node.inputs) != 2:
         return None
     left, right = step.node.inputs
     other = right if left == value else left
@@ -113,7 +115,7 @@ def _binary(concrete: SpecializedGraph, step: SpecializedNode, value: str, shape
     array = concrete.constants.get(other)
     if array is not None and array.size == 1:
         number = float(array.reshape(-1)[0])
-        return (("linear", 1.0, number) if step.op.name == Add.name else ("linear", number, 0.0)), []
+        return (("linear", 1.0, number) if step.op is Add else ("linear", number, 0.0)), []
     sizes = concrete.shape(other)
     padded = (1,) * (len(shape) - len(sizes)) + sizes
     per_channel = all(n == 1 or (i == 1 and n == shape[1]) for i, n in enumerate(padded))
