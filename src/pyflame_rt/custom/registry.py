@@ -125,10 +125,10 @@ class CustomOpRegistry:
         return tuple(map(_packed, self.used_by(graph)))
 
     def unpack(self, packed: Iterable[PackedOp]) -> None:
-        """Register operators that came with a pickled session; those that are here already stay.
+        """Register operators that came with a session or a part of a model; those that are here already stay.
 
         Raises:
-            UnsupportedOperatorError: one could not be pickled, and nobody registered it here.
+            UnsupportedOperatorError: one could not be pickled or unpickled, and nobody registered it here.
         """
         missing = [op for op in packed if (op.domain, op.name) not in self._ops]
         if missing:
@@ -136,13 +136,20 @@ class CustomOpRegistry:
         for op in missing:
             if (op.domain, op.name) in self._ops:
                 continue
+            name = f"{op.domain}::{op.name}" if op.domain else op.name
             if not isinstance(op.content, bytes):
-                name = f"{op.domain}::{op.name}" if op.domain else op.name
                 raise UnsupportedOperatorError(
                     f"the session uses operator {name}, whose functions could not be pickled with it ({op.content}). "
                     f"Register it here before, or define them in a module"
                 )
-            self.adopt([pickle.loads(op.content)])  # noqa: S301 - a part of what is being unpickled
+            try:
+                schema = pickle.loads(op.content)  # noqa: S301 - a part of what is being unpickled
+            except Exception as error:
+                raise UnsupportedOperatorError(
+                    f"the session uses operator {name}, whose functions are not here ({error}). Register it here "
+                    f"before, or define them in a module that both processes import"
+                ) from error
+            self.adopt([schema])
 
     def list(self) -> list[str]:
         """Full names of all custom operators."""

@@ -108,7 +108,7 @@ class ProcessWorker:
 
     def load(self, part: int, graph: Graph) -> Future[None]:
         """Send a part."""
-        return self._ask("load", part, graph, CustomOpRegistry.instance().used_by(graph))
+        return self._ask("load", part, graph, CustomOpRegistry.instance().packed_for(graph))
 
     def submit(self, part: int, feeds: Mapping[str, Any], outputs: Sequence[str]) -> Future[dict[str, Any]]:
         """Have a part run on values in shared memory."""
@@ -197,8 +197,8 @@ def serve(pipe: Connection, setup: PartSetup, prefix: str) -> None:
             pool.give_back(freed)
             try:
                 if word == "load":
-                    part, graph, schemas = arguments
-                    CustomOpRegistry.instance().adopt(schemas)
+                    part, graph, operators = arguments
+                    CustomOpRegistry.instance().unpack(operators)
                     sessions[part] = setup.session(graph)
                     result: Any = None
                 else:

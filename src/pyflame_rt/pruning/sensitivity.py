@@ -14,7 +14,7 @@ from pyflame_rt.graph.records import dataclass
 from pyflame_rt.pruning.config import PruningConfig, PruningGranularity
 from pyflame_rt.pruning.coupling import analyse
 from pyflame_rt.pruning.pruner import WeightPruner
-from pyflame_rt.pruning.scores import prunable_weights
+from pyflame_rt.pruning.scores import named, prunable_weights
 from pyflame_rt.pruning.structured import PruningWarning
 
 if TYPE_CHECKING:
@@ -79,6 +79,9 @@ def sensitivity_scan(
         config: granularity and criterion; excluded layers are left out.
         sparsities: the shares to try.
 
+    Raises:
+        InputError: there is nothing to measure with, or no share to try.
+
     Example:
         >>> import numpy as np
         >>> from pyflame_rt.graph import Graph
@@ -90,6 +93,8 @@ def sensitivity_scan(
     """
     chosen = PruningConfig() if config is None else config
     shares = [float(s) for s in sparsities]
+    if not callable(measure):
+        raise InputError(f"measure is a function that gives a number for a graph, got {type(measure).__name__}")
     if not shares:
         raise InputError("a sensitivity scan needs at least one share to try")
     report = SensitivityReport(float(measure(graph)), shares)
@@ -104,7 +109,8 @@ def _layers(graph: Graph, config: PruningConfig) -> list[str]:
         found = [family.owners[0] for family in families if family.owners and not family.pinned]
     else:
         found = list(prunable_weights(graph))
-    return [name for name in found if name not in config.exclude_layers]
+    nodes = prunable_weights(graph)
+    return [name for name in found if not any(named(out, name, nodes.get(name, [])) for out in config.exclude_layers)]
 
 
 def _measured(graph: Graph, measure: Callable[[Graph], float], config: PruningConfig, name: str, share: float) -> float:

@@ -1,6 +1,8 @@
 """Custom operators: from functions, from Python kernels, and how they are registered."""
 
 import pickle
+import sys
+import types
 
 import numpy as np
 import onnx
@@ -362,5 +364,25 @@ def test_operators_go_to_worker_processes(registry):
     with PartitionedExecutor(plan, "processes") as executor:
         np.testing.assert_allclose(executor.execute({"x": X})["y"], np.tanh(3 * X) * X + 0.5, rtol=1e-5)
     plan = GraphPartitioner().partition_model_parallel(one_node("Thrice", {"x": X}, "custom"), 1)
-    with pytest.raises(pyflame_rt.BackendError, match="cannot be sent"):  # its rule for shapes has no name
+    with pytest.raises(
+        pyflame_rt.UnsupportedOperatorError, match=r"Thrice.*pickled"
+    ):  # its rule for shapes has no name
         PartitionedExecutor(plan, "processes")
+
+
+def test_a_function_that_is_not_there_is_named(registry, monkeypatch):
+    """A module of this process alone: neither workers nor whoever unpickles a session can import it."""
+    module = types.ModuleType("only_here")
+    module.thrice = types.FunctionType(times_three.__code__, globals(), "thrice")
+    module.thrice.__module__ = module.__name__
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    custom.register_custom_op("Thrice", input_names=["X"], kernel_fn=module.thrice)
+    graph = one_node("Thrice", {"x": X}, "custom")
+    plan = GraphPartitioner().partition_model_parallel(graph, 1)
+    with pytest.raises(pyflame_rt.UnsupportedOperatorError, match="custom::Thrice, whose functions are not here"):
+        PartitionedExecutor(plan, "processes")
+    data = pickle.dumps(InferenceSession(graph))
+    registry.clear()
+    monkeypatch.delitem(sys.modules, "only_here")
+    with pytest.raises(pyflame_rt.UnsupportedOperatorError, match="custom::Thrice, whose functions are not here"):
+        pickle.loads(data)  # noqa: S301

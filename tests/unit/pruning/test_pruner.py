@@ -241,6 +241,10 @@ def test_sensitivity_of_layers(tmp_path):
     assert (tmp_path / "scan.svg").read_text("utf-8") == picture
     channels = pruning.sensitivity_scan(graph, accuracy, PruningConfig.structured_pruning(), [0.5])
     assert set(channels.scores) == {"fc1.weight", "fc2.weight"}  # the last layer is the output
+    kept = pruning.sensitivity_scan(graph, accuracy, PruningConfig(exclude_layers=["fc1", "fc3"]), [0.5])
+    assert set(kept.scores) == {"fc2.weight"}  # a prefix means what it does when pruning
+    with pytest.raises(InputError, match="measure is a function"):
+        pruning.sensitivity_scan(graph, (x, truth))
 
 
 @pytest.mark.parametrize(
