@@ -72,6 +72,15 @@ def index_put(x: ArrayLike, indices: ArrayLike, values: ArrayLike, mode: str | N
 
 
 @native
+def slice_(
+    x: ArrayLike, starts: Sequence[int], stops: Sequence[int | None], steps: Sequence[int] | None = None
+) -> np.ndarray:
+    """Parts along the first axes."""
+    by = [1] * len(starts) if steps is None else steps
+    return as_array(x)[tuple(slice(*part) for part in zip(starts, stops, by, strict=True))]
+
+
+@native
 def slice_update(x: ArrayLike, start_indices: Sequence[int], updates: ArrayLike) -> np.ndarray:
     """A block replaced, in a copy."""
     x, new = np.array(as_array(x)), as_array(updates)
