@@ -374,7 +374,7 @@ def test_a_function_that_is_not_there_is_named(registry, monkeypatch):
     """A module of this process alone: neither workers nor whoever unpickles a session can import it."""
     module = types.ModuleType("only_here")
     module.thrice = types.FunctionType(times_three.__code__, globals(), "thrice")
-    module.thrice.__module__ = module.__name__
+    module.thrice.__module__, module.thrice.__qualname__ = module.__name__, "thrice"
     monkeypatch.setitem(sys.modules, "only_here", module)
     custom.register_custom_op("Thrice", input_names=["X"], kernel_fn=module.thrice)
     graph = one_node("Thrice", {"x": X}, "custom")
