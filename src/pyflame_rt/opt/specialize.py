@@ -113,7 +113,7 @@ def specialize(
 
 def _without_unread(node: Node, read: set[str]) -> Node:
     """A normalisation without the statistics that nobody reads: kernels give its result alone."""
-    if node.op_type != LayerNormalization.name or len(node.outputs) == 1 or not read.isdisjoint(node.outputs[1:]):
+    if node.full_name != LayerNormalization.name or len(node.outputs) == 1 or not read.isdisjoint(node.outputs[1:]):
         return node
     return node.replace(outputs=node.outputs[:1])
 

@@ -10,7 +10,7 @@ from pyflame_rt.opt.rules.exact_integers import exact_float_product
 from pyflame_rt.opt.rules.gather_matmul import gather_matmul
 from pyflame_rt.opt.rules.quantized_products import quantized_products
 from pyflame_rt.opt.rules.slices import split_as_slices
-from pyflame_rt.opt.specialize import MAX_INPUTS, BackendTarget, specialize
+from pyflame_rt.opt.specialize import MAX_INPUTS, BackendTarget, _without_unread, specialize
 
 FLOAT = DType.Float32
 
@@ -132,6 +132,13 @@ def test_parts_of_a_split_become_slices():
     assert ops(made) == ["Slice", "Slice", "Concat"]
     bounds = [[made.constants[n].item() for n in step.node.inputs[1:]] for step in made.steps[:2]]
     assert bounds == [[0, 3, 1], [6, 8, 1]]
+
+
+def test_statistics_are_left_out_of_onnx_s_normalisation_alone():
+    for domain, count in (("", 1), ("example", 3)):
+        nodes = [(f"{domain}::LayerNormalization".removeprefix("::"), ["x", "w"], ["y", "mean", "scale"], {})]
+        graph = graph_of(nodes, w=np.ones(3, np.float32))
+        assert len(_without_unread(graph.nodes[0], {"y"}).outputs) == count
 
 
 @pytest.mark.parametrize("rule", [r for r in opt.all_rules() if r.stage != "load"], ids=lambda r: r.name)
