@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections import deque
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,9 @@ from pyflame.calls import inline_all
 from pyflame.devices import Backend, chosen
 from pyflame.doubles import HostFirst, split_off
 from pyflame.instrumentation import labels_of
-from pyflame.lazy import Val, ancestors, modes, unusual
+from pyflame.lazy import Val, ancestors, modes, next_serial, unusual
 from pyflame.runtime_graph import to_graph
+from pyflame.unread import unread
 from pyflame_rt.compiler import compile as rt_compile
 from pyflame_rt.executable import RunHooks
 from pyflame_rt.graph.addresses import address_of
@@ -33,6 +35,8 @@ __all__ = ["EvaluationPlan", "cache_info", "clear_cache", "evaluate", "graphs", 
 
 # So many executables are kept; one that was not used for long goes first.
 MAX_PLANS = 512
+# So many evaluations back it is known what was recorded before them.
+MAX_LOOKS = 64
 _HOOKS = RunHooks()
 _NO_TABLE = struct.Struct("").pack
 
@@ -102,6 +106,7 @@ _lock = new_lock()
 # Held by whoever looks through a graph: contents that another thread gives to a value change its structure.
 graphs = new_rlock()
 _counts = {"hits": 0, "misses": 0}
+_looks: list[int] = []
 
 
 def cache_info() -> dict[str, int]:
@@ -139,7 +144,17 @@ class Work:
 
     __slots__ = ("_order", "_roots", "key", "leaves", "outputs")
 
-    def __init__(self, roots: Sequence[Val], *, exact: bool = False) -> None:
+    def __init__(self, roots: Sequence[Val], *, exact: bool = False, looks: Sequence[int] = ()) -> None:
+        """Find it.
+
+        Args:
+            roots: values to compute.
+            exact: keep these alone, not what tensors refer to on the way.
+            looks: what the latest evaluations had as the next expression's number, in order. What an expression
+                reads that was recorded before a look, and itself after it, is kept: a loop that updates its state
+                before it looks at a result would compute that state from its beginning each time.
+        """
+        latest = looks[-1] if looks else 0
         self._roots = roots
         self._order: list[Expr] | None = None
         key: list[int] = []
@@ -170,7 +185,7 @@ class Work:
                     if v.index:
                         number += v.index << 32
                     key.append(number)
-                    if v.handles and not exact:
+                    if (v.handles and not exact) or (maker.serial < latest and _crosses(v, maker, expr, looks)):
                         wanted[v] = number
                 elif v.spec.known is None:
                     if v.walk is not walk:
@@ -195,6 +210,16 @@ class Work:
         if self._order is None:
             self._order = ancestors(self._roots)
         return self._order
+
+
+def _crosses(v: Val, maker: Expr, reader: Expr, looks: Sequence[int]) -> bool:
+    """Whether a value is from before an evaluation and its reader from after it.
+
+    What a gradient may flow through is no state of a loop: it is computed again in one go with its gradient.
+    """
+    return (not v.needs_grad or v.leaf is not None) and bisect_right(looks, maker.serial) < bisect_right(
+        looks, reader.serial
+    )
 
 
 def plan_for(work: Work) -> EvaluationPlan:
@@ -255,7 +280,10 @@ def evaluate(roots: Sequence[Val]) -> None:
         if unusual and modes.anomaly:
             _search(roots)
             return
-        work = Work(roots)
+        work = Work(roots, looks=_looks)
+        _looks.append(next_serial())
+        if len(_looks) > MAX_LOOKS:
+            del _looks[0]
         if not work.outputs:
             return
         plan = plan_for(work)
@@ -274,6 +302,8 @@ def evaluate(roots: Sequence[Val]) -> None:
             settle(v, result, place)
     finally:
         graphs.release()
+    if unread.held and unread.enough():
+        evaluate(unread.take())
 
 
 def _search(roots: Sequence[Val]) -> None:

@@ -21,6 +21,7 @@ from pyflame.parts import Count, HookHandle
 from pyflame.printing import tensor_repr, tensor_text
 from pyflame.storage import Alias
 from pyflame.tensor_methods import Methods
+from pyflame.unread import unread
 from pyflame.viewing import getitem, unbind
 from pyflame.views import apart, detached, detached_view, geometry_of, overwrite, refuse, write
 from pyflame_rt.graph.addresses import address_of
@@ -281,6 +282,8 @@ class Tensor(Methods):
         made.handles += 1
         old.handles -= 1
         self._value, self._alias = made, twin._alias
+        if old.array is None:
+            unread.add(old, made)
         twin._alias.family.storage.joined(self)
 
     def item(self) -> Any:

@@ -11,6 +11,7 @@ from pyflame.lazy import Rule, Val, apply, apply_rule, apply_rule_many, const, l
 from pyflame.ops.core import Handle, wrap
 from pyflame.storage import OVERWRITTEN, Alias, Family, alias_of
 from pyflame.strides import Geometry, view_strides
+from pyflame.unread import unread
 from pyflame_rt.ops.onnx.cast import Identity
 from pyflame_rt.ops.onnx.index import ScatterND
 from pyflame_rt.ops.onnx.shape import Expand, Reshape, Transpose
@@ -358,6 +359,8 @@ def write(handle: Tensor, value: Val, *, recording: bool, replacing: bool = Fals
     """
     old = handle._value
     _write(handle, old, value, recording, replacing)
+    if old.array is None and not replacing:
+        unread.add(old, _contents(handle))
     if since is not None and old.stamp is not None:
         old.stamp = (*old.stamp[:2], since)
 
@@ -384,6 +387,14 @@ def overwrite(handle: Tensor, value: Val) -> None:
     old.handles -= 1
     value.handles += 1
     handle._value = value
+    if old.array is None:
+        unread.add(old, value)
+
+
+def _contents(handle: Tensor) -> Val:
+    """What a tensor's base holds, which needs no views to be made again."""
+    alias = handle._alias
+    return handle._value if alias is None else alias.family.current()
 
 
 def _write(handle: Tensor, old: Val, value: Val, recording: bool, replacing: bool) -> None:
