@@ -55,6 +55,9 @@ from pyflame.ops import arithmetic as _arithmetic
 from pyflame.ops import complex_numbers as _complex_numbers
 from pyflame.ops import pointwise as _pointwise
 from pyflame.ops import reduction as _reduction
+from pyflame.in_place import IN_PLACE as _IN_PLACE
+from pyflame.in_place import in_place as _in_place
+from pyflame.memory_formats import MemoryFormat
 from pyflame.ops.activation import (
     celu, elu, erfinv, expit, gelu, glu, hardshrink, hardsigmoid, hardswish, hardtanh, leaky_relu, log_softmax,
     logsigmoid, mish, prelu, relu, relu6, selu, sigmoid, silu, softmax, softmin, softplus, softshrink, softsign,
@@ -228,6 +231,10 @@ cfloat, cdouble = complex64, complex128
 as_tensor = asarray
 dtype, device, Size = DType, Device, Shape
 trapz, sum_to_size = trapezoid, Tensor.sum_to_size
+memory_format = MemoryFormat
+preserve_format, contiguous_format = MemoryFormat.preserve_format, MemoryFormat.contiguous_format
+channels_last, channels_last_3d = MemoryFormat.channels_last, MemoryFormat.channels_last_3d
+t, detach = Tensor.t, Tensor.detach
 pi, e, inf, nan, newaxis = _math.pi, _math.e, _math.inf, _math.nan, None
 
 # Names that Python has too: reachable as pf.sum, but not imported by `from pyflame import *`.
@@ -270,7 +277,16 @@ _HOMES = {
         "pyflame.signal.windows",
     ),
     "istft": "pyflame.ops.spectra", "stft": "pyflame.ops.spectra",
-    "matrix_power": "pyflame.linalg", "vmap": "pyflame.func",
+    "matrix_exp": "pyflame.linalg", "matrix_power": "pyflame.linalg", "vmap": "pyflame.func",
+    "mode": "pyflame.ops.statistics",
+    **dict.fromkeys(
+        (
+            "are_deterministic_algorithms_enabled", "get_default_device", "get_float32_matmul_precision",
+            "is_autocast_enabled", "set_default_device", "set_float32_matmul_precision",
+            "use_deterministic_algorithms",
+        ),
+        "pyflame.settings",
+    ),
 }
 
 
@@ -279,6 +295,9 @@ def __getattr__(name: str) -> _Any:
         return getattr(_importlib.import_module("pyflame.nn.functional"), name)
     if name in _AMP:
         return getattr(_importlib.import_module("pyflame.amp"), name)
+    if name in _IN_PLACE:
+        globals()[name] = made = _in_place(name)
+        return made
     if name in _HOMES:
         return getattr(_importlib.import_module(_HOMES[name]), name)
     if name in _CSL:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyflame.autograd import functional as _derivatives
@@ -11,7 +11,18 @@ from pyflame.autograd.modes import enable_grad
 from pyflame.ops.core import Handle
 from pyflame.ops.shaping import stack
 
-__all__ = ["functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "vjp", "vmap"]
+__all__ = [
+    "functional_call",
+    "grad",
+    "grad_and_value",
+    "hessian",
+    "jacfwd",
+    "jacrev",
+    "jvp",
+    "stack_module_state",
+    "vjp",
+    "vmap",
+]
 
 Argnums = int | tuple[int, ...]
 
@@ -276,3 +287,32 @@ def functional_call(
     finally:
         for table, name, old in reversed(swapped):
             table[name] = old
+
+
+def stack_module_state(models: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Parameters and buffers of modules of one kind, each stacked: what `vmap` gives `functional_call` one by one.
+
+    Example:
+        >>> import pyflame as pf
+        >>> members = [pf.nn.Linear(3, 2) for _ in range(4)]
+        >>> params, buffers = pf.func.stack_module_state(members)
+        >>> params["weight"].shape, buffers
+        ([4, 2, 3], {})
+    """
+    if not models:
+        raise RuntimeError("stack_module_state: expected at least one model, got 0")
+    if any(model.training is not models[0].training for model in models):
+        raise RuntimeError("stack_module_state: models are all in training or all in evaluation mode")
+    if any(type(model) is not type(models[0]) for model in models):
+        raise RuntimeError("stack_module_state: models are all of one class")
+
+    def stacked(of: str) -> dict[str, Any]:
+        each = [dict(getattr(model, of)()) for model in models]
+        made = {}
+        for name, first in each[0].items():
+            made[name] = stack([part[name].detach() for part in each])
+            if first.requires_grad:
+                made[name].requires_grad_()
+        return made
+
+    return stacked("named_parameters"), stacked("named_buffers")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyflame.dtypes import DType
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import linalg as la
+from pyflame.ops import pointwise as pw
 from pyflame.ops import reduction as red
 from pyflame.ops import shaping as sh
 from pyflame.ops.core import as_tensor, axis_of, cast, floating, rounded_once
@@ -53,6 +54,7 @@ __all__ = [
     "inv_ex",
     "lstsq",
     "matmul",
+    "matrix_exp",
     "matrix_norm",
     "matrix_power",
     "matrix_rank",
@@ -153,6 +155,33 @@ def inv(A: Any) -> Tensor:
         [[0.5, 0.0], [0.0, 0.25]]
     """
     return la.inverse(square("inv", A))
+
+
+# Matrices are halved so often before their exponential is expanded, at most; those too large for it give NaN.
+_HALVINGS = 20
+
+
+def matrix_exp(A: Any) -> Tensor:
+    """The exponential of each matrix: a Taylor series of the matrix halved until it is small, squared as often.
+
+    Example:
+        >>> import pyflame as pf
+        >>> turn = pf.linalg.matrix_exp(pf.tensor([[0.0, -1.0], [1.0, 0.0]]) * (pf.pi / 2))
+        >>> turn.round(decimals=3).abs().tolist()
+        [[0.0, 1.0], [1.0, 0.0]]
+    """
+    x = square("matrix_exp", A)
+    size = red.amax(red.sum(ar.abs(x.detach()), -1, True), (-2, -1), True) if x.numel else red.sum(x, (-2, -1), True)
+    halvings = ar.clamp(pw.ceil(pw.log2(ar.clamp(size, min=1.0))), 0.0, float(_HALVINGS))
+    unit = eye(x.shape[-1], dtype=x.dtype)
+    small = ar.mul(x, pw.exp2(ar.neg(halvings)))
+    terms = 18 if x.dtype in (DType.float64, DType.complex128) else 12
+    result = ar.add(ar.mul(x, 0.0), unit)
+    for n in range(terms, 0, -1):
+        result = ar.add(unit, la.matmul(ar.div(small, float(n)), result))
+    for n in range(_HALVINGS):
+        result = ar.where(ar.gt(halvings, float(n)), la.matmul(result, result), result)
+    return ar.where(ar.gt(size, 2.0**_HALVINGS), math.nan, result)
 
 
 def matrix_power(A: Any, n: int) -> Tensor:

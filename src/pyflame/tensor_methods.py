@@ -6,8 +6,10 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from pyflame import viewing as vi
-from pyflame.dtypes import DType, category
+from pyflame.devices import Device
+from pyflame.dtypes import DType, category, to_dtype
 from pyflame.lazy import next_serial
+from pyflame.memory_formats import check_format, order_of
 from pyflame.ops import activation as act
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import complex_numbers as cn
@@ -22,9 +24,10 @@ from pyflame.ops import reduction as red
 from pyflame.ops import shaping as sh
 from pyflame.ops import special as sp
 from pyflame.ops import statistics as st
-from pyflame.ops.core import as_type, call
+from pyflame.ops.core import Handle, as_type, call
+from pyflame.strides import Geometry
 from pyflame.tensor_kinds import Kinds
-from pyflame.views import refuse_overlap
+from pyflame.views import geometry_of, refuse_overlap
 from pyflame_rt.graph.errors import ShapeMismatchError
 from pyflame_rt.ops.onnx.cast import Identity
 
@@ -176,7 +179,7 @@ class Methods(Kinds):
     all, any, count_nonzero = red.all, red.any, red.count_nonzero
     var, std, norm, logsumexp, nansum, nanmean = red.var, red.std, red.norm, red.logsumexp, red.nansum, red.nanmean
     cumsum, cumprod, sort, argsort, topk = red.cumsum, red.cumprod, red.sort, red.argsort, red.topk
-    kthvalue, median, nanmedian = red.kthvalue, red.median, st.nanmedian
+    kthvalue, median, nanmedian, mode = red.kthvalue, red.median, st.nanmedian, st.mode
     quantile, nanquantile, cummax, cummin, diff = st.quantile, st.nanquantile, st.cummax, st.cummin, st.diff
     logcumsumexp, msort, histc, cov, corrcoef = st.logcumsumexp, st.msort, st.histc, st.cov, st.corrcoef
     dist, lgamma, digamma, mvlgamma = di.dist, sp.lgamma, sp.digamma, sp.mvlgamma
@@ -290,8 +293,55 @@ class Methods(Kinds):
 
     def cpu(self, memory_format: Any = None) -> Any:
         """The tensor itself: it is computed on the CPU."""
-        del memory_format
+        check_format(memory_format)
         return self
+
+    def is_contiguous(self, memory_format: Any = None) -> bool:
+        """Whether the elements lie row by row, or in the order of a memory format; not so in some views."""
+        tensor: Any = self
+        order = order_of(memory_format, tensor.ndim)
+        if order is None:
+            return False
+        place = geometry_of(tensor)
+        return Geometry([place.shape[i] for i in order], [place.strides[i] for i in order]).is_contiguous
+
+    def contiguous(self, memory_format: Any = None) -> Tensor:
+        """The tensor itself where it :meth:`is_contiguous`, else a copy; engines choose their own memory formats."""
+        check_format(memory_format)
+        tensor: Any = self
+        return tensor if tensor.is_contiguous() else tensor.clone()
+
+    def to(
+        self,
+        *targets: Any,
+        dtype: Any = None,
+        device: Any = None,
+        copy: bool = False,
+        non_blocking: bool = False,
+        memory_format: Any = None,
+    ) -> Tensor:
+        """The tensor in another element type, like another tensor, or on a device; nothing is ever waited for.
+
+        As in torch, booleans among the targets say `non_blocking`, then `copy`.
+        """
+        del non_blocking
+        check_format(memory_format)
+        flags = [target for target in targets if isinstance(target, bool)]
+        if len(flags) > 2:
+            raise TypeError(f"to() takes non_blocking and copy as booleans, and no more. Received: {flags}")
+        copy = copy or (len(flags) == 2 and flags[1])
+        result: Any = self
+        for target in (*targets, device, dtype):
+            if target is None or isinstance(target, bool):
+                continue
+            if isinstance(target, Handle):
+                result = as_type(result, target._value.spec.dtype)
+                continue
+            try:
+                result = as_type(result, to_dtype(target))
+            except TypeError:
+                Device.of(target)
+        return result.clone() if copy and result is self else result
 
     def new_zeros(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
         """Zeros of the tensor's element type."""

@@ -15,7 +15,7 @@ from pyflame.interop import apply_ufunc, dlpack_capsule, plain_arrays
 from pyflame.lazy import Val, leaf, mode_changes, modes, next_serial, unusual
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import core
-from pyflame.ops.core import Handle, as_type, cast, convert, wrap
+from pyflame.ops.core import Handle, cast, convert, wrap
 from pyflame.ops.indexing import setitem
 from pyflame.parts import Count, HookHandle
 from pyflame.printing import tensor_repr, tensor_text
@@ -176,16 +176,6 @@ class Tensor(Methods):
     def storage_offset(self) -> int:
         """Which element of its storage is the first."""
         return geometry_of(self).offset
-
-    def is_contiguous(self, memory_format: Any = None) -> bool:
-        """Whether the elements lie row by row; not so in some views."""
-        del memory_format
-        return self._alias is None or geometry_of(self).is_contiguous
-
-    def contiguous(self, memory_format: Any = None) -> Tensor:
-        """The tensor itself where it :meth:`is_contiguous`, else a copy; engines choose their own memory formats."""
-        del memory_format
-        return self if self.is_contiguous() else self.clone()
 
     def data_ptr(self) -> int:
         """Where its first element is in memory; evaluates. An in-place operation may move a storage."""
@@ -530,23 +520,6 @@ class Tensor(Methods):
         return HookHandle(hooks, key)
 
     # ------------------------------------------------------------------ conversion
-
-    def to(self, *targets: Any, dtype: Any = None, device: Any = None, copy: bool = False) -> Tensor:
-        """The tensor in another element type, like another tensor, or on a device."""
-        result: Tensor = self
-        for target in (*targets, device, dtype):
-            if target is None or isinstance(target, bool):
-                continue
-            if isinstance(target, Handle):
-                result = as_type(result, target._value.spec.dtype)
-                continue
-            try:
-                result = as_type(result, to_dtype(target))
-            except TypeError:
-                from pyflame.devices import Device
-
-                Device.of(target)
-        return result.clone() if copy and result is self else result
 
     def to_layout(self, layout: MeshLayout) -> Tensor:
         """The same values in another layout; moving them is a node of the graph."""

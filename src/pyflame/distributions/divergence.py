@@ -10,9 +10,11 @@ from pyflame.distributions.categorical import Categorical, OneHotCategorical
 from pyflame.distributions.continuous import Exponential, Laplace, LogNormal, Uniform
 from pyflame.distributions.independent import Independent
 from pyflame.distributions.normal import Normal
+from pyflame.distributions.positive import Beta, Dirichlet, Gamma
 from pyflame.ops.activation import softplus
 from pyflame.ops.arithmetic import logical_and, where
 from pyflame.ops.pointwise import exp, log
+from pyflame.ops.special import digamma, lgamma
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,3 +109,23 @@ def _batches(p: Independent, q: Independent) -> Tensor:
     if p.reinterpreted_batch_ndims != q.reinterpreted_batch_ndims:
         raise NotImplementedError("the two distributions have draws of different dimensions")
     return p._summed(kl_divergence(p.base_dist, q.base_dist))
+
+
+@register_kl(Gamma, Gamma)
+def _gammas(p: Gamma, q: Gamma) -> Tensor:
+    a, b = p.concentration, q.concentration
+    levels = b * log(p.rate / q.rate) + lgamma(b) - lgamma(a)
+    return levels + (a - b) * digamma(a) + (q.rate - p.rate) * (a / p.rate)
+
+
+@register_kl(Dirichlet, Dirichlet)
+def _shares(p: Dirichlet, q: Dirichlet) -> Tensor:
+    a, b = p.concentration, q.concentration
+    total = a.sum(-1)
+    levels = lgamma(total) - lgamma(b.sum(-1)) - (lgamma(a) - lgamma(b)).sum(-1)
+    return levels + ((a - b) * (digamma(a) - digamma(total).unsqueeze(-1))).sum(-1)
+
+
+@register_kl(Beta, Beta)
+def _betas(p: Beta, q: Beta) -> Tensor:
+    return _shares(p._pair, q._pair)

@@ -12,6 +12,7 @@ from pyflame.arrays import adopt
 from pyflame.devices import Device
 from pyflame.dtypes import DType, to_dtype
 from pyflame.lazy import mode_changes, modes, unusual
+from pyflame.memory_formats import check_format
 from pyflame.nn.hooks import HookTable, RemovableHandle
 from pyflame.nn.locating import OURS, locate
 from pyflame.nn.parameter import Parameter
@@ -332,8 +333,20 @@ class Module:
 
     # Dtypes.
 
-    def to(self, *targets: Any, dtype: Any = None, device: Any = None) -> Self:
-        """Convert floating parameters and buffers to an element type, or to that of a tensor; "cpu" changes nothing."""
+    def to(
+        self,
+        *targets: Any,
+        dtype: Any = None,
+        device: Any = None,
+        non_blocking: bool = False,
+        memory_format: Any = None,
+    ) -> Self:
+        """Convert floating parameters and buffers to an element type, or to that of a tensor; "cpu" changes nothing.
+
+        Nothing is ever waited for, and memory formats change no value.
+        """
+        del non_blocking
+        check_format(memory_format)
         for target in (*targets, device, dtype):
             kind = target.dtype if isinstance(target, Tensor) else target
             if kind is None or isinstance(kind, bool):

@@ -10,6 +10,7 @@ import numpy as np
 from pyflame.devices import Device
 from pyflame.dtypes import DType, WrongTypeError, get_default_dtype, scalar_dtype, to_dtype
 from pyflame.lazy import leaf
+from pyflame.memory_formats import check_format
 from pyflame.ops.core import Handle, as_tensor, as_type, call, cast, scalar, sizes_of, wrap
 from pyflame_rt.ops.onnx.cast import BitCast, Identity
 from pyflame_rt.ops.onnx.logic import Equal
@@ -184,28 +185,41 @@ def empty(
 
 
 def full_like(
-    input: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    input: Any,
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    memory_format: Any = None,
 ) -> Tensor:
     """A tensor of one value in the shape and type of another."""
+    check_format(memory_format)
     x = as_tensor(input)
     made = full(x.shape, fill_value, x.dtype if dtype is None else dtype, device=device)
     made._value.layout = x._value.layout
     return made.requires_grad_() if requires_grad else made
 
 
-def zeros_like(input: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def zeros_like(
+    input: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
+) -> Tensor:
     """Zeros in the shape and type of another tensor."""
-    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
+    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad, memory_format=memory_format)
 
 
-def ones_like(input: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def ones_like(
+    input: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
+) -> Tensor:
     """Ones in the shape and type of another tensor."""
-    return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad)
+    return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad, memory_format=memory_format)
 
 
-def empty_like(input: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def empty_like(
+    input: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
+) -> Tensor:
     """A tensor of the shape and type of another whose contents do not matter: zeros."""
-    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
+    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad, memory_format=memory_format)
 
 
 def arange(
@@ -302,8 +316,9 @@ def scalar_tensor(value: Any, dtype: Any = None, *, device: Any = None, requires
     return _finish(made, None, requires_grad, device)
 
 
-def clone(input: Any) -> Tensor:
+def clone(input: Any, *, memory_format: Any = None) -> Tensor:
     """A tensor of the same values; gradients flow through."""
+    check_format(memory_format)
     return call(Identity, as_tensor(input))
 
 

@@ -32,12 +32,43 @@ __all__ = [
     "diff",
     "histc",
     "logcumsumexp",
+    "mode",
     "msort",
     "nanmedian",
     "nanquantile",
     "quantile",
     "trapezoid",
 ]
+
+
+def mode(input: Any, dim: int = -1, keepdim: bool = False) -> Ordered:
+    """The most frequent element along a dimension, the smallest of several such, and the last place it is at.
+
+    Example:
+        >>> import pyflame as pf
+        >>> pf.mode(pf.tensor([3, 1, 3, 2, 1, 3]))
+        Ordered(values=tensor(3), indices=tensor(5))
+    """
+    x = as_tensor(input)
+    if x.ndim == 0:
+        return Ordered(x, ar.mul(cast(x, DType.int64), 0))
+    along = axis_of(dim, x.ndim)
+    values, places = red.sort(x, along, stable=True)
+    size = x.shape[along]
+    if not size:
+        raise IndexError(f"mode: dimension {along} has no elements")
+    steps = sh.reshape(wrap(const(np.arange(size))), [size if i == along else 1 for i in range(x.ndim)])
+    first = sh.cat([ar.ne(values.narrow(along, 0, 1), values.narrow(along, 0, 1)), _changes(values, along)], along)
+    begins = cummax(ar.where(first, steps, 0), along)[0]
+    last = red.argmax(ar.sub(steps, begins), along, True)
+    picked = Ordered(ga.gather(values, along, last), ga.gather(places, along, last))
+    return picked if keepdim else Ordered(picked.values.squeeze(along), picked.indices.squeeze(along))
+
+
+def _changes(values: Tensor, along: int) -> Tensor:
+    """Where an element differs from the one before it."""
+    rest = values.shape[along] - 1
+    return ar.ne(values.narrow(along, 1, rest), values.narrow(along, 0, rest))
 
 
 def quantile(

@@ -120,7 +120,7 @@ class OneCycleLR(_Cycle):
 
     def rates(self, step: int) -> list[float]:
         """The rates on the way up or down."""
-        if step >= self.total_steps:
+        if step > self.total_steps:  # one step() after the last update is usual, and as in torch its rate is unused
             raise ValueError(f"The cycle has {self.total_steps} steps; step {step} is beyond its end")
         found = []
         for peak in self._peaks:

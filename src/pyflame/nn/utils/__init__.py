@@ -1,7 +1,7 @@
 """Helpers for training: gradients kept in bounds, weights of unit norm, parameters as one vector, sequences padded."""
 
 from pyflame.nn.utils import parametrizations, parametrize, rnn
-from pyflame.nn.utils.clip import clip_grad_norm_, clip_grad_value_, get_total_norm
+from pyflame.nn.utils.clip import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from pyflame.nn.utils.reparametrize import remove_spectral_norm, remove_weight_norm, spectral_norm, weight_norm
 from pyflame.nn.utils.rnn import pad_sequence
 from pyflame.nn.utils.vectors import parameters_to_vector, vector_to_parameters
@@ -10,6 +10,7 @@ from pyflame.suggestions import missing as _missing
 __all__ = [
     "clip_grad_norm_",
     "clip_grad_value_",
+    "clip_grads_with_norm_",
     "get_total_norm",
     "pad_sequence",
     "parameters_to_vector",

@@ -10,6 +10,7 @@ import numpy as np
 from pyflame.arrays import adopt
 from pyflame.autograd import no_grad
 from pyflame.ops.arithmetic import clamp
+from pyflame.ops.core import as_tensor
 from pyflame.ops.reduction import amax, norm
 from pyflame.ops.shaping import stack
 from pyflame.tensors import Tensor
@@ -17,7 +18,7 @@ from pyflame.tensors import Tensor
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["clip_grad_norm_", "clip_grad_value_", "get_total_norm"]
+__all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
 
 
 def _with_gradients(parameters: Any) -> list[Any]:
@@ -25,7 +26,7 @@ def _with_gradients(parameters: Any) -> list[Any]:
     return [p for p in listed if p.grad is not None]
 
 
-def get_total_norm(tensors: Iterable[Any], norm_type: float = 2.0) -> Tensor:
+def get_total_norm(tensors: Iterable[Any], norm_type: float = 2.0, error_if_nonfinite: bool = False) -> Tensor:
     """The norm of all tensors as if they were one vector.
 
     Example:
@@ -36,8 +37,12 @@ def get_total_norm(tensors: Iterable[Any], norm_type: float = 2.0) -> Tensor:
     listed = list(tensors)
     if not listed:
         return adopt(np.array(0.0, np.float32))
+    norm_type = float(norm_type)  # torch takes "inf", too
     each = stack([norm(t.detach().flatten(), norm_type) for t in listed])
-    return amax(each, dim=0) if math.isinf(norm_type) else norm(each, norm_type)
+    total = amax(each, dim=0) if math.isinf(norm_type) else norm(each, norm_type)
+    if error_if_nonfinite and not np.isfinite(total.numpy()):
+        raise RuntimeError(f"The total norm of order {norm_type} for gradients is non-finite, so it cannot be clipped")
+    return total
 
 
 def clip_grad_norm_(
@@ -56,15 +61,30 @@ def clip_grad_norm_(
     """
     owners = _with_gradients(parameters)
     with no_grad():
-        total = get_total_norm([p.grad for p in owners], norm_type)
-        if error_if_nonfinite and not np.isfinite(total.numpy()):
-            raise RuntimeError(
-                f"The total norm of order {norm_type} for gradients is non-finite, so it cannot be clipped"
-            )
-        factor = clamp(float(max_norm) / (total + 1e-6), max=1.0)
-        for p in owners:
-            p.grad = p.grad.detach() * factor.to(p.grad.dtype)
+        total = get_total_norm([p.grad for p in owners], norm_type, error_if_nonfinite)
+        _scale(owners, max_norm, total)
     return total
+
+
+def clip_grads_with_norm_(parameters: Any, max_norm: float, total_norm: Any) -> None:
+    """Scale all gradients in place as if their norm were `total_norm`, so that it is at most `max_norm`.
+
+    Example:
+        >>> import pyflame as pf
+        >>> w = pf.nn.Parameter(pf.tensor([3.0, 4.0]))
+        >>> (w * w).sum().backward()
+        >>> pf.nn.utils.clip_grads_with_norm_([w], 1.0, pf.nn.utils.get_total_norm([w.grad]))
+        >>> [round(g, 3) for g in w.grad.tolist()]
+        [0.6, 0.8]
+    """
+    with no_grad():
+        _scale(_with_gradients(parameters), max_norm, as_tensor(total_norm))
+
+
+def _scale(owners: list[Any], max_norm: float, total: Tensor) -> None:
+    factor = clamp(float(max_norm) / (total + 1e-6), max=1.0)
+    for p in owners:
+        p.grad.mul_(factor.to(p.grad.dtype))
 
 
 def clip_grad_value_(parameters: Any, clip_value: float) -> None:
@@ -80,4 +100,4 @@ def clip_grad_value_(parameters: Any, clip_value: float) -> None:
     """
     with no_grad():
         for p in _with_gradients(parameters):
-            p.grad = clamp(p.grad.detach(), -float(clip_value), float(clip_value))
+            p.grad.clamp_(-float(clip_value), float(clip_value))

@@ -199,14 +199,29 @@ def GatherND(ops: Any, data: Any, indices: Any, /, *, batch_dims: int = 0) -> An
 
 
 def _scatter_vjp(
-    g: Value, _y: Value, _data: Value, indices: Value, updates: Value, *, axis: int, reduction: str
+    g: Value, y: Value, data: Value, indices: Value, updates: Value, *, axis: int, reduction: str
 ) -> tuple[Value | None, ...]:
+    if reduction in ("max", "min"):
+        return _extreme_vjp(g, y, data, indices, updates, axis)
     taken = GatherElements(g, indices, axis=axis)
     if reduction == "add":
         return g, None, taken
     if reduction != "none":
         raise UndeterminedError(f"ScatterElements with reduction {reduction!r} has no gradient")
     return ScatterElements(g, indices, zeros_like(updates), axis=axis), None, taken
+
+
+def _extreme_vjp(
+    g: Value, y: Value, data: Value, indices: Value, updates: Value, axis: int
+) -> tuple[Value | None, ...]:
+    """The gradient goes to what equals the result, in equal shares."""
+    from pyflame_rt.ops.onnx.cast import CastLike
+    from pyflame_rt.ops.onnx.logic import Equal
+
+    stayed = CastLike(Equal(data, y), g)
+    won = CastLike(Equal(updates, GatherElements(y, indices, axis=axis)), g)
+    share = g / ScatterElements(stayed, indices, won, axis=axis, reduction="add")
+    return share * stayed, None, GatherElements(share, indices, axis=axis) * won
 
 
 def _scatter_needs(
