@@ -176,7 +176,7 @@ class Beta(Distribution):
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Draws, without gradients."""
-        return self._pair.sample(sample_shape).select(-1, 0)
+        return self._pair.sample(sample_shape)[..., 0]
 
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of the density."""

@@ -118,9 +118,7 @@ class AffineTransform(Transform):
     def log_abs_det_jacobian(self, x: Any, y: Any) -> Tensor:
         """How much it stretches: the same everywhere."""
         del y
-        made = as_tensor(x) * 0 + (
-            log(self.scale.abs()) if isinstance(self.scale, Handle) else math.log(abs(self.scale))
-        )
+        made = as_tensor(x) * 0 + log(as_tensor(self.scale).abs())
         return made.sum(tuple(range(-self.event_dim, 0))) if self.event_dim else made
 
 
