@@ -24,59 +24,9 @@ from pyflame_rt.ops.onnx.slicing import Concat
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Axes", "axes_of", "dynamic_graph"]
+    from pyflame.size_names import Axes
 
-# Which inputs have which dynamic size: name of the size -> (number of the input, axis).
-Axes = dict[str, list[tuple[int, int]]]
-
-
-def axes_of(given: Any, names: Sequence[str], shapes: Sequence[Sequence[int]], outputs: Sequence[str] = ()) -> Axes:
-    """Dynamic axes as torch writes them, checked.
-
-    Args:
-        given: By input name, or one for each input: ``{axis: name}``, a list of axes, or a name (or None) per axis.
-        names: Of the inputs.
-        shapes: Of the inputs.
-        outputs: Names that may appear too; their axes follow from the inputs'.
-
-    Example:
-        >>> axes_of({"x": {0: "batch"}, "y": [0]}, ["x", "y"], [(2, 3), (4,)])
-        {'batch': [(0, 0)], 'y_axis_0': [(1, 0)]}
-    """
-    if not isinstance(given, dict):
-        if len(given) != len(names):
-            raise ValueError(f"dynamic shapes for {len(names)} inputs are needed. Received: {len(given)}")
-        given = dict(zip(names, given, strict=True))
-    unknown = set(given) - set(names) - set(outputs)
-    if unknown:
-        raise ValueError(f"there is no input or output {sorted(unknown)[0]!r}. Inputs: {', '.join(names)}")
-    found: Axes = {}
-    for number, (name, shape) in enumerate(zip(names, shapes, strict=True)):
-        for axis, text in _named_axes(name, given.get(name)):
-            if not -len(shape) <= axis < len(shape):
-                raise ValueError(f"input {name!r} has {len(shape)} axes, no axis {axis}")
-            found.setdefault(text, []).append((number, axis % len(shape)))
-    for text, places in found.items():
-        sizes = {shapes[number][axis] for number, axis in places}
-        if len(sizes) > 1:
-            raise ValueError(f"{text!r} stands for different sizes in the example: {sorted(sizes)}")
-    return found
-
-
-def _named_axes(name: str, axes: Any) -> list[tuple[int, str]]:
-    if not axes:
-        return []
-    if isinstance(axes, dict):
-        pairs = list(axes.items())
-    elif all(isinstance(axis, int) for axis in axes):
-        pairs = [(axis, f"{name}_axis_{axis}") for axis in axes]
-    else:
-        pairs = list(enumerate(axes))
-    named = [(axis, getattr(text, "__name__", text)) for axis, text in pairs if text is not None]
-    bad = [text for _, text in named if not isinstance(text, str) or not text]
-    if bad:
-        raise ValueError(f"a dynamic axis is called by a text. Received: {bad[0]!r}")
-    return named
+__all__ = ["dynamic_graph"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from pyflame.lazy import Val, apply, modes, spec_of
 from pyflame.module_scopes import ModuleScopes, recording
 from pyflame.ops.core import Handle, wrap
 from pyflame.runtime_graph import to_graph
+from pyflame_rt.feeds import SIZE_BOUNDS
 from pyflame_rt.graph import Graph, Tensor
 from pyflame_rt.graph.errors import UnsupportedFormatError
 from pyflame_rt.ops.onnx.cast import Identity
@@ -172,8 +174,11 @@ def export(
         output_names: names of the outputs.
         opset: version of the ONNX operators; the newest by default.
         dynamic_axes: axes that may have any size, by name of the input: ``{"input": {0: "batch"}}``, or a list of
-            axes. Axes of the same name have the same size. Those of outputs follow; naming them is allowed.
-        dynamic_shapes: the same, also as a sequence with one entry for each input: ``({0: "batch"},)``.
+            axes. Axes of the same name have the same size. Those of outputs follow; naming them is allowed. A size
+            may have bounds, ``("batch", 1, 8)`` or ``torch.export.Dim("batch", min=1, max=8)``: the file keeps them,
+            and sessions refuse other sizes.
+        dynamic_shapes: the same, also by the model's parameters, or as a sequence with one entry for each argument, in
+            the structure of the arguments: ``({0: "batch"},)``.
 
     Returns:
         The path.
@@ -219,20 +224,25 @@ def _graph(model: Any, arguments: tuple[Any, ...], dynamic: Any, **names: Any) -
     graph = evaluation_graph(model, arguments, **names)
     if not dynamic:
         return graph
-    from pyflame.dynamic import axes_of, dynamic_graph
+    from pyflame.dynamic import dynamic_graph
+    from pyflame.size_names import by_input, dynamic_axes
 
     tensors: list[Any] = []
     structure = flatten(arguments, tensors)
     arrays = [np.asarray(t.numpy() if hasattr(t, "numpy") else t) for t in tensors]
-    inputs = [info.name for info in graph.inputs]
-    axes = axes_of(dynamic, inputs, [a.shape for a in arrays], [info.name for info in graph.outputs])
+    inputs, outputs = [info.name for info in graph.inputs], [info.name for info in graph.outputs]
+    given = by_input(model, arguments, dynamic, [*inputs, *outputs])
+    axes, bounds = dynamic_axes(given, inputs, [a.shape for a in arrays], outputs)
     if not axes:
         return graph
 
     def make(given: tuple[Any, ...]) -> Graph:
         return evaluation_graph(model, unflatten(structure, iter(given)), **names)
 
-    return dynamic_graph(make, arrays, axes)
+    made = dynamic_graph(make, arrays, axes)
+    if bounds:
+        made.metadata[SIZE_BOUNDS] = json.dumps(bounds)
+    return made
 
 
 def evaluation_graph(model: Any, arguments: tuple[Any, ...], **options: Any) -> Graph:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,17 @@ from pyflame_rt.graph import (
     TensorType,
     ValueType,
 )
-from pyflame_rt.graph.errors import DTypeMismatchError, InputError, ShapeMismatchError
+from pyflame_rt.graph.errors import DTypeMismatchError, InputError, InvalidModelError, ShapeMismatchError
 from pyflame_rt.graph.names import closest
 from pyflame_rt.graph.tensor import whole
 from pyflame_rt.iobinding import OrtValue
 
-__all__ = ["FeedReader", "random_feed"]
+__all__ = ["SIZE_BOUNDS", "FeedReader", "random_feed"]
 
 # Python numbers take the input's type when no information is lost: bool < int < float < complex.
 _KIND_ORDER = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
+
+SIZE_BOUNDS = "custom.size_bounds"  # metadata: the least and the most that a named size may be
 
 
 class FeedReader:
@@ -42,9 +45,11 @@ class FeedReader:
         {'x': array([[1., 2.]], dtype=float32)}
     """
 
-    __slots__ = ("_kinds", "_plain", "_required")
+    __slots__ = ("_bounds", "_kinds", "_plain", "_required")
 
-    def __init__(self, required: Iterable[TensorInfo], overridable: Iterable[TensorInfo]) -> None:
+    def __init__(
+        self, required: Iterable[TensorInfo], overridable: Iterable[TensorInfo], bounds: str | None = None
+    ) -> None:
         needed = list(required)
         self._required = [i.name for i in needed if not isinstance(i.type, OptionalType)]
         self._kinds = {info.name: info.type for info in (*needed, *overridable)}
@@ -54,6 +59,8 @@ class FeedReader:
             for name, kind in self._kinds.items()
             if isinstance(kind, TensorType) and kind.dtype is not DType.String
         }
+
+        self._bounds = [] if bounds is None else list(_bounded_axes(self._kinds, bounds))
 
     def read(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Arrays by input name; every required input is there."""
@@ -79,6 +86,13 @@ class FeedReader:
             raise InputError(
                 f"input {missing[0]!r} is missing. Given: {_listed(feed)}; needed: {_listed(self._required)}"
             )
+        for name, axis, size, low, high in self._bounds:
+            shape = np.shape(ready[name]) if name in ready else None
+            if shape is not None and not (low <= shape[axis] and (high is None or shape[axis] <= high)):
+                room = f"{low} or more" if high is None else f"{low} to {high}"
+                raise ShapeMismatchError(
+                    f"input {name!r} has {size} = {shape[axis]} (axis {axis}); the model was written for {room}"
+                )
         return ready
 
     def _refuse_none(self, feed: Mapping[str, Any], missing: Sequence[str]) -> None:
@@ -108,6 +122,19 @@ class FeedReader:
         close = closest(name, self._kinds)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise InputError(f"the model has no input {name!r}.{hint} Inputs: {_listed(self._kinds)}")
+
+
+def _bounded_axes(kinds: Mapping[str, ValueType], text: str) -> Iterator[tuple[str, int, str, int, int | None]]:
+    """Axes whose sizes have bounds, as a model's metadata tell them: ``{"batch": [2, 8]}``."""
+    try:
+        bounds = {str(size): (int(low), None if high is None else int(high)) for size, (low, high) in
+                  json.loads(text).items()}  # fmt: skip
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InvalidModelError(f"the model's {SIZE_BOUNDS} are {text[:80]!r}: {error}") from error
+    for name, kind in kinds.items():
+        for axis, dim in enumerate((kind.shape if isinstance(kind, TensorType) else None) or ()):
+            if str(dim) in bounds and not isinstance(dim, int):
+                yield name, axis, str(dim), *bounds[str(dim)]
 
 
 def _sizes(kind: TensorType) -> tuple[int | None, ...] | None:

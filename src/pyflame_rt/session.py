@@ -17,7 +17,7 @@ from pyflame_rt.cache.store import use_store
 from pyflame_rt.compiler import Compiled, compile, peaks_of, placed, quantize  # noqa: A004 - the design's word
 from pyflame_rt.executable import RunHooks
 from pyflame_rt.explain import Explanation
-from pyflame_rt.feeds import FeedReader
+from pyflame_rt.feeds import SIZE_BOUNDS, FeedReader
 from pyflame_rt.graph import Graph, NodeArg, Tensor
 from pyflame_rt.graph.errors import InputError, PyFlameRTError, RunCancelledError, SessionClosedError
 from pyflame_rt.graph.graph import Origin
@@ -126,7 +126,7 @@ class InferenceSession:
         self._outputs = [self._node_arg(info) for info in graph.outputs]
         self._default_names = frozenset(info.name for info in defaults)
         self._output_names = [info.name for info in graph.outputs]
-        self._reader = FeedReader(required, defaults)
+        self._reader = FeedReader(required, defaults, graph.metadata.get(SIZE_BOUNDS))
         self._guard: AliasGuard | None = None
 
     def _node_arg(self, info: Any) -> Any:

@@ -6,8 +6,8 @@ import pytest
 import pyflame as pf
 import pyflame_rt
 from pyflame import models, nn
-from pyflame.dynamic import axes_of
-from pyflame_rt.graph.errors import UnsupportedOperatorError
+from pyflame.size_names import dynamic_axes
+from pyflame_rt.graph.errors import ShapeMismatchError, UnsupportedOperatorError
 
 ort = pytest.importorskip("onnxruntime")
 RNG = np.random.default_rng(0)
@@ -136,16 +136,79 @@ def test_what_depends_on_sizes_in_another_way_is_refused_by_name(tmp_path):
 
 def test_axes_are_checked(tmp_path):
     names, shapes = ["x", "y"], [(2, 3), (2, 5)]
-    assert axes_of({"x": {0: "b", -1: "c"}, "y": {0: "b"}}, names, shapes) == {"b": [(0, 0), (1, 0)], "c": [(0, 1)]}
-    assert axes_of([None, [1]], names, shapes) == {"y_axis_1": [(1, 1)]}
+    found = dynamic_axes({"x": {0: "b", -1: ("c", 2, 4)}, "y": {0: "b"}}, names, shapes)
+    assert found == ({"b": [(0, 0), (1, 0)], "c": [(0, 1)]}, {"c": (2, 4)})
+    assert dynamic_axes([None, [1]], names, shapes).axes == {"y_axis_1": [(1, 1)]}
     for given, message in (
         ({"z": {0: "b"}}, "no input or output 'z'"),
         ({"x": {2: "b"}}, "no axis 2"),
         ({"x": {0: "b"}, "y": {1: "b"}}, "different sizes"),
         ({"x": {0: 3}}, "called by a text"),
         ([{0: "b"}], "for 2 inputs"),
+        ({"x": {0: ("b", 3, 8)}}, "2 in the example, and from 3 to 8"),
+        ({"x": {0: ("b", 1, 8)}, "y": {0: ("b", 2, 8)}}, "two bounds"),
+        ({"x": {0: ("b", 8, 1)}}, "bounds of 'b'"),
     ):
         with pytest.raises(ValueError, match=message):
-            axes_of(given, names, shapes)
+            dynamic_axes(given, names, shapes)
     with pytest.raises(ValueError, match="give one of them"):
         pf.export(nn.ReLU(), real(2), tmp_path / "m.onnx", dynamic_axes=BATCH, dynamic_shapes=[{0: "b"}])
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.product = nn.Linear(3, 2)
+
+    def forward(self, x, scale=None, *, bias=None):
+        y = self.product(x)
+        y = y if scale is None else y * scale
+        return y if bias is None else y + bias
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pfm"])
+@pytest.mark.parametrize("torch_dim", [False, True])
+def test_bounds_are_kept_and_checked(torch_dim, suffix, tmp_path):
+    size = ("batch", 2, 8)
+    if torch_dim:
+        torch = pytest.importorskip("torch")
+        size = torch.export.Dim("batch", min=2, max=8)
+    path = pf.export(Scaled(), real(2, 3), tmp_path / f"m{suffix}", input_names=["x"], dynamic_axes={"x": {0: size}})
+    session = pyflame_rt.InferenceSession(path)
+    for rows in (2, 8):
+        assert session.run(None, {"x": real(rows, 3)})[0].shape == (rows, 2)
+    for rows in (1, 9):
+        with pytest.raises(ShapeMismatchError, match=rf"'x' has batch = {rows} \(axis 0\).*2 to 8"):
+            session.run(None, {"x": real(rows, 3)})
+
+
+def shapes_in(path):
+    return [info.shape for info in ort.InferenceSession(str(path)).get_inputs()]
+
+
+def test_sizes_by_parameter_and_in_the_structure_of_arguments(tmp_path):
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "m.onnx"
+    pf.onnx.export(Scaled(), (real(2, 3),), path, dynamic_shapes={"x": {0: torch.export.Dim.AUTO}})
+    assert shapes_in(path) == [["input_axis_0", 3]]
+    example = ({"u": pf.ones([2, 3]), "v": [pf.ones([2, 3])]},)
+    pf.export(lambda z: z["u"] + z["v"][0], example, path, dynamic_shapes=({"u": {0: "n"}, "v": [{0: "n"}]},))
+    assert shapes_in(path) == [["n", 3], ["n", 3]]
+    with pytest.raises(ValueError, match="parameters of the model: x, scale, bias"):
+        pf.onnx.export(Scaled(), (real(2, 3),), path, dynamic_shapes={"z": {0: "n"}})
+
+
+def test_arguments_by_name_and_torchs_other_options(tmp_path):
+    path, model, x, bias = tmp_path / "m.onnx", Scaled(), pf.ones([2, 3]), pf.ones([2])
+    pf.onnx.export(
+        model, (x,), path, kwargs={"bias": bias}, input_names=["x", "bias"], do_constant_folding=True, verbose=False,
+        keep_initializers_as_inputs=False, dynamic_axes={"x": [0]},
+    )  # fmt: skip
+    found = ort.InferenceSession(str(path)).run(
+        None, {"x": np.ones((5, 3), np.float32), "bias": np.ones(2, np.float32)}
+    )
+    np.testing.assert_allclose(found[0], model(pf.ones([5, 3]), bias=bias).detach().numpy(), rtol=1e-6)
+    with pytest.raises(ValueError, match="keep_initializers_as_inputs=True"):
+        pf.onnx.export(model, (x,), path, keep_initializers_as_inputs=True)
+    with pytest.raises(TypeError, match="no argument 'scales'"):
+        pf.onnx.export(model, (x,), path, kwargs={"scales": x})
