@@ -7,8 +7,10 @@ from html import escape
 
 __all__ = ["draw"]
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 360, 70, 40, 30, 20
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 360, 70, 40, 15, 20  # without the names, which are below
+ROW, LETTER, GAP = 18, 7.2, 20  # of the names: height of a row, width of a letter, and between two names
 COLOURS = ("#1f6fb4", "#d1495b", "#2e933c", "#8e5cb5", "#c47f17", "#37808a")
+DASHES = ("none", "7 4", "2 3")  # for the curves that have a colour again
 
 
 def draw(curves: dict[str, list[tuple[float, float]]], across: str = "epoch") -> str:
@@ -31,18 +33,37 @@ def draw(curves: dict[str, list[tuple[float, float]]], across: str = "epoch") ->
         return f"{right:.1f},{up:.1f}"
 
     parts = [_frame(low, high, x_end, across)]
+    labels = _labels(list(curves))
+    height = labels[-1][1] + ROW / 2
     for number, (name, curve) in enumerate(curves.items()):
         faint = name == "step loss"
         colour = "#9db7cc" if faint else COLOURS[number % len(COLOURS)]
         line = " ".join(place(x, y) for x, y in _thinned(curve) if math.isfinite(y))
-        parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="{1 if faint else 2}" points="{line}"/>')
-        at = LEFT + 10 + 130 * number
-        parts.append(f'<text x="{at}" y="18" fill="{colour}">{escape(name)}</text>')
+        dashes = DASHES[number // len(COLOURS) % len(DASHES)]
+        drawn = f'fill="none" stroke="{colour}" stroke-width="{1 if faint else 2}" stroke-dasharray="{dashes}"'
+        parts.append(f'<polyline {drawn} points="{line}"/>')
+        x, y, text = labels[number]
+        parts.append(f'<path {drawn} d="M{x:.0f} {y - 4:.0f}h16"/>')
+        parts.append(f'<text x="{x + 20:.0f}" y="{y:.0f}" fill="{colour}">{escape(text)}</text>')
     body = "\n".join(parts)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height:.0f}" '
         f'font-family="sans-serif" font-size="12">\n<rect width="100%" height="100%" fill="white"/>\n{body}\n</svg>\n'
     )
+
+
+def _labels(names: list[str]) -> list[tuple[float, float, str]]:
+    """Where each name goes below the picture, in rows; one that is wider than a row is cut at its beginning."""
+    most = int((WIDTH - LEFT - RIGHT - 20) / LETTER)
+    found, x, y = [], float(LEFT), HEIGHT + ROW
+    for name in names:
+        text = name if len(name) <= most else "\u2026" + name[1 - most :]
+        width = 20 + LETTER * len(text)
+        if x > LEFT and x + width > WIDTH - RIGHT:
+            x, y = float(LEFT), y + ROW
+        found.append((x, y, text))
+        x += width + GAP
+    return found
 
 
 def _thinned(curve: list[tuple[float, float]], most: int = 1000) -> list[tuple[float, float]]:
