@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SpeculativeGenerator"]
 
+START = 4  # tokens that a draft of which nothing is known proposes
+
 
 class SpeculativeGenerator:
     """Continues one sequence at a time, with a draft model that guesses ahead.
@@ -32,7 +34,7 @@ class SpeculativeGenerator:
         session: the large decoder.
         draft: a small one for the same tokens.
         tokenizer: has ``encode(text)`` and ``decode(tokens)``; may be None.
-        lookahead: tokens that the draft proposes for one step.
+        lookahead: tokens that the draft proposes for one step, at most: fewer after guesses that were wrong.
         page: tokens by which the room for keys and values grows.
 
     Attributes:
@@ -46,7 +48,7 @@ class SpeculativeGenerator:
         draft: InferenceSession,
         tokenizer: Any = None,
         *,
-        lookahead: int = 4,
+        lookahead: int = 8,
         page: int = 64,
     ) -> None:
         if lookahead < 1:
@@ -82,12 +84,14 @@ class SpeculativeGenerator:
         large, small = self.decoder.new_cache(self.page), self.draft.new_cache(self.page)
         large.add()
         small.add()
+        ahead = min(START, self.lookahead)
         token = sequence.take(read_prompt(self.decoder, large, 0, sequence.prompt))
         if token is not None:
             yield token
         while not sequence.finish_reason:
             known = [*sequence.prompt, *sequence.tokens]
-            guesses = self._guesses(small, known, sequence.params.max_new_tokens - len(sequence.tokens))
+            left = sequence.params.max_new_tokens - len(sequence.tokens)
+            guesses = self._guesses(small, known, min(ahead, left - 1))  # the large model adds one itself
             tokens = np.array([[known[-1], *guesses]])
             scores = self.decoder.forward(large, 0, tokens, [tokens.shape[1]])[0]
             agreed = 0
@@ -100,12 +104,12 @@ class SpeculativeGenerator:
                 agreed += 1
             self.proposed += len(guesses)
             self.accepted += agreed
+            ahead = min(ahead + 2, self.lookahead) if agreed == len(guesses) else max(ahead - 1, 1)
             large.truncate(0, len(known) + agreed)
             small.truncate(0, min(small.lengths[0], len(known) + agreed))
 
-    def _guesses(self, cache: Any, known: list[int], left: int) -> list[int]:
-        """What the draft would say next; no more than are wanted after the token the large model adds itself."""
-        count = min(self.lookahead, left - 1)
+    def _guesses(self, cache: Any, known: list[int], count: int) -> list[int]:
+        """What the draft would say next."""
         guesses: list[int] = []
         pending = known[cache.lengths[0] :]
         while len(guesses) < count:
