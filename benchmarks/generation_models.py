@@ -75,14 +75,14 @@ def guessable_pair(folder: Path) -> tuple[Path, Path]:
 
 def various_gpt2(folder: Path) -> Path:
     """A GPT-2 that does not say the same word again and again."""
-    return gpt2_folder(folder, layers=4, seed=3, tables=_two_tables(768), weak=0.2)
+    return gpt2_folder(folder, layers=4, seed=3, words=4000, tables=_two_tables(768, 4000), weak=0.2)
 
 
-def _two_tables(width: int) -> tuple[Array, Array]:
+def _two_tables(width: int, words: int = WORDS) -> tuple[Array, Array]:
     """Of tokens and of scores: after each token another one is likely."""
     rng = np.random.default_rng(5)
-    table = _normal(rng, WORDS, width)
-    return table, table[rng.permutation(WORDS)]
+    table = _normal(rng, words, width)
+    return table, table[rng.permutation(words)]
 
 
 def llama_folder(folder: Path, *, half: bool, **sizes: int) -> Path:

@@ -185,3 +185,24 @@ def test_the_checks_of_production_run():
     figures = list(production.check_batcher(production.minilm, True, 4))
     assert [r.name.split(": ")[1][:3] for r in figures] == ["thr", "Jai", "p50", "p99"]
     assert all(r.figure > 0 for r in figures)
+
+
+def test_the_checks_of_generation_run(tmp_path):
+    """On small models; that bounds of time hold is for a quiet machine to say."""
+    import generation
+
+    setting = generation.Setting(tmp_path, 1, tmp_path / "nothing here", True)
+    setting.gpt2()
+    figures = [r for name in ("onnxruntime", "lengths", "beginnings") for r in generation.CHECKS[name](setting)]
+    assert all(r.figure > 0 for r in figures)
+    assert [r.name.split(":")[0] for r in figures] == ["gpt2", "gpt2", "llama", "gpt2", "llama"]
+    answers = list(generation.check_tokens(setting))
+    assert [str(r) for r in answers if not r.kept] == []
+
+
+def test_other_runtimes_that_do_not_run_are_left_out_with_a_line(tmp_path, capsys):
+    import generation
+
+    setting = generation.Setting(tmp_path, 1, None, True)
+    assert setting.peer_rates("llama", tmp_path / "lost.gguf") == []
+    assert "left out: llama: " in capsys.readouterr().out
