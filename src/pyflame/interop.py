@@ -88,7 +88,9 @@ def _holds_tensors(data: Any) -> bool:
 
 def _from_torch(data: Any) -> np.ndarray[Any, Any]:
     """Shares the memory of a tensor on the CPU; bfloat16 goes through its bits."""
-    plain = data.detach().cpu().contiguous()
+    if str(data.layout) != "torch.strided":
+        raise TypeError(f"a tensor of layout {data.layout} has no array of its elements; give x.to_dense()")
+    plain = data.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if str(plain.dtype) == "torch.bfloat16":
         bits = plain.view(dtype=_torch_type("int16")).numpy()
         return bits.view(ml_dtypes.bfloat16)

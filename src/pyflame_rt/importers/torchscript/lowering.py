@@ -22,7 +22,7 @@ from pyflame_rt.importers.aten.values import Num, number
 from pyflame_rt.importers.torchscript.control import guarded
 from pyflame_rt.importers.torchscript.interface import InputPlan, output_names
 from pyflame_rt.importers.torchscript.machine import Machine
-from pyflame_rt.importers.torchscript.objects import Cell, Record, ScriptDict, ScriptList
+from pyflame_rt.importers.torchscript.objects import Cell, Maybe, Record, ScriptDict, ScriptList
 from pyflame_rt.importers.torchscript.program import Program, from_text, to_text
 from pyflame_rt.importers.torchscript.structures import as_sequence
 from pyflame_rt.ops import Value, get_op, operator
@@ -107,6 +107,11 @@ def _collect(machine: Machine, result: Any, label: str, found: list[tuple[str, V
         found.append((label, as_sequence(machine, result, result)))
     elif result is None:
         found.append((label, get_op("Optional")(type=TensorType(DType.Float32))))
+    elif isinstance(result, Maybe):
+        raise UnsupportedOperatorError(
+            "forward gives back None on some of its paths, and a tensor on others, which only running decides: give "
+            "back an empty tensor in place of None"
+        )
     else:
         raise UnsupportedOperatorError(f"forward gives back {type(result).__name__}, which is no value of a graph")
 

@@ -6,6 +6,7 @@ to its base, and reading a view whose base was written since takes it again (fun
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyflame_rt.graph.errors import UnsupportedOperatorError
@@ -249,7 +250,8 @@ class Instance(ScriptDict):
         self.kind = kind
 
 
-class Maybe(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Maybe:
     """None on some paths: whether it is there, and the value it then has."""
 
     present: Any

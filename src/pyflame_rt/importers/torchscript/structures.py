@@ -226,7 +226,7 @@ def widened(machine: Machine, before: Any, now: Any) -> Any:
     if before is UNSET and now is not UNSET:
         return blank(machine, now)
     if before is None and now is not None and now is not UNSET:
-        return Maybe(False, blank(machine, now))
+        return blank(machine, now if isinstance(now, Maybe) else Maybe(False, now))
     if isinstance(before, (ScriptDict, Record)) or type(before) is tuple:
         return _widened_parts(machine, before, now)
     if now is None and before is not None and not isinstance(before, Maybe):

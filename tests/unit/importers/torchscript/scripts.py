@@ -81,6 +81,28 @@ class KeptNone(nn.Module):
         return total, last
 
 
+class KeptBest(nn.Module):
+    def forward(self, x, n: int):
+        best: torch.Tensor | None = None
+        score = -1.0
+        for i in range(n):
+            s = float((x * i).sum())
+            if s > score:
+                score = s
+                best = x * i
+        if best is not None:
+            return best, score
+        return x, score
+
+
+class GivesMaybe(nn.Module):
+    def forward(self, x):
+        y: torch.Tensor | None = None
+        if x.sum() > 0:
+            y = x * 2
+        return y
+
+
 class NoneOnOnePath(nn.Module):
     def forward(self, x):
         y: torch.Tensor | None = None

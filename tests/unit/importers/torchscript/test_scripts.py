@@ -17,7 +17,7 @@ X = torch.tensor([[0.5, -1.0, 2.0], [1.5, 0.25, -0.75], [1.0, 2.0, 3.0]])
 @pytest.mark.parametrize("count", [0, 1, 3])
 @pytest.mark.parametrize("model", [
     scripts.WrittenUnderTwoNames, scripts.ViewWrittenInLoop, scripts.AddedToOther, scripts.ReturnsFromLoop,
-    scripts.Bits, scripts.Repeated, scripts.KeptNone, scripts.ListChanged,
+    scripts.Bits, scripts.Repeated, scripts.KeptNone, scripts.KeptBest, scripts.ListChanged,
 ])  # fmt: skip
 def test_loops(model, count, tmp_path):
     scripted = save_scripted(model().eval(), tmp_path / "model.pt")
@@ -44,6 +44,7 @@ def test_fields_of_a_named_tuple_name_outputs(tmp_path):
     (scripts.TensorOfTwo, "share memory"), (scripts.ListOfTwo, "share memory"),
     (scripts.CollectedThenWritten, "share memory"), (scripts.TurnedWithView, "without the underscore"),
     (scripts.TextOfSize, "looking into a text"), (scripts.ListOfModule, "a graph has no state"),
+    (scripts.GivesMaybe, "gives back None on some"),
 ])  # fmt: skip
 def test_what_only_running_tells_is_refused(model, words, tmp_path):
     save_scripted(model().eval(), tmp_path / "model.pt")
