@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -395,6 +396,7 @@ class SessionOptions(_ConfigEntries):
             OptLevel.of(self.optimization_level)
         except InputError as error:
             problems.append(str(error))
+        problems += _no_folder(self.cache)
         problems += [f"{n} is {v!r}, not a bool" for n in _FLAGS if (v := getattr(self, n)) not in (0, 1)]
         if self.tune and self.use_deterministic_compute:
             problems.append("tune measures which kernels are taken, use_deterministic_compute forbids that")
@@ -559,6 +561,13 @@ def _severity_name(value: int) -> str:
     if not 0 <= value < len(SEVERITIES):
         raise InputError(f"log severity must be 0 (verbose) to 4 (fatal), or -1; got {value}")
     return SEVERITIES[value]
+
+
+def _no_folder(cache: object) -> list[str]:
+    """What is wrong with the place of a cache."""
+    if cache is None or (isinstance(cache, (str, os.PathLike)) and str(cache) and "\0" not in str(cache)):
+        return []
+    return [f"cache is {cache!r}, not the path of a folder, nor None for the usual one"]
 
 
 def _is_count(value: object) -> bool:

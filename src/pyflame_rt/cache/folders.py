@@ -120,7 +120,8 @@ def open_own(path: str | os.PathLike[str]) -> int:
     Raises:
         OSError: It cannot be opened, or is not such a file.
     """
-    number = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+    # A pipe would be waited for, before anybody could see that it is no file.
+    number = os.open(path, os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY")))
     try:
         found = os.fstat(number)
         own = os.name != "posix" or (found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_WRITE)

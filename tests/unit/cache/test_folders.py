@@ -71,6 +71,17 @@ def test_files_others_may_write_to_are_not_used(filled, mode):
     assert Store(filled.folder).open_large("weights", "a") is None
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+def test_pipes_are_not_waited_for(filled):
+    """A pipe in place of an entry held up the session for ever."""
+    for kind in ("object", "weights"):
+        filled.path(kind, "a").unlink()
+        os.mkfifo(filled.path(kind, "a"), 0o600)
+    assert filled.get("object", "a") is None
+    assert filled.open_large("weights", "a") is None
+    assert Store(filled.folder).get("object", "a") is None
+
+
 def test_links_are_not_followed(filled, tmp_path):
     for kind, path in (("object", filled.path("object", "a")), ("weights", filled.path("weights", "a"))):
         moved = tmp_path / kind

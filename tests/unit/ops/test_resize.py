@@ -177,3 +177,11 @@ def test_scales_are_above_0(number):
 def test_no_images_stay_none():
     node = Node("n", "Resize", ["x", "", "", "s"], ["y"])
     assert evaluate(node, [X[:0], None, None, np.array([0, 2, 10, 7])], Context.of("numpy"))[0].shape == (0, 2, 10, 7)
+
+
+@pytest.mark.parametrize("policy", ["stretch", "not_larger"])
+def test_nothing_cannot_be_made_larger(policy):
+    """It was a division by zero."""
+    node = Node("n", "Resize", ["x", "", "", "s"], ["y"], {"keep_aspect_ratio_policy": policy})
+    with pytest.raises(InputError, match=r"sizes is 10 at \[2\], but axis 2 of the input has no elements"):
+        evaluate(node, [X[:, :, :0], None, None, np.array([1, 2, 10, 7])], Context.of("numpy"))

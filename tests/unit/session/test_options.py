@@ -66,6 +66,11 @@ def test_linked_names():
         ("enable_profiling", "yes"),
         ("calibration_data", 5),
         ("plan_cache_size", 0),
+        ("cache", False),
+        ("cache", 5),
+        ("cache", b"folder"),
+        ("cache", ""),
+        ("cache", "a\0b"),
     ],
 )
 def test_validate_names_the_setting(name, value):

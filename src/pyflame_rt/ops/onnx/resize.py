@@ -111,6 +111,8 @@ def _check_given(name: str, given: Sequence[Any], places: Sequence[int], old: Se
     for i, (number, size) in enumerate(zip(given, old, strict=True)):
         if isinstance(number, (int, float)) and not 0 < number < math.inf and not number == size == 0:
             raise InputError(f"{name} is {number} at [{i}], which is out of range: it must be above 0 and finite")
+        if name == "sizes" and size == 0 != number:
+            raise InputError(f"sizes is {number} at [{i}], but axis {places[i]} of the input has no elements to take")
 
 
 def _from_sizes(old: list[DimLike], wanted: list[Any], policy: str) -> tuple[list[float], list[DimLike]]:

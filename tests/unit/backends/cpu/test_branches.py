@@ -146,3 +146,28 @@ def test_the_setting_is_used_and_says_so():
     )
     single.run(None, {"x": np.zeros((1, 192), np.float32)})
     assert not plan_of(single).lowered.windows
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_branch_with_a_step_of_the_library_on_what_callers_give():
+    """Where all such steps were inside branches, the plan around them had no call to tell them the addresses."""
+    graph = pyflame_rt.Graph("gates")
+    feeds = {}
+    for i in range(4):
+        graph.add_input(f"a{i}", ["N", 1, 4])
+        graph.add_input(f"b{i}", [4, 2])
+        graph.add_node(f"gate{i}", "GemmFastGelu", [f"a{i}", f"b{i}"], [f"g{i}"], domain="com.microsoft")
+        last = f"g{i}"
+        for k in range(8):
+            graph.add_node(f"norm{i}_{k}", "Softmax", [last], [f"y{i}_{k}"])
+            last = f"y{i}_{k}"
+        graph.add_output(f"g{i}", ["N", 1, 2])
+        graph.add_output(last, ["N", 1, 2])
+        feeds |= {f"a{i}": RNG.standard_normal((4, 1, 4)), f"b{i}": RNG.standard_normal((4, 2))}
+    feeds = {name: array.astype(np.float32) for name, array in feeds.items()}
+    wanted = InferenceSession(graph, providers=["ReferenceExecutionProvider"]).run(None, feeds)
+    with parallel(graph) as session:
+        for _ in range(3):
+            for found, expected in zip(session.run(None, feeds), wanted, strict=True):
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        assert plan_of(session).lowered.windows

@@ -156,7 +156,7 @@ class Arena:
             ctypes.addressof(patch_array),
             len(patches),
             self.cancel.ctypes.data,
-            *self._library_calls(steps),
+            *self._library_calls(steps, patches),
             threading_calls.parallel if threads > 1 else None,
             threading_calls.thread_num,
             threads,
@@ -166,9 +166,12 @@ class Arena:
             budget(threads),
         )
 
-    def _library_calls(self, steps: Sequence[NativeStep]) -> tuple[int | None, int | None, int | None]:
-        """A stream of the library and what runs its primitives; nothing where no step is one."""
-        if all(step.kind != StepKind.PRIMITIVE for step in steps):
+    def _library_calls(
+        self, steps: Sequence[NativeStep], patches: Sequence[Patch]
+    ) -> tuple[int | None, int | None, int | None]:
+        """A stream of the library and what runs its primitives; nothing where no step is one, and no patch for one."""
+        alone = all(step.kind != StepKind.PRIMITIVE for step in steps)
+        if alone and all(patch.kind != PatchKind.MEMORY for patch in patches):
             return None, None, None
         self.streams.append(Stream())
         return self.streams[-1].handle, address("dnnl_primitive_execute"), address("dnnl_memory_set_data_handle")
