@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyflame_rt.feeds import random_feed
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.loading import load_graph
 from pyflame_rt.options import OptLevel, SessionOptions
 from pyflame_rt.session import InferenceSession
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyflame_rt.graph import Graph
 
 __all__ = ["DiffResult", "DiffRow", "compare", "diff"]
@@ -160,6 +160,8 @@ def diff(
         'all 1 values agree within rtol 0.0001, atol 1e-05'
     """
     graph, _ = load_graph(model)
+    if feed is not None:
+        expect(feed, Mapping, "feed")
     given = random_feed(graph.required_inputs, seed=seed, sizes=sizes) if feed is None else dict(feed)
     values = [_every_value(graph, provider, given) for provider in (provider_a, provider_b)]
     rows: list[DiffRow] = []

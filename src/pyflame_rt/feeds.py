@@ -19,6 +19,7 @@ from pyflame_rt.graph import (
     TensorType,
     ValueType,
 )
+from pyflame_rt.graph.arguments import expect, expect_whole
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, InvalidModelError, ShapeMismatchError
 from pyflame_rt.graph.names import closest
 from pyflame_rt.graph.tensor import whole
@@ -322,7 +323,9 @@ def random_feed(
         >>> random_feed([TensorInfo("x", ["N", 3])], sizes={"N": 2})["x"].shape
         (2, 3)
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(abs(expect_whole(seed, "seed")))
+    if sizes is not None:
+        expect(sizes, Mapping, "sizes")
     known = dict(sizes or {})
     for name, size in known.items():
         if not isinstance(size, int) or size < 0:

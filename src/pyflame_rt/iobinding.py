@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from pyflame_rt.graph import DType, MapType, OptionalType, SequenceType, TensorType, ValueType
+from pyflame_rt.graph.arguments import expect_graph_of
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.tensor import whole
 
@@ -257,6 +258,7 @@ class IOBinding:
 
     def __init__(self, session: _Session) -> None:
         self._session = session
+        expect_graph_of(session, "an IOBinding")
         known = (*session.get_inputs(), *session.get_overridable_initializers())
         self._known_inputs = {arg.name for arg in known}
         self._known_outputs = {arg.name for arg in session.get_outputs()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -51,7 +52,12 @@ def load_graph(model: Any, *, any_suffix: bool = False) -> tuple[Graph, Path | N
         return _from_bytes(bytes(model)), None
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
-        return _from_file(path, any_suffix), path.absolute()
+        try:
+            return _from_file(path, any_suffix), path.absolute()
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                raise ModelNotFoundError(f"there is no file of so long a name: {str(path)[:80]!r}...") from None
+            raise
     onnx = sys.modules.get("onnx")
     if onnx is not None and isinstance(model, onnx.ModelProto):
         from pyflame_rt.importers.onnx_importer import graph_from_proto

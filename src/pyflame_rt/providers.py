@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.backends.base import Backend, BackendAdapter, Compiler
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import BackendError, InputError, MissingExtra
 from pyflame_rt.graph.names import closest
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 __all__ = [
     "DEFAULT_PROVIDER",
@@ -270,6 +271,9 @@ def normalize_providers(providers: Any, provider_options: Any = None) -> list[tu
             raise InputError(f"a provider is a name or a (name, options) pair, got {pair!r}")
     if provider_options is None:
         return [(name, dict(options)) for name, options in pairs]
+    expect(provider_options, Sequence, "provider_options")
+    for options in provider_options:
+        expect(options, Mapping, "an entry of provider_options")
     if len(provider_options) != len(pairs):
         raise InputError(f"{len(pairs)} providers but {len(provider_options)} provider_options")
     if any(options for _, options in pairs):

@@ -21,6 +21,17 @@ from pyflame_rt import (
     SessionOptions,
     Tensor,
     TensorInfo,
+    batching,
+    cache,
+    distillation,
+    generate,
+    memory,
+    partition,
+    pruning,
+    quantization,
+    serving,
+    streaming,
+    training,
 )
 from pyflame_rt.demo import model_path
 from wsesim.cli import main as simulator
@@ -431,3 +442,71 @@ def test_lists_of_strings(words):
     graph.add_output("same", [None], DType.String)
     with pytest.raises(PyFlameRTError, match="'words'"):
         InferenceSession(graph).run(None, {"words": words})
+
+
+# Who takes sessions, graphs, settings and tables by name: what came instead, and what the error must say.
+KINDS = {
+    "a session to bind": (lambda: pyflame_rt.IOBinding(None), "IOBinding takes an InferenceSession, got NoneType"),
+    "a session that generates": (lambda: generate.Generator("gpt2.onnx"), "takes an InferenceSession, got str"),
+    "a session that decodes": (lambda: generate.Decoder(None), "takes an InferenceSession, got NoneType"),
+    "a session of two": (lambda: generate.SpeculativeGenerator(None, None), "takes an InferenceSession, got NoneType"),
+    "a session in batches": (lambda: batching.DynamicBatcher(None), "takes an InferenceSession, got NoneType"),
+    "a session in streams": (lambda: streaming.StreamingInference({}), "takes an InferenceSession, got dict"),
+    "a session of futures": (lambda: streaming.AsyncSession(5), "takes an InferenceSession, got int"),
+    "states": (lambda: streaming.StreamingInference(_small(), ["a"]), "state_map must be of type Mapping, got list"),
+    "settings of batches": (lambda: batching.DynamicBatcher(_small(), {}), "BatchConfig, got dict"),
+    "settings of futures": (lambda: streaming.AsyncSession(_small(), "fast"), "AsyncOptions, got str"),
+    "settings of samples": (lambda: generate.Sampler(None), "SamplingParams, got NoneType"),
+    "settings of beams": (lambda: generate.beam_search(None, [1], None), "BeamParams, got NoneType"),
+    "settings of a quantizer": (lambda: quantization.Quantizer("int8"), "QuantConfig, got str"),
+    "settings of a calibrator": (lambda: quantization.Calibrator(_graph(), "int8"), "QuantConfig, got str"),
+    "settings of a pruner": (lambda: pruning.WeightPruner({}), "PruningConfig, got dict"),
+    "settings of a student": (lambda: distillation.create_student_model(_graph(), [1]), "StudentConfig, got list"),
+    "settings of a server": (lambda: serving.ModelServer({}), "ServerConfig, got dict"),
+    "settings of a trainer": (lambda: training.GraphTrainer(_graph(), None, 5), "TrainingConfig, got int"),
+    "settings of a pool": (lambda: memory.MemoryPool({}), "PoolConfig, got dict"),
+    "settings of a cache": (lambda: cache.set_global_cache_config(None), "CacheConfig, got NoneType"),
+    "an address": (lambda: serving.ModelClient(5), "url must be of type str, got int"),
+    "a graph to train": (lambda: training.trainable(None), "Graph, got NoneType"),
+    "a graph to prune": (lambda: pruning.analyze_sparsity("m.onnx"), "Graph, got str"),
+    "a graph to mask": (lambda: pruning.apply_masks(None, {}), "Graph, got NoneType"),
+    "masks": (lambda: pruning.apply_masks(_graph(), []), "masks must be of type Mapping, got list"),
+    "a graph in parts": (lambda: partition.auto_partition(None), "Graph, got NoneType"),
+    "a graph to verify": (lambda: pyflame_rt.graph.verify(None), "Graph, got NoneType"),
+    "a graph to print": (lambda: pyflame_rt.graph.print_graph("g"), "Graph, got str"),
+    "a graph to tell apart": (lambda: pyflame_rt.graph.fingerprint(None), "Graph, got NoneType"),
+    "a graph to type": (lambda: pyflame_rt.ops.infer_types(None), "Graph, got NoneType"),
+    "a type as text": (lambda: Tensor(X, "float32"), "dtype must be of type DType, got str"),
+    "a tensor of bytes": (lambda: Tensor(b"junk" * 50), "Tensor takes a shape or a NumPy array, got bytes"),
+    "a ragged tensor": (lambda: pyflame_rt.from_numpy([[1], [1, 2]]), "list cannot be read as an array"),
+    "a version as text": (lambda: pyflame_rt.export_onnx(_graph(), "x.onnx", opset="17"), "must be a whole number, got"),
+    "where weights go": (lambda: pyflame_rt.export_onnx(_graph(), "x.onnx", external_data="d"), "bool, got str"),
+    "a seed as text": (lambda: pyflame_rt.random_feed([], seed="a"), "seed must be a whole number, got 'a'"),
+    "sizes as a list": (lambda: pyflame_rt.random_feed([], sizes=["N"]), "sizes must be of type Mapping, got list"),
+    "a feed as a path": (lambda: pyflame_rt.diff(_graph(), feed="x.npz"), "feed must be of type Mapping, got str"),
+    "options of providers": (
+        lambda: InferenceSession(_graph(), providers=["CPUExecutionProvider"], provider_options=["fast"]),
+        "an entry of provider_options must be of type Mapping, got str",
+    ),
+    "a name without end": (lambda: InferenceSession("a" * 400), "there is no file of so long a name"),
+}  # fmt: skip
+
+
+def _graph():
+    graph = Graph("small")
+    graph.add_input("x", ["N"])
+    graph.add_node("relu", "Relu", ["x"], ["y"])
+    graph.add_output("y", ["N"])
+    return graph
+
+
+def _small():
+    return InferenceSession(_graph())
+
+
+@pytest.mark.parametrize("case", KINDS)
+def test_arguments_of_another_kind(case):
+    call, words = KINDS[case]
+    with pytest.raises(RUNTIME) as caught:
+        call()
+    assert words in str(caught.value)

@@ -18,6 +18,7 @@ from pyflame_rt.batching.requests import BatchFuture, InferenceRequest, Ticket, 
 from pyflame_rt.batching.runs import Batch, Threads
 from pyflame_rt.batching.stats import BatchStats, Tally
 from pyflame_rt.batching.window import Costs, Window
+from pyflame_rt.graph.arguments import expect, expect_graph_of
 from pyflame_rt.graph.errors import (
     InputError,
     QueueFullError,
@@ -77,8 +78,10 @@ class DynamicBatcher:
     ) -> None:
         self.session = session
         self._on_run = on_run
-        self.config = (BatchConfig() if config is None else config).checked()
-        graph = session.graph()
+        chosen = BatchConfig() if config is None else config
+        expect(chosen, BatchConfig, "the config of a batcher")
+        self.config = chosen.checked()
+        graph = expect_graph_of(session, "a batcher")
         self.layout = Layout(graph, self.config)
         if self.layout.problem and self.config.max_batch_size > 1:
             raise InputError(

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from pyflame_rt._version import __version__
 from pyflame_rt.cache.folders import make_folder, open_own, read_own, usable_folder
 from pyflame_rt.cache.store import DEFAULT_LIMIT, default_folder, set_default_folder
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import InputError, ModelNotFoundError, PyFlameRTError
 from pyflame_rt.graph.locks import new_rlock
 from pyflame_rt.graph.pages import immutable_files
@@ -182,6 +183,7 @@ class BinaryCache:
 
     def __init__(self, config: CacheConfig | None = None) -> None:
         self.config = CacheConfig() if config is None else config
+        expect(self.config, CacheConfig, "the config of a cache")
         self._lock = new_rlock() if self.config.thread_safe else contextlib.nullcontext()
         self._counts: Counter[str] = Counter()
 
@@ -444,6 +446,7 @@ def set_global_cache_config(config: CacheConfig) -> None:
 
     ``PYFLAME_CACHE_DIR`` and ``SessionOptions.cache`` say so more loudly and are heard first.
     """
+    expect(config, CacheConfig, "the config of the cache")
     _global[:] = [BinaryCache(config)]
     set_default_folder(config.cache_dir)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from pyflame_rt.distillation.depth import blocks_of, drop_blocks
 from pyflame_rt.graph import Graph, Tensor
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.onnx.norm import BatchNormalization
@@ -80,6 +81,7 @@ def create_student_model(teacher: Graph, config: StudentConfig | None = None) ->
         [4, 4]
     """
     chosen = StudentConfig() if config is None else config
+    expect(chosen, StudentConfig, "the config of a student")
     chosen.check()
     if not isinstance(teacher, Graph):
         raise InputError(f"a teacher is a Graph (session.graph()), got {type(teacher).__name__}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyflame_rt.distillation.config import DistillationConfig
 from pyflame_rt.distillation.objective import DistillationObjective
 from pyflame_rt.graph import Graph
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.loading import load_graph
@@ -83,6 +84,7 @@ class DistillationTrainer:
 
     def __init__(self, teacher: Any, student: Any, config: DistillationConfig | None = None) -> None:
         self.config = DistillationConfig() if config is None else config
+        expect(self.config, DistillationConfig, "the config of a DistillationTrainer")
         self.config.check()
         self._teacher = _graph_of(teacher)
         self._model = None if isinstance(student, (Graph, InferenceSession)) else student

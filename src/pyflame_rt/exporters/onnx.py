@@ -13,6 +13,7 @@ from pyflame_rt.exporters.onnx_graph import GraphWriter
 from pyflame_rt.exporters.onnx_inline import inline_own_operators, typed_copy
 from pyflame_rt.exporters.onnx_opset import choose_opsets, ir_version_for
 from pyflame_rt.graph import Graph, verify
+from pyflame_rt.graph.arguments import expect, expect_whole
 from pyflame_rt.graph.errors import UnsupportedFormatError
 from pyflame_rt.graph.writing import refuse_scripts, replacing
 
@@ -53,6 +54,9 @@ def export_onnx(
     if not isinstance(graph, Graph):
         raise TypeError(f"export_onnx takes a Graph, got {type(graph).__name__}")
     target = Path(path)
+    opset = None if opset is None else expect_whole(opset, "opset")
+    if external_data is not None:
+        expect(external_data, bool, "external_data")
     total = sum(tensor.size_bytes for tensor in graph.initializers.values())
     if external_data is None:
         external_data = total > _MAX_INLINE

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from pyflame_rt.generate.sampling import log_softmax
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.records import dataclass
 
@@ -108,6 +109,7 @@ def beam_search(decoder: Decoder, prompt: Sequence[int], params: BeamParams, *, 
     Raises:
         InputError: The prompt is empty, or settings are not valid.
     """
+    expect(params, BeamParams, "the params of a beam search")
     if problems := params.validate():
         raise InputError("invalid settings of a beam search: " + "; ".join(problems))
     if not len(prompt):

@@ -8,6 +8,7 @@ import numpy as np
 
 from pyflame_rt.generate.cache import KVCache
 from pyflame_rt.graph import TensorType
+from pyflame_rt.graph.arguments import expect_graph_of
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.streaming.states import state_pairs
 
@@ -39,7 +40,7 @@ class Decoder:
 
     def __init__(self, session: InferenceSession, state_map: Mapping[str, str] | None = None) -> None:
         self.session = session
-        graph = session.graph()
+        graph = expect_graph_of(session, "a Decoder")
         self._names = [info.name for info in graph.outputs]
         inputs = {info.name: info for info in graph.required_inputs}
         self._pairs = state_pairs(graph, state_map)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.generate.decoder import Decoder
+from pyflame_rt.graph.arguments import expect_graph_of
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.streaming.states import state_pairs
 
@@ -26,7 +27,7 @@ _MOST_KNOWN = 256  # shapes whose way through the engine is kept
 
 def open_decoder(session: InferenceSession, state_map: Mapping[str, str] | None = None) -> Decoder | InPlaceDecoder:
     """The decoder for the form that a model has: buffers that are written in place, or a past that is appended to."""
-    names = {info.name for info in session.graph().required_inputs}
+    names = {info.name for info in expect_graph_of(session, "a Generator").required_inputs}
     if names.issuperset((_LENGTHS, _SCORED)):
         return InPlaceDecoder(session, state_map)
     return Decoder(session, state_map)

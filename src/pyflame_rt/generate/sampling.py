@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.records import dataclass
 
@@ -181,6 +182,7 @@ class Sampler:
     def __init__(
         self, params: SamplingParams, prompt: Iterable[int] = (), constraint: Constraint | None = None
     ) -> None:
+        expect(params, SamplingParams, "the params of a Sampler")
         self.params = params.checked()
         self._constraint = constraint
         self._random = np.random.default_rng(params.seed)

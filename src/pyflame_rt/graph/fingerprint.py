@@ -6,6 +6,7 @@ import hashlib
 import struct
 from typing import TYPE_CHECKING, Any, cast
 
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.dtype import DType
 from pyflame_rt.graph.graph import Graph
 from pyflame_rt.graph.tensor import Tensor
@@ -29,6 +30,7 @@ def fingerprint(graph: Graph, *, weights: bool = False) -> str:
         >>> fingerprint(a) == fingerprint(b)
         True
     """
+    expect(graph, Graph, "what has a fingerprint")
     digest = hashlib.sha256()
     _feed_graph(digest, graph, weights)
     return digest.hexdigest()

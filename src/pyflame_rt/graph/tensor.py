@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from emberharmony.kinds import hides_elements
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.dtype import DType
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, ShapeMismatchError
 from pyflame_rt.graph.pages import verified
@@ -47,6 +48,10 @@ class Tensor:
 
     def __init__(self, data: Any, dtype: DType | None = None) -> None:
         self._array: np.ndarray[Any, Any]
+        if dtype is not None:
+            expect(dtype, DType, "dtype")
+        if isinstance(data, (bytes, str)):
+            raise TypeError(f"Tensor takes a shape or a NumPy array, got {type(data).__name__}")
         if isinstance(data, np.ndarray):
             self._array = whole(data, "the tensor")
             if dtype is not None and DType.of(self._array.dtype) is not dtype:
@@ -176,7 +181,10 @@ def from_numpy(array: object) -> Tensor:
         >>> from_numpy(np.ones((2, 2), np.int8))
         Tensor(int8[2, 2])
     """
-    source = np.asarray(array)
+    try:
+        source = np.asarray(array)
+    except ValueError as error:
+        raise InputError(f"{type(array).__name__} cannot be read as an array: {error}") from error
     if source.dtype.kind in "US":
         source = source.astype(object)
     elif source.dtype == object and not all(isinstance(item, (str, bytes)) for item in source.flat):

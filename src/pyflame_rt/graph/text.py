@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, cast
 
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.dtype import DType
 from pyflame_rt.graph.graph import Graph
 from pyflame_rt.graph.tensor import Tensor
@@ -47,6 +48,7 @@ def print_graph(graph: Graph, *, max_elements: int = INLINE) -> str:
           output y: float32[N, 3]
         }
     """
+    expect(graph, Graph, "what is printed")
     return "\n".join(_lines(graph, max_elements))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import ValidationError
 from pyflame_rt.graph.graph import Graph, node_subgraphs, sort_nodes
 from pyflame_rt.graph.types import TensorType
@@ -34,6 +35,7 @@ def verify(graph: Graph) -> None:
 
 def find_errors(graph: Graph) -> list[str]:
     """Messages about every broken invariant, subgraphs included."""
+    expect(graph, Graph, "what is verified")
     errors: list[str] = []
     pending: list[tuple[str, Graph]] = [("", graph)]
     while pending:

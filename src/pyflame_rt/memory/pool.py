@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import BackendError, InputError, MemoryLimitError
 from pyflame_rt.graph.locks import new_lock
 from pyflame_rt.memory.config import PoolConfig, PoolStats
@@ -126,7 +127,9 @@ class MemoryPool:
     """
 
     def __init__(self, config: PoolConfig | None = None) -> None:
-        self.config = (PoolConfig() if config is None else config).checked()
+        chosen = PoolConfig() if config is None else config
+        expect(chosen, PoolConfig, "the config of a MemoryPool")
+        self.config = chosen.checked()
         self._lock = new_lock() if self.config.thread_safe else None
         self._free: dict[int, list[_Storage]] = {}
         self._returned: deque[tuple[int, _Storage | None, Account | None]] = deque()  # not booked yet

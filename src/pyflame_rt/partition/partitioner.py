@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pyflame_rt.graph import Graph
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import InputError, MemoryLimitError, ValidationError
 from pyflame_rt.ops.core.inference import infer_types
 from pyflame_rt.partition.build import Piece, build_plan
@@ -26,7 +28,7 @@ from pyflame_rt.partition.tensor_parallel import shard_graph
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyflame_rt.graph import Graph, Node, ValueType
+    from pyflame_rt.graph import Node, ValueType
     from pyflame_rt.partition.cost import GraphCosts
 
 __all__ = ["GraphPartitioner", "auto_partition"]
@@ -283,6 +285,7 @@ class _Work:
     """What all strategies need to know of a graph."""
 
     def __init__(self, partitioner: GraphPartitioner, graph: Graph, *, whole: bool = False) -> None:
+        expect(graph, Graph, "what is partitioned")
         problems = graph.validate()
         if problems:
             raise ValidationError(f"graph {graph.name!r} is not valid", problems)

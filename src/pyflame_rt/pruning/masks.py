@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from pyflame_rt.graph import Tensor
+from pyflame_rt.graph import Graph, Tensor
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import ShapeMismatchError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyflame_rt.graph import Graph
 
 __all__ = ["PruningMask", "apply_masks"]
 
@@ -85,6 +82,8 @@ def apply_masks(graph: Graph, masks: Mapping[str, PruningMask]) -> Graph:
         >>> apply_masks(g, {"w": PruningMask([[1, 0], [0, 1]])}).get_initializer("w").numpy().tolist()
         [[1.0, 0.0], [0.0, 1.0]]
     """
+    expect(graph, Graph, "what is masked")
+    expect(masks, Mapping, "masks")
     twin = graph.copy()
     twin.origin = None
     for name, mask in masks.items():

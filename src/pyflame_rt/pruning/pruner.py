@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.graph import Graph
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.pruning.config import PruningConfig, PruningGranularity
 from pyflame_rt.pruning.coupling import analyse
@@ -43,6 +44,7 @@ class WeightPruner:
 
     def __init__(self, config: PruningConfig | None = None) -> None:
         self.config = PruningConfig() if config is None else config
+        expect(self.config, PruningConfig, "the config of a WeightPruner")
         self.config.check()
         self._stats = PruningStats()
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.graph import Graph
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError
 from pyflame_rt.ops.microsoft.attention import Attention
 from pyflame_rt.ops.microsoft.fused import FusedConv, FusedGemm, FusedMatMul
@@ -21,7 +23,6 @@ from pyflame_rt.pruning.config import PruningConfig, PruningCriterion
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyflame_rt.graph import Graph
 
 __all__ = ["keep_largest", "named", "prunable_weights", "quantized_weights", "score"]
 
@@ -51,6 +52,7 @@ def prunable_weights(graph: Graph) -> dict[str, list[str]]:
         >>> prunable_weights(g)
         {'w': ['fc']}
     """
+    expect(graph, Graph, "what is pruned")
     fed = {info.name for info in graph.inputs}
     roots = {n: n for n, t in graph.initializers.items() if t.dtype.is_float and t.ndim >= 2 and n not in fed}
     found: dict[str, list[str]] = {}

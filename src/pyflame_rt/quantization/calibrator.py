@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.graph import Graph, TensorInfo
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.ops.onnx.conv import Conv
 from pyflame_rt.quantization.channels import ChannelObserver
@@ -47,7 +48,10 @@ class Calibrator:
     """
 
     def __init__(self, graph: Graph, config: QuantConfig | None = None) -> None:
-        self.config = (QuantConfig.static_int8() if config is None else config).check()
+        chosen = QuantConfig.static_int8() if config is None else config
+        expect(graph, Graph, "the graph of a Calibrator")
+        expect(chosen, QuantConfig, "the config of a Calibrator")
+        self.config = chosen.check()
         self._selection = select(graph, self.config, static=True)
         names = observed_names(self._selection, self.config)
         histogram = self.config.calibration_method is not CalibrationMethod.MinMax

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DType, Graph
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.quantization.calibrator import Calibrator
 from pyflame_rt.quantization.config import QuantConfig, QuantFormat, QuantMode
@@ -45,7 +46,9 @@ class Quantizer:
     """
 
     def __init__(self, config: QuantConfig | None = None) -> None:
-        self.config = (QuantConfig() if config is None else config).check()
+        chosen = QuantConfig() if config is None else config
+        expect(chosen, QuantConfig, "the config of a Quantizer")
+        self.config = chosen.check()
 
     def convert_to_fp16(self, graph: Graph) -> QuantizationResult:
         """Weights in IEEE half precision; inputs, outputs and arithmetic stay float32."""

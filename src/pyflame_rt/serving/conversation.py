@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import httpx
 
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.serving.errors import ServerError
 from pyflame_rt.serving.replies import (
@@ -100,6 +101,7 @@ class Conversations:
         max_connections: int = 100,
         binary: bool = False,
     ) -> None:
+        expect(url, str, "url")
         if not url.startswith(("http://", "https://")):
             raise InputError(f"url must begin with http:// or https://, got {url!r}")
         self.url = url.rstrip("/")

@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import PyFlameRTError
 from pyflame_rt.serving.app import Application
 from pyflame_rt.serving.config import HTTPConfig, ModelConfig, ServerConfig
@@ -53,6 +54,7 @@ class ModelServer:
 
     def __init__(self, config: ServerConfig | None = None, *, defaults: ModelConfig | None = None) -> None:
         self.config = ServerConfig() if config is None else config
+        expect(self.config, ServerConfig, "the config of a ModelServer")
         self._registry = ModelRegistry(self.config.max_memory)
         if defaults is not None:
             self._registry.defaults = defaults

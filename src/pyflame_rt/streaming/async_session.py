@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyflame_rt.dispatch import Callbacks
 from pyflame_rt.feeds import FeedReader
 from pyflame_rt.futures import RequestFuture
+from pyflame_rt.graph.arguments import expect, expect_graph_of
 from pyflame_rt.graph.errors import (
     InputError,
     QueueFullError,
@@ -77,8 +78,10 @@ class AsyncSession:
 
     def __init__(self, session: InferenceSession, options: AsyncOptions | None = None) -> None:
         self.session = session
-        self.options = (AsyncOptions() if options is None else options).checked()
-        graph = session.graph()
+        chosen = AsyncOptions() if options is None else options
+        expect(chosen, AsyncOptions, "the options of an AsyncSession")
+        self.options = chosen.checked()
+        graph = expect_graph_of(session, "an AsyncSession")
         required = graph.required_inputs
         names = {info.name for info in required}
         self._reader = FeedReader(required, [info for info in graph.inputs if info.name not in names])

@@ -9,6 +9,7 @@ import numpy as np
 
 from pyflame_rt.arrays import host_array
 from pyflame_rt.graph import Dim, Tensor, TensorType
+from pyflame_rt.graph.arguments import expect_graph_of
 from pyflame_rt.graph.errors import InputError, SessionClosedError, ShapeMismatchError
 from pyflame_rt.streaming.states import blank_state, state_pairs
 
@@ -59,7 +60,7 @@ class StreamingInference:
         max_outputs: int | None = None,
     ) -> None:
         self.session = session
-        graph = session.graph()
+        graph = expect_graph_of(session, "a StreamingInference")
         self._inputs = {info.name: info for info in graph.inputs}
         self._required = {info.name for info in graph.required_inputs}
         self._names = [info.name for info in graph.outputs]

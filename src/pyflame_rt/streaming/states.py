@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyflame_rt.graph import Dim, TensorType
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyflame_rt.graph import Graph, TensorInfo
 
 __all__ = ["blank_state", "state_pairs"]
@@ -51,6 +51,7 @@ def state_pairs(graph: Graph, given: Mapping[str, str] | None = None) -> dict[st
     inputs = {info.name: info for info in graph.inputs}
     outputs = {info.name: info for info in graph.outputs}
     if given is not None:
+        expect(given, Mapping, "state_map")
         return dict(_given(pair, inputs, outputs) for pair in given.items())
     pairs: dict[str, str] = {}
     for name, info in outputs.items():

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from pyflame_rt.curves import draw
-from pyflame_rt.graph import Shape, Tensor, TensorInfo, TensorType
+from pyflame_rt.graph import Graph, Shape, Tensor, TensorInfo, TensorType
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.session import InferenceSession
@@ -25,7 +26,6 @@ from pyflame_rt.training.step import StepGraphs, concrete, step_graphs, trainabl
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pyflame_rt.graph import Graph
     from pyflame_rt.ops.core.value import Value
     from pyflame_rt.training.extending import Extension
 
@@ -151,7 +151,9 @@ class GraphTrainer:
         parameters: Sequence[str] | None = None,
         masks: Mapping[str, Mask] | None = None,
     ) -> None:
-        self.config = config or TrainingConfig()
+        self.config = TrainingConfig() if config is None else config
+        expect(graph, Graph, "the graph of a GraphTrainer")
+        expect(self.config, TrainingConfig, "the config of a GraphTrainer")
         self.config.check()
         self._graph, self._objective = graph, objective
         names = trainable(graph) if parameters is None else list(parameters)

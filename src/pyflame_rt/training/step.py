@@ -9,6 +9,7 @@ import numpy as np
 
 from pyflame_rt.autodiff import gradient
 from pyflame_rt.graph import DType, Graph, Node, Shape, TensorInfo, TensorType
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.core.registry import get_op
@@ -57,6 +58,7 @@ def trainable(graph: Graph) -> list[str]:
         >>> trainable(g)
         ['w']
     """
+    expect(graph, Graph, "what is trained")
     fed = {info.name for info in graph.inputs}
     fixed = {
         node.inputs[i] for node in graph.nodes for i in _CONSTANT_INPUTS.get(node.full_name, ()) if i < len(node.inputs)

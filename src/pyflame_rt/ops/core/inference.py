@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyflame_rt.graph import AnyType, Graph, TensorType, ValueType
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import PyFlameRTError
 from pyflame_rt.ops.core.evaluate import bind_attributes, where
 from pyflame_rt.ops.core.inference_memo import InferenceMemo
@@ -39,6 +40,7 @@ def infer_types(graph: Graph, *, strict: bool = False) -> list[str]:
         >>> infer_types(g), str(g.types["y"])
         ([], 'float32[N, 3]')
     """
+    expect(graph, Graph, "what is typed")
     problems: list[str] = []
     infer_graph(graph, None, problems, strict=strict)
     return problems
