@@ -14,6 +14,7 @@ from pyflame_rt import InferenceSession, SessionOptions
 from pyflame_rt.backends.cpu.memory.checked_arena import check_offsets
 from pyflame_rt.backends.cpu.onednn import live_handles
 from pyflame_rt.backends.cpu.run.parallel_branches import find_windows
+from tests.tolerances import within
 from tests.unit.backends.cpu.models import RNG, convnet, feed, model, weight
 from tests.unit.resting import at_rest
 
@@ -169,5 +170,5 @@ def test_a_branch_with_a_step_of_the_library_on_what_callers_give():
     with parallel(graph) as session:
         for _ in range(3):
             for found, expected in zip(session.run(None, feeds), wanted, strict=True):
-                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+                np.testing.assert_allclose(found, expected, **within("elements"))
         assert plan_of(session).lowered.windows
