@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.ops.pyflame.stored_blocks import FORMATS
 from tests.generated.draw import Draw, S, Sample, sample
 
 if TYPE_CHECKING:
@@ -94,3 +95,31 @@ def half_fourier(r: Draw) -> Sample:
 def from_half_fourier(r: Draw) -> Sample:
     points = 2 * r.k() + r.k(0, 1)
     return S(_complex(r, *r.dims(0, 2), points // 2 + 1), n=points, norm=r.pick(("backward", "ortho", "forward")))
+
+
+_STORED = list(FORMATS)
+
+
+def _blocks(r: Draw, rows: int, groups: int, kind: str) -> NDArray[Any]:
+    """Bytes of which any two are a small number of 16 bits, so that scales are finite wherever they lie."""
+    return r.i(0, 60, rows, groups * FORMATS[kind].size, dtype=np.uint8)
+
+
+@own("UnpackBlocks", "StoredNumbers")
+def stored(r: Draw) -> Sample:
+    kind = r.pick(_STORED)
+    return S(_blocks(r, r.n(), r.k(1, 2), kind), format=kind)
+
+
+@own("StoredScales")
+def stored_scales(r: Draw) -> Sample:
+    made = stored(r)
+    made.outputs = 2
+    return made
+
+
+@own("MatMulStoredBlocks")
+def stored_product(r: Draw) -> Sample:
+    kind, columns, groups = r.pick(_STORED), r.k(), r.k(1, 2)
+    bias = r.f(columns) if r.chance() else None
+    return S(r.f(r.n(), groups * FORMATS[kind].weights), _blocks(r, columns, groups, kind), bias, format=kind)
