@@ -80,3 +80,21 @@ def test_rows_of_a_table():
 def test_what_is_no_block_is_refused(array, kind, said):
     with pytest.raises(pyflame_rt.PyFlameRTError, match=said):
         run_op(UnpackBlocks, [array], {"format": kind}, Context.of())
+
+
+@pytest.mark.parametrize(("columns", "width"), [(0, 288), (3, 0), (3, 289), (3, 144)])
+@pytest.mark.parametrize("provider", ["CPUExecutionProvider", "ReferenceExecutionProvider"])
+def test_blocks_that_do_not_suit_the_rows(columns, width, provider):
+    """No columns were a fault of the engine, other widths an error that named no node."""
+    graph = Graph("product")
+    graph.add_input("x", ["rows", DEPTH])
+    graph.add_initializer("w", np.zeros((columns, width), np.uint8))
+    graph.add_node("n", "MatMulStoredBlocks", ["x", "w"], ["y"], domain="pyflame", attrs={"format": "Q4_K"})
+    graph.add_output("y", ["rows", columns])
+    feed = {"x": np.ones((2, DEPTH), np.float32)}
+    if columns:
+        with pytest.raises(pyflame_rt.PyFlameRTError, match="node 'n'"):
+            pyflame_rt.InferenceSession(graph, providers=[provider]).run(None, feed)
+    else:
+        (found,) = pyflame_rt.InferenceSession(graph, providers=[provider]).run(None, feed)
+        assert found.shape == (2, 0)

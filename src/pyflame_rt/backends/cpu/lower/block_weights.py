@@ -90,7 +90,10 @@ def _stored_refusal(graph: SpecializedGraph, step: SpecializedNode) -> str:
     sizes = graph.shape(data)
     if not sizes or not all(isinstance(n, int) for n in sizes) or math.prod(sizes[:-1]) < 1:
         return "rows of a number that is not known"
-    if block_dots(host(), format_of(step.attributes["format"]).bits) is None:
+    form, held = format_of(step.attributes["format"]), graph.constants[blocks].shape
+    if len(held) != 2 or not math.prod(held) or held[1] * form.weights != sizes[-1] * form.size:
+        return "no blocks, or not as many as a row has numbers"
+    if block_dots(host(), form.bits) is None:
         return "a machine without products of bytes"
     return ""
 
