@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.ir.kernel_program import Map, RowKernel, Store, apply, load
 from pyflame_rt.backends.cpu.jit.target import host
-from pyflame_rt.backends.cpu.kernels.tiles.register_tile import PLAIN, rows_together, tile_for
+from pyflame_rt.backends.cpu.kernels.tiles.register_tile import PLAIN, Finish, rows_together, tile_for
 from pyflame_rt.backends.cpu.lower.gemm import in_panels, row_panels
 from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative
 from pyflame_rt.backends.cpu.lower.row_loops import nest_of
@@ -29,6 +30,10 @@ __all__ = ["channel_filters", "window_product"]
 
 # Taps that one loop reads, each with its weights.
 TAPS_TOGETHER = 8
+# Products summed at a time where weights are made at run time, which are mostly trained: errors of one step are what
+# the next begins with, and those of long sums of float32 grow with their length.
+TRAINED_DEPTH = 1024
+_ADDED = Finish(apply("add", load(0, "float32"), load(1, "float32")), ("full",))
 
 
 def window_product(low: Lowering, windows: View, weights: View, groups: int) -> View:
@@ -41,12 +46,17 @@ def window_product(low: Lowering, windows: View, weights: View, groups: int) -> 
     columns = _columns(low, windows, groups, last=last)
     filters = _filters(low, weights, (groups, width, each, *taps), last=last)
     out = low.new((rows, groups * width), DType.Float32)
-    for group, packed in enumerate(filters):
+    for group, runs in enumerate(filters):
         matrix = _entry(columns, group).reshaped((rows, depth) if last else (depth, rows))
         assert matrix is not None  # a piece of what was copied
-        x = matrix if last else row_panels(low, matrix, rows_together(tile_for(host(), width)))
         target = replace(out, shape=(rows, width), offset=out.offset + group * width)
-        packed_step(low, Conv.name, x, packed, [], PLAIN, target)
+        first = 0
+        for number, packed in enumerate(runs):
+            part = _run(matrix, int(last), first, packed.shape[1])
+            x = part if last else row_panels(low, part, rows_together(tile_for(host(), width)))
+            operands, finish = ([target], _ADDED) if number else ([], PLAIN)
+            packed_step(low, Conv.name, x, packed, operands, finish, target)
+            first += packed.shape[1]
     whole = out.reshaped((images, *space, groups * width))
     assert whole is not None
     return whole.permuted([0, rank + 1, *range(1, rank + 1)])
@@ -70,23 +80,37 @@ def _columns(low: Lowering, windows: View, groups: int, *, last: bool) -> View:
     return low.copied(split.permuted([1, 0, *space, *taps, 2] if last else [1, 2, *taps, 0, *space]))
 
 
-def _filters(low: Lowering, weights: View, shape: tuple[int, ...], *, last: bool) -> list[View]:
+def _run(matrix: View, axis: int, first: int, length: int) -> View:
+    """A part of the depth of a matrix."""
+    shape = (*matrix.shape[:axis], length, *matrix.shape[axis + 1 :])
+    return replace(matrix, shape=shape, offset=matrix.offset + first * matrix.strides[axis])
+
+
+def _filters(low: Lowering, weights: View, shape: tuple[int, ...], *, last: bool) -> list[list[View]]:
     """Panels of weights [depth, width] for each group, the depth in the order of the windows.
 
-    They are packed once where weights are constant, on every run otherwise.
+    They are packed once where weights are constant, on every run otherwise, and then by runs of the depth.
     """
     groups, width, each, *taps = shape
     order = [0, *range(3, len(shape)), 2, 1] if last else [0, 2, *range(3, len(shape)), 1]
     matrices, wide = (groups, each * math.prod(taps), width), tile_for(host(), width).vectors * host().lanes(4)
     array = weights.buffer.array
     if array is not None:
-        return [low.constant(panels(m, wide)) for m in array.reshape(shape).transpose(order).reshape(matrices)]
+        return [[low.constant(panels(m, wide))] for m in array.reshape(shape).transpose(order).reshape(matrices)]
     split = weights.reshaped(shape)
     assert split is not None  # contiguous
     turned = split.permuted(order)
     view = (low.copied(turned) if last else turned).reshaped(matrices)
     assert view is not None
-    return [in_panels(low, _entry(view, group), wide) for group in range(groups)]
+    depth = matrices[1]
+    count = 1
+    while (2 * count + 1) * TRAINED_DEPTH <= 2 * depth:
+        count += 1
+    ends = [depth * k // count for k in range(count + 1)]
+    return [
+        [in_panels(low, _run(_entry(view, group), 0, a, b - a), wide) for a, b in pairwise(ends)]
+        for group in range(groups)
+    ]
 
 
 def channel_filters(low: Lowering, windows: View, weights: View) -> View:
