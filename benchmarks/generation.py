@@ -303,6 +303,29 @@ def check_drafts(setting: Setting) -> Iterator[Result]:
     yield Result("draft: alone / with it", seconds[0] / seconds[1], 1.0, at_least=True, note=note)
 
 
+def check_mapped(setting: Setting) -> Iterator[Result]:
+    """A step of the Llama with a third of its file as memory limit, next to reading the file."""
+    model = setting.llama()
+    options = setting.options()
+    options.immutable_model, options.memory_limit = True, model.stat().st_size // 3
+    session, _ = open_model(model, options, tokens=False)
+    decoder = Generator(session, prefix_cache_bytes=0).decoder
+    step = step_seconds(decoder, 100)
+    read = min(read_seconds(model) for _ in range(ROUNDS))
+    allowed = options.memory_limit >> 20
+    note = f"{step * 1e3:.1f} and {read * 1e3:.1f} ms, {allowed} MiB allowed"
+    yield Result("llama: step by mapping / reading its file", step / read, 1.3, at_least=False, note=note)
+
+
+def read_seconds(path: Path) -> float:
+    """Seconds to read a file into memory, a piece at a time."""
+    piece, started = bytearray(4 << 20), time.perf_counter()
+    with path.open("rb", buffering=0) as file:
+        while file.readinto(piece):
+            pass
+    return time.perf_counter() - started
+
+
 # ---------------------------------------------------------------------- answers
 
 
@@ -365,6 +388,7 @@ CHECKS: dict[str, Callable[[Setting], Iterator[Result]]] = {
     "genai": check_genai,
     "batches": check_batches,
     "lengths": check_lengths,
+    "mapped": check_mapped,
     "beginnings": check_beginnings,
     "drafts": check_drafts,
     "tokens": check_tokens,
