@@ -57,7 +57,7 @@ from pyflame.ops import pointwise as _pointwise
 from pyflame.ops import reduction as _reduction
 from pyflame.in_place import IN_PLACE as _IN_PLACE
 from pyflame.in_place import in_place as _in_place
-from pyflame.memory_formats import MemoryFormat
+from pyflame.memory_formats import MemoryFormat as _MemoryFormat
 from pyflame.ops.activation import (
     celu, elu, erfinv, expit, gelu, glu, hardshrink, hardsigmoid, hardswish, hardtanh, leaky_relu, log_softmax,
     logsigmoid, mish, prelu, relu, relu6, selu, sigmoid, silu, softmax, softmin, softplus, softshrink, softsign,
@@ -231,9 +231,9 @@ cfloat, cdouble = complex64, complex128
 as_tensor = asarray
 dtype, device, Size = DType, Device, Shape
 trapz, sum_to_size = trapezoid, Tensor.sum_to_size
-memory_format = MemoryFormat
-preserve_format, contiguous_format = MemoryFormat.preserve_format, MemoryFormat.contiguous_format
-channels_last, channels_last_3d = MemoryFormat.channels_last, MemoryFormat.channels_last_3d
+memory_format = _MemoryFormat
+preserve_format, contiguous_format = _MemoryFormat.preserve_format, _MemoryFormat.contiguous_format
+channels_last, channels_last_3d = _MemoryFormat.channels_last, _MemoryFormat.channels_last_3d
 t, detach = Tensor.t, Tensor.detach
 pi, e, inf, nan, newaxis = _math.pi, _math.e, _math.inf, _math.nan, None
 

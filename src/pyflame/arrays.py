@@ -9,7 +9,7 @@ import numpy as np
 from pyflame.dtypes import to_dtype
 from pyflame.lazy import leaf
 from pyflame.ops.core import wrap
-from pyflame.random import default_generator
+from pyflame.random import Generator, default_generator
 from pyflame_rt.graph.tensor import whole
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def adopt(array: np.ndarray[Any, Any]) -> Tensor:
     return wrap(leaf(packed, to_dtype(packed.dtype)))
 
 
-def as_generator(generator: np.random.Generator | int | None) -> np.random.Generator:
-    """The generator given, one from a seed, or one seeded by the framework's own.
+def as_generator(generator: np.random.Generator | Generator | int | None) -> np.random.Generator:
+    """The generator given, one from a seed or from the next key of a `pf.Generator`, or of the framework's own.
 
     Example:
         >>> as_generator(7).integers(10) == as_generator(7).integers(10)
@@ -41,5 +41,7 @@ def as_generator(generator: np.random.Generator | int | None) -> np.random.Gener
     if isinstance(generator, np.random.Generator):
         return generator
     if generator is None:
-        return np.random.default_rng([int(word) for word in default_generator.next_key()])
+        generator = default_generator
+    if isinstance(generator, Generator):
+        return np.random.default_rng([int(word) for word in generator.next_key()])
     return np.random.default_rng(generator)

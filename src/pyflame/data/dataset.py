@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from pyflame.arrays import as_generator
+from pyflame.random import Generator
 from pyflame_rt.graph.tensor import whole
 
 T = TypeVar("T")
@@ -174,7 +175,9 @@ class MapDataset(Dataset[U]):
 
 
 def random_split(
-    dataset: Any, lengths: Sequence[int] | Sequence[float], generator: np.random.Generator | int | None = None
+    dataset: Any,
+    lengths: Sequence[int] | Sequence[float],
+    generator: np.random.Generator | Generator | int | None = None,
 ) -> list[Subset[Any]]:
     """Cut a dataset at random into parts that share no sample.
 
@@ -182,7 +185,7 @@ def random_split(
         dataset: Anything with a length and numbered samples.
         lengths: Sizes that add up to the dataset's, or fractions that add up to 1 (what rounding leaves over goes to
             the parts in turn).
-        generator: A NumPy generator or a seed; drawn from `pf.manual_seed`'s generator when left out.
+        generator: A NumPy generator, a `pf.Generator` or a seed; drawn from `pf.manual_seed`'s generator when left out.
 
     Example:
         >>> from pyflame.data import random_split

@@ -13,6 +13,7 @@ from pyflame.data.collate import collate_arrays, to_tensors
 from pyflame.data.dataset import IterableDataset
 from pyflame.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 from pyflame.data.workers import Job, WorkerPool, gather, load_batch, next_batch, rewind
+from pyflame.random import Generator
 
 
 class DataLoader:
@@ -30,7 +31,7 @@ class DataLoader:
         pin_memory: Has no effect, and a warning says so: there is no device memory to copy to.
         timeout: Seconds to wait for a worker's batch; 0 waits without end.
         worker_init_fn: Called in each worker with its number.
-        generator: A NumPy generator or a seed for the order and the workers' seeds.
+        generator: A NumPy generator, a `pf.Generator` or a seed for the order and the workers' seeds.
         prefetch_factor: Batches each worker holds ready.
         persistent_workers: Keep the workers between passes.
 
@@ -59,7 +60,7 @@ class DataLoader:
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
         *,
-        generator: np.random.Generator | int | None = None,
+        generator: np.random.Generator | Generator | int | None = None,
         prefetch_factor: int = 2,
         persistent_workers: bool = False,
     ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pyflame.arrays import as_generator
+from pyflame.random import Generator
 
 
 class Sampler:
@@ -62,7 +63,7 @@ class RandomSampler(Sampler):
         data_source: Sized,
         replacement: bool = False,
         num_samples: int | None = None,
-        generator: np.random.Generator | int | None = None,
+        generator: np.random.Generator | Generator | int | None = None,
     ) -> None:
         if num_samples is not None and num_samples <= 0:
             raise ValueError(f"num_samples must be positive. Received: {num_samples}")
@@ -100,7 +101,7 @@ class SubsetRandomSampler(Sampler):
         [5, 7]
     """
 
-    def __init__(self, indices: Sequence[int], generator: np.random.Generator | int | None = None) -> None:
+    def __init__(self, indices: Sequence[int], generator: np.random.Generator | Generator | int | None = None) -> None:
         self.indices = indices
         self.generator = generator if generator is None else as_generator(generator)
 
@@ -126,7 +127,7 @@ class WeightedRandomSampler(Sampler):
         weights: Sequence[float],
         num_samples: int,
         replacement: bool = True,
-        generator: np.random.Generator | int | None = None,
+        generator: np.random.Generator | Generator | int | None = None,
     ) -> None:
         self.weights = np.asarray(weights, np.float64)
         if self.weights.ndim != 1 or not np.isfinite(self.weights).all() or (self.weights < 0).any():

@@ -319,3 +319,17 @@ def test_hue_turns_red_to_green():
 def test_bad_transforms_are_named(call, error):
     with pytest.raises(ValueError, match=error):
         call()
+
+
+def test_a_generator_of_the_framework_is_one_of_data():
+    def drawn():
+        generator = pf.Generator().manual_seed(3)
+        parts = pf.utils.data.random_split(range(10), [0.5, 0.5], generator=generator)
+        loader = pf.utils.data.DataLoader(pf.utils.data.TensorDataset(pf.arange(8)), shuffle=True, generator=generator)
+        return [part.indices for part in parts], [int(i) for (i,) in loader], [int(i) for (i,) in loader]
+
+    (first, second), order, next_order = drawn()
+    assert sorted(first + second) == list(range(10))
+    assert sorted(order) == sorted(next_order) == list(range(8))
+    assert order != next_order
+    assert drawn() == ([first, second], order, next_order)
