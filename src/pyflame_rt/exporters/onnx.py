@@ -81,7 +81,7 @@ def onnx_model(graph: Graph, *, opset: int | None = None) -> onnx.ModelProto:
         >>> onnx_model(g).opset_import[0].version
         13
     """
-    return _model(graph, opset, None)
+    return _model(graph, None if opset is None else expect_whole(opset, "opset"), None)
 
 
 def _model(graph: Graph, opset: int | None, data: DataFile | None) -> onnx.ModelProto:

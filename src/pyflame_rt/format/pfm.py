@@ -9,6 +9,7 @@ from pyflame_rt.format.cursor import Cursor, Sink
 from pyflame_rt.format.v1 import read_v1, write_v1
 from pyflame_rt.format.v2 import read_v2, write_v2
 from pyflame_rt.graph import Graph
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import InvalidModelError, ModelNotFoundError, PyFlameRTError, UnsupportedFormatError
 from pyflame_rt.graph.pages import hold_file
 from pyflame_rt.graph.writing import refuse_scripts, replacing
@@ -58,6 +59,7 @@ def save_model(graph: Graph, path: str | os.PathLike[str], *, version: int = 2) 
 
 def dumps_model(graph: Graph, *, version: int = 2) -> bytes:
     """A graph as the bytes of a .pfm file."""
+    expect(graph, Graph, "what is written")
     return b"".join(bytes(piece) for piece in _pieces(graph, version))
 
 

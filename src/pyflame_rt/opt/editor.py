@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.graph import AnyType, DType, Node, Shape, Tensor, TensorType
+from pyflame_rt.graph import AnyType, DType, Graph, Node, Shape, Tensor, TensorType
+from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import PyFlameRTError
 from pyflame_rt.ops.core.evaluate import bind_attributes
 from pyflame_rt.ops.core.inference import merge_types
@@ -19,7 +20,7 @@ from pyflame_rt.ops.core.value import Value
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pyflame_rt.graph import DimLike, Graph
+    from pyflame_rt.graph import DimLike
 
 __all__ = ["Editor"]
 
@@ -34,6 +35,7 @@ class Editor:
     """
 
     def __init__(self, graph: Graph) -> None:
+        expect(graph, Graph, "what is optimised")
         self.graph = graph
         self.outputs = frozenset(info.name for info in graph.outputs)
         self.modified = False
