@@ -82,7 +82,6 @@ def scorer(
         if labels is not None:
             raise typer.BadParameter("labels need --data", param_hint="--labels")
         return None
-
     if labels is None and not _classes(graph, feeds[0]):
         return None
 
@@ -97,9 +96,9 @@ def scorer(
 
 
 def _scores(outputs: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """The first output that can be scores of classes."""
+    """The first output that can be scores of classes: of a row of numbers, samples may be what it counts."""
     for array in outputs:
-        if array.dtype.kind == "f" and array.ndim and array.shape[-1] > 1:
+        if array.dtype.kind == "f" and array.ndim > 1 and array.shape[-1] > 1:
             return array
     raise typer.BadParameter("no output of the model has scores of classes: two numbers or more, along its last axis")
 
@@ -121,7 +120,8 @@ def _labels(path: Path, samples: int, answers: int) -> np.ndarray[Any, Any]:
     labels = _load(path, "--labels")
     if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu" or not labels.ndim:
         what = f"{labels.dtype} numbers" if isinstance(labels, np.ndarray) else "several arrays"
-        raise typer.BadParameter(f"{path.name} holds {what}: a .npy file of the numbers of classes is needed")
+        wanted = "a .npy file of the numbers of classes is needed"
+        raise typer.BadParameter(f"{path.name} holds {what}: {wanted}", param_hint="--labels")
     if len(labels) != samples or labels.size < answers or labels.size % samples:
         wanted = f"{answers} answers to {samples} samples"
         raise typer.BadParameter(

@@ -95,18 +95,22 @@ def test_suffixes(data, capsys):
 
 
 def numbers(shape):
-    """A product whose last axis has so many numbers."""
+    """Two products, the second with a matrix or a vector of this shape."""
     graph = pyflame_rt.Graph("numbers")
     graph.add_input("x", ["N", 8])
-    graph.add_initializer("w", np.random.default_rng(0).standard_normal(shape).astype(np.float32))
-    graph.add_node("m", "MatMul", ["x", "w"], ["y"])
+    rng = np.random.default_rng(0)
+    for name, sizes in (("v", (8, 8)), ("w", shape)):
+        graph.add_initializer(name, rng.standard_normal(sizes).astype(np.float32))
+    graph.add_node("first", "MatMul", ["x", "v"], ["h"])
+    graph.add_node("last", "MatMul", ["h", "w"], ["y"])
     graph.add_output("y", None)
     return graph
 
 
-def test_a_model_of_single_numbers_has_no_right_answers(tmp_path, capsys):
-    """The largest of one number is always the first: all answers were right."""
-    pyflame_rt.save_model(numbers((8, 1)), tmp_path / "one.pfm")
+@pytest.mark.parametrize("shape", [(8, 1), (8,)])
+def test_a_model_of_single_numbers_has_no_right_answers(shape, tmp_path, capsys):
+    """The largest of one number is always the first: all answers were right. In a row of them samples are counted."""
+    pyflame_rt.save_model(numbers(shape), tmp_path / "one.pfm")
     np.save(tmp_path / "x.npy", np.ones((64, 8), np.float32))
     common = ("quantize", tmp_path / "one.pfm", "-o", tmp_path / "int8.pfm", "--data", tmp_path / "x.npy")
     assert call(*common, "--json") == 0
