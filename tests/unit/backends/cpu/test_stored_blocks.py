@@ -5,6 +5,7 @@ import pytest
 
 import pyflame_rt
 from pyflame_rt import DType, Graph
+from pyflame_rt.backends.cpu.lower import block_sources
 from pyflame_rt.ops.core.evaluate import Context, run_op
 from pyflame_rt.ops.pyflame.stored_blocks import FORMATS, UnpackBlocks
 from tests.unit.importers.gguf_files import gguf, random_blocks
@@ -98,3 +99,11 @@ def test_blocks_that_do_not_suit_the_rows(columns, width, provider):
     else:
         (found,) = pyflame_rt.InferenceSession(graph, providers=[provider]).run(None, feed)
         assert found.shape == (2, 0)
+
+
+def test_what_was_packed_by_other_code_is_not_taken(monkeypatch):
+    blocks = block_sources.Stored(random_blocks("Q4_0", 2, 64), "Q4_0")
+    before = blocks.form
+    assert blocks.form == before
+    monkeypatch.setattr(block_sources, "code_signature", lambda *folders: f"newer {folders}")
+    assert blocks.form != before

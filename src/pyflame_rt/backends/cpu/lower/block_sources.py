@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from pyflame_rt.backends.cpu.lower.lowering import NotNative
+from pyflame_rt.cache.signature import code_signature
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.core.evaluate import Context, run_op
 from pyflame_rt.ops.pyflame.stored_blocks import FORMATS, MatMulStoredBlocks, StoredNumbers, StoredScales
@@ -144,8 +145,8 @@ class Stored:
 
     @property
     def form(self) -> tuple[Any, ...]:
-        """The format says everything."""
-        return (self.format,)
+        """The format, and the code that reads it: what was packed before it changed is not taken."""
+        return (self.format, code_signature("ops"))
 
     @property
     def bits(self) -> int:
