@@ -49,7 +49,6 @@ class Calibrator:
 
     def __init__(self, graph: Graph, config: QuantConfig | None = None) -> None:
         chosen = QuantConfig.static_int8() if config is None else config
-        expect(graph, Graph, "the graph of a Calibrator")
         expect(chosen, QuantConfig, "the config of a Calibrator")
         self.config = chosen.check()
         self._selection = select(graph, self.config, static=True)
