@@ -36,8 +36,8 @@ def test_compiled_losses_are_those_of_torch(name):
 # Nothing of these is traced: they call methods of their modules only, fill them without taking the result, or (hooks
 # on gradients, sequences packed by their lengths) are refused and run as they are.
 UNTRACED = {
-    "beam_search", "diffusion", "freezing", "hooks", "init_views", "lstm_classifier", "manual_sgd", "resnet", "sac",
-    "spectral_norm", "tbptt", "weight_norm",
+    "beam_search", "ctc_speech", "diffusion", "freezing", "hooks", "init_views", "lstm_classifier", "manual_sgd",
+    "metric_learning", "moco_queue", "resnet", "sac", "spectral_norm", "tbptt", "weight_norm",
 }  # fmt: skip
 
 
