@@ -262,7 +262,7 @@ def check_beginnings(setting: Setting) -> Iterator[Result]:
     """The first token of prompts that begin alike, next to those that do not."""
     for name, model in both(setting):
         session, _ = open_model(model, setting.options(), tokens=False)
-        shared, words = 300 if name == "llama" else 512, 900 if setting.quick else 30_000
+        shared, words = 500, 900 if setting.quick else 30_000
         rng = np.random.default_rng(0)
         begin = rng.integers(300, words, shared).tolist()
         known = [Generator(session, prefix_cache_bytes=0), Generator(session)]
