@@ -266,9 +266,12 @@ def test_symbolic_constants_are_read_back():
     assert run("Dims", domain="pyflame", dims=["2", "3"]).tolist() == [2, 3]
     with pytest.raises(PyFlameRTError, match="only once a graph is compiled"):
         run("Dims", domain="pyflame", dims=["N"])
-    opaque = infer_outputs(get_op("Dims", "pyflame"), [], {"dims": ["floor((N)/2)"]})[0]
-    assert opaque.known is None
-    assert opaque.type.shape == [1]
+    spaced = infer_outputs(get_op("Dims", "pyflame"), [], {"dims": ['2*"batch size" - 1']})[0]
+    assert spaced.known.tolist() == [2 * symbol("batch size") - 1]
+    for text in ("floor((N)/2)", "2*floor((N)/2) + 1", "(N + 1)*2", "N**2", "no; size", ""):
+        opaque = infer_outputs(get_op("Dims", "pyflame"), [], {"dims": [text]})[0]
+        assert opaque.known is None
+        assert opaque.type.shape == [1]
 
 
 def test_large_contents_are_not_worked_out():

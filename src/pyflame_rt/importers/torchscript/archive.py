@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import threading
 import warnings
 import zipfile
 import zlib
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["Example", "Scripted", "ScriptedObject", "parsed", "read_scripted"]
+_parsing = threading.Lock()
 
 _LISTS = ("build_intlist", "build_doublelist", "build_boollist", "build_tensorlist")
 
@@ -172,7 +174,8 @@ def _read(path: Path, file: zipfile.ZipFile, max_bytes: int) -> Scripted:
 
 def parsed(text: str) -> ast.Module:
     """The syntax tree of code of an archive."""
-    with warnings.catch_warnings():
+    # CPython counts the depth of a tree for all threads in one place, and warnings are of the process.
+    with _parsing, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the file's text, such as an odd escape in a string
         return ast.parse(text)
 

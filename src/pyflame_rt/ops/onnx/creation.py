@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from typing import Any
 
 import numpy as np
 
 from pyflame_rt.graph import Dim, DType, Shape, Tensor, TensorType, symbol
+from pyflame_rt.graph.dim import DimLike, dim_from_text
 from pyflame_rt.graph.errors import InputError, ShapeMismatchError, UndeterminedError
 from pyflame_rt.ops.core.guards import at_least, has_rank
 from pyflame_rt.ops.core.registry import primitive
@@ -110,30 +110,12 @@ def ConstantOfShape(ops: Any, input: Any, /, *, value: Tensor | None = None) -> 
 # ---------------------------------------------------------------------- symbolic sizes
 
 
-def _parse_size(text: str) -> Any:
+def _parse_size(text: str) -> DimLike:
     """A size from its printed form; opaque parts make it unknown."""
-    try:
-        return _read(ast.parse(text, mode="eval").body)
-    except (SyntaxError, ValueError):
+    size = dim_from_text(text)
+    if isinstance(size, Dim) and any(name.startswith("floor(") for name in size.symbols()):
         return None
-
-
-def _read(tree: ast.expr) -> Any:
-    match tree:
-        case ast.Constant(value=int(number)):
-            return number
-        case ast.Name(id=name):
-            return symbol(name)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_read(operand)
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return _read(left) + _read(right)
-        case ast.BinOp(left=left, op=ast.Sub(), right=right):
-            return _read(left) - _read(right)
-        case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            return _read(left) * _read(right)
-        case _:
-            raise ValueError("not a polynomial")
+    return None if size == symbol(text) and not text.isidentifier() else size
 
 
 def _dims_type(*, dims: list[str]) -> Value:

@@ -5,6 +5,9 @@ import pytest
 from tests.unit.importers.torchscript.modules import MODULES
 from tests.unit.importers.torchscript.saving import check, save_scripted, save_traced, torch
 
+# torch says so once in a process, to whichever test comes first.
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+
 # What torch itself cannot script.
 NOT_SCRIPTED = {"Transformer", "TransformerEncoder"}
 
