@@ -63,7 +63,7 @@ class Unread:
         """What was written often and belongs to a tensor; counting begins anew."""
         self._forget()
         self.writes = self.held = 0
-        found = [(seen(), depth) for seen, depth in self.depths.items()]
+        found = [(seen(), depth) for seen, depth in list(self.depths.items())]
         return [v for v, depth in found if v is not None and depth >= AGAIN_AND_AGAIN]
 
     def _forget(self) -> None:

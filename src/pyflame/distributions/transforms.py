@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyflame.distributions.distribution import Distribution
 from pyflame.ops.activation import sigmoid, softplus
 from pyflame.ops.core import Handle, as_tensor
+from pyflame.ops.creation import zeros_like
 from pyflame.ops.pointwise import atanh, exp, log, tanh
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class AffineTransform(Transform):
     def log_abs_det_jacobian(self, x: Any, y: Any) -> Tensor:
         """How much it stretches: the same everywhere."""
         del y
-        made = as_tensor(x) * 0 + log(as_tensor(self.scale).abs())
+        made = zeros_like(as_tensor(x)) + log(as_tensor(self.scale).abs())
         return made.sum(tuple(range(-self.event_dim, 0))) if self.event_dim else made
 
 
