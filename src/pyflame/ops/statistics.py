@@ -46,8 +46,9 @@ def mode(input: Any, dim: int = -1, keepdim: bool = False) -> Ordered:
 
     Example:
         >>> import pyflame as pf
-        >>> pf.mode(pf.tensor([3, 1, 3, 2, 1, 3]))
-        Ordered(values=tensor(3), indices=tensor(5))
+        >>> values, indices = pf.mode(pf.tensor([3, 1, 3, 2, 1, 3]))
+        >>> values.item(), indices.item()
+        (3, 5)
     """
     x = as_tensor(input)
     if x.ndim == 0:

@@ -120,6 +120,10 @@ def test_the_table_is_that_of_onnx():
             assert name in table or not several
 
 
+# Takes more than ONNX says: maxima of bytes are those of what they stand for (opt/rules/quantized_products).
+WIDER = {"GlobalMaxPool"}
+
+
 def test_operators_of_floats_say_so():
     """What ONNX had for nothing but floating-point numbers is declared for these alone, and nothing else is."""
     floats = {"tensor(float16)", "tensor(float)", "tensor(double)", "tensor(bfloat16)"}
@@ -136,7 +140,8 @@ def test_operators_of_floats_say_so():
         for word in taken:
             name, _, kind = word.partition(":")
             if every.get((op.name, name)) and f"{name}:number" not in taken:
-                assert (f"{name}:float" in taken) == (every[op.name, name] <= floats), (op.name, word, kind)
+                wanted = every[op.name, name] <= floats and op.name not in WIDER
+                assert (f"{name}:float" in taken) == wanted, (op.name, word, kind)
 
 
 @pytest.mark.parametrize("provider", ["CPUExecutionProvider", "ReferenceExecutionProvider"])

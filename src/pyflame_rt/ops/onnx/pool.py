@@ -270,7 +270,7 @@ def GlobalAveragePool(X: Value, /) -> Value:
     return ReduceMean(X, _planes(X), keepdims=1, noop_with_empty_axes=1)
 
 
-@operator(since=22, types="T:float > T", kind="reduce", flops=window_flops)
+@operator(since=22, types="T > T", kind="reduce", flops=window_flops)  # quantized networks: maxima of bytes
 def GlobalMaxPool(X: Value, /) -> Value:
     """Maxima over all spatial axes."""
     return ReduceMax(X, _planes(X), keepdims=1, noop_with_empty_axes=1)
