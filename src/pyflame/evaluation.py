@@ -35,7 +35,7 @@ __all__ = ["EvaluationPlan", "cache_info", "clear_cache", "evaluate", "graphs", 
 
 # So many executables are kept; one that was not used for long goes first.
 MAX_PLANS = 512
-# So many evaluations back it is known what was recorded before them.
+# So many evaluations back, and up to twice as many, it is known what was recorded before them.
 MAX_LOOKS = 64
 _HOOKS = RunHooks()
 _NO_TABLE = struct.Struct("").pack
@@ -282,8 +282,8 @@ def evaluate(roots: Sequence[Val]) -> None:
             return
         work = Work(roots, looks=_looks)
         _looks.append(next_serial())
-        if len(_looks) > MAX_LOOKS:
-            del _looks[0]
+        if len(_looks) > 2 * MAX_LOOKS:
+            del _looks[:MAX_LOOKS]
         if not work.outputs:
             return
         plan = plan_for(work)

@@ -194,9 +194,8 @@ class Expr:
 _serials = itertools.count()
 
 
-def next_serial() -> int:
-    """A number above that of every expression made so far, and below all to come."""
-    return next(_serials)
+# A number above that of every expression made so far, and below all to come.
+next_serial = _serials.__next__
 
 
 _numbers = itertools.count()
