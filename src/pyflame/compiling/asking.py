@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import datetime as dt
+import gc
 import io
 import os
 import sys
@@ -96,6 +97,8 @@ def _asker(frame: FrameType | None) -> FrameType | None:
     from pyflame.compiling.reach import is_library
 
     while frame is not None:
+        if any(getattr(callback, "__code__", None) is frame.f_code for callback in gc.callbacks):
+            return None  # the collector runs between any two steps, whoever made them
         module = frame.f_globals.get("__name__")
         first = module.partition(".")[0] if isinstance(module, str) else ""
         if first in _IMPORTS or first == "_frozen_importlib" or (first in _OURS and module not in _READERS):

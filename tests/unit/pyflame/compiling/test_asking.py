@@ -2,6 +2,7 @@
 """What asks or tells the world something is run as it is: at each call, and never twice."""
 
 import datetime as dt
+import gc
 import os
 import sys
 import time
@@ -140,3 +141,21 @@ def test_iterators_are_not_advanced_by_a_trace():
     f = pf.compile(lambda x: x * next(numbers))
     with pytest.warns(RuntimeWarning, match="iterator"):
         assert [f(X)[0].item() for _ in range(3)] == [1.0, 2.0, 3.0]
+
+
+def test_callbacks_of_the_collector_ask_for_nobody():
+    asked = []
+
+    def callback(_phase, _info):
+        asked.append(time.perf_counter())
+
+    def f(x):
+        gc.collect()
+        return x * 2
+
+    gc.callbacks.append(callback)
+    try:
+        assert pf.compile(f, fullgraph=True)(X).tolist() == [2.0, 4.0]
+    finally:
+        gc.callbacks.remove(callback)
+    assert asked
