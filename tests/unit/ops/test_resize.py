@@ -1,6 +1,7 @@
 """Resize: against ONNX Runtime, older forms, sizes known and symbolic, gradients."""
 
 import numpy as np
+import onnx
 import onnx.helper as oh
 import onnxruntime
 import pytest
@@ -69,12 +70,16 @@ OLD = [
     (7, "Upsample", [X], {"mode": "linear", "scales": [1.0, 1.0, 2.0, 1.5]}),
     (9, "Upsample", [X, floats(1, 1, 2, 1.5)], {"mode": "nearest"}),
     (10, "Resize", [X, floats(1, 1, 2, 1.5)], {"mode": "linear"}),
+    (10, "Resize", [X, floats(1, 1, 0.6, 0.7)], {"mode": "linear"}),
+    (10, "Resize", [X, floats(1, 1, 2, 1.5)], {"mode": "nearest"}),
+    (10, "Resize", [X, floats(1, 1, 0.6, 0.7)], {}),
+    (10, "Resize", [X, floats(1, 1, 1.7, 0.3)], {"mode": "nearest"}),
     (11, "Resize", [X, floats(), floats(1, 1, 2, 1.5)], {"coordinate_transformation_mode": "tf_half_pixel_for_nn"}),
 ]
 
 
 @pytest.mark.parametrize(
-    ("opset", "op", "arrays", "attributes"), OLD, ids=lambda v: str(v) if isinstance(v, int) else ""
+    ("opset", "op", "arrays", "attributes"), OLD, ids=[f"{i}: {c[1]}-{c[0]}" for i, c in enumerate(OLD)]
 )
 def test_older_forms(opset, op, arrays, attributes):
     model = old_model(opset, op, arrays, attributes)
@@ -82,6 +87,23 @@ def test_older_forms(opset, op, arrays, attributes):
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     (theirs,) = session.run(None, {f"x{i}": a for i, a in enumerate(arrays)})
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("scales", [(1, 1, 0.6, 0.7), (1, 1, 1.7, 0.3), (1, 1, 1, 2)])
+def test_the_nearest_of_version_10_with_scales_that_are_known(scales):
+    model = onnx.load_from_string(old_model(10, "Resize", [X, floats(*scales)], {"mode": "nearest"}))
+    model.graph.input.pop()
+    model.graph.initializer.append(onnx.numpy_helper.from_array(floats(*scales), "x1"))
+    graph = graph_from_bytes(model.SerializeToString())
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (theirs,) = session.run(None, {"x0": X})
+    np.testing.assert_array_equal(Program(graph).run([X], Context.of())[0], theirs)
+
+
+def test_an_upsample_that_makes_smaller_takes_the_pixel_before():
+    model = old_model(9, "Upsample", [X, floats(1, 1, 0.6, 0.5)], {"mode": "nearest"})
+    (y,) = Program(graph_from_bytes(model)).run([X, floats(1, 1, 0.6, 0.5)], Context.of())
+    np.testing.assert_array_equal(y, X[:, :, [0, 1, 3]][..., [0, 2, 4]])
 
 
 def old_model(opset, op, arrays, attributes):

@@ -197,8 +197,15 @@ def dropout_mask_is_boolean(node: Node, up: Upgrade) -> Node | list[Node]:
 
 
 @upgrade("Dropout", to=12)
-def dropout_ratio_became_an_input(node: Node, up: Upgrade) -> Node:
-    """Before 12, the ratio was an attribute."""
+def dropout_ratio_became_an_input(node: Node, up: Upgrade) -> Node | list[Node]:
+    """Before 12, the ratio was an attribute, and the mask of one that drops nothing was all false (in onnxruntime)."""
+    training = bool(node.get_attr("training", 0))
     ratio = up.constant(node.get_attr("ratio", 0.5), np.float32)
-    training = up.constant(bool(node.get_attr("training", 0)), np.bool_)
-    return node.replace(inputs=[node.inputs[0], ratio, training], attributes={})
+    node = node.replace(inputs=[node.inputs[0], ratio, up.constant(training, np.bool_)], attributes={})
+    if training or len(node.outputs) < 2 or not node.outputs[1]:
+        return node
+    kept = up.fresh("kept")
+    return [
+        node.replace(outputs=[node.outputs[0], kept]),
+        Node(f"{node.name}_none_dropped", "Not", [kept], [node.outputs[1]]),
+    ]

@@ -319,8 +319,8 @@ def upsample_scales_became_an_input(node: Node, up: Upgrade) -> Node:
 
 @upgrade("Upsample", to=10)
 def upsample_became_resize(node: Node, up: Upgrade) -> Node:
-    """Resize 10 is Upsample under another name."""
-    return node.replace(op_type="Resize", attributes={"mode": _mode(node)})
+    """Resize 10 is Upsample under another name; what an Upsample makes smaller is meant as torch means it."""
+    return node.replace(op_type="Resize", attributes={"mode": _mode(node), "nearest_mode": "floor"})
 
 
 def _mode(node: Node) -> str:
@@ -330,6 +330,15 @@ def _mode(node: Node) -> str:
 
 @upgrade("Resize", to=11)
 def resize_learnt_coordinates(node: Node, up: Upgrade) -> Node:
-    """Version 10 knew one way to place pixels."""
-    attributes = {**node.attributes, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    return node.replace(inputs=[node.inputs[0], "", node.inputs[1]], attributes=attributes)
+    """Version 10 knew one way to place pixels: the nearest is the one before when enlarging, and the one after else."""
+    attributes = {"mode": _mode(node), "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    x, scales = node.inputs
+    if attributes["mode"] != "nearest" or "nearest_mode" in node.attributes:
+        return node.replace(inputs=[x, "", scales], attributes=attributes)
+    one, known = up.constant(1.0, np.float32), up.known(scales)
+    if known is None or (known < 1).any():
+        if known is None or (known > 1).any():
+            x = up.emit("Resize", [x, "", up.emit("Max", [scales, one])], attributes)
+            scales = up.emit("Min", [scales, one])
+        attributes["nearest_mode"] = "ceil"
+    return node.replace(inputs=[x, "", scales], attributes=attributes)
