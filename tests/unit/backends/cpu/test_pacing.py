@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pyflame_rt import InferenceSession, SessionOptions
 from pyflame_rt.backends.cpu.driver import native_driver as driver
-from pyflame_rt.backends.cpu.driver.adaptive_threads import FIRST, LONG
+from pyflame_rt.backends.cpu.driver.adaptive_threads import FIRST, LONG, LONG_PAUSE
 from pyflame_rt.backends.cpu.onednn import library
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.onednn.primitives import matmul
@@ -96,6 +96,61 @@ def test_the_more_threads_the_longer_a_run_may_take_before_one_is_tried(threads,
     finally:
         plan.num_threads, plan.clock = 2, usual
     session.close()
+
+
+QUIET, NOISY = {"one": 4.0, "two": 2.0}, {"one": 8.0, "two": 16.0}  # milliseconds of a run on one thread and on two
+
+
+class Machine:
+    """A plan without steps, whose runs take what they would beside others that are busy at given times."""
+
+    def __init__(self, busy):
+        self.busy, self.milliseconds, self.starts = busy, 0.0, True
+        self.quiet = {"one": 0.0, "two": 0.0}  # milliseconds spent while the others rest
+        self.plan, self.budget = driver.NativePlan(), (ctypes.c_int64 * 2)(2, 0)
+        driver.watch(self.plan, brief=False)
+        self.read = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_int64))(self._read)
+        self.plan.num_threads, self.plan.budget = 2, ctypes.addressof(self.budget)
+        self.plan.get_level = self.plan.set_level = None
+        self.plan.clock = ctypes.cast(self.read, ctypes.c_void_p).value
+
+    def _read(self, _, stamp):
+        if not self.starts:
+            busy, threads = self.busy(self.milliseconds), "one" if self.plan.single else "two"
+            took = (NOISY if busy else QUIET)[threads]
+            self.milliseconds += took
+            self.quiet[threads] += 0 if busy else took
+        self.starts = not self.starts
+        stamp[0], stamp[1] = divmod(int(self.milliseconds * 1e6), 1_000_000_000)
+        return 0
+
+    def run(self, seconds):
+        """The share of the quiet time that runs on one thread took."""
+        end = self.milliseconds + 1000 * seconds
+        self.quiet = {"one": 0.0, "two": 0.0}
+        while self.milliseconds < end:
+            driver.run()(ctypes.byref(self.plan), None)
+        return self.quiet["one"] / max(sum(self.quiet.values()), 1)
+
+
+@pytest.mark.parametrize(
+    ("every", "busy", "most"), [(200, 20, 0.25), (400, 20, 0.12), (400, 50, 0.12), (1000, 50, 0.05)]
+)
+def test_bursts_of_noise_cost_little_of_the_time_between_them(every, busy, most):
+    machine = Machine(lambda now: now > every / 2 and now % every < busy)
+    assert machine.run(60) <= most
+
+
+def test_noise_without_end_is_met_by_ever_longer_pauses():
+    machine = Machine(lambda now: now > 100)
+    machine.run(60)
+    before = machine.plan.tried
+    machine.run(60)
+    assert machine.plan.tried - before <= 60 * 5
+    machine.busy = lambda now: False
+    machine.run(2)  # the last pause ends
+    assert machine.run(1) == 0
+    assert machine.plan.pause == LONG_PAUSE
 
 
 @pytest.mark.skipif(not library.available(), reason="about what oneDNN does")

@@ -22,12 +22,12 @@ __all__ = ["CLOCK", "FIRST", "LONG", "LONG_PAUSE", "PAUSE", "emit_threads", "emi
 # The clock that time.perf_counter_ns reads, so that both count from the same moment.
 CLOCK = 8 if sys.platform == "darwin" else 1
 LONG = 2  # how plans are watched whose runs are not short
-# What a late run adds to doubt, how much of it is too much; runs on one thread that follow then, at first and at most;
-# and how often short ones are made to see what they take.
+# What a late run adds to doubt, how much of it is too much; runs on one thread that follow then, at first and at most.
 _LATE, _DOUBTFUL = 4, 8
 # Longer runs begin with short pauses: where only a moment was lost to others, 32 of mobilenet's took 0.3 s.
 PAUSE, LONG_PAUSE, _LONGEST_PAUSE = 32, 8, 1024
-_RENEWED = 256
+_CALMER = 3  # a run that came in time shortens the next pause by an eighth: what was noise is soon forgotten
+_LOOK = 256  # runs on several threads after which short ones are made on one, to see what that takes now
 _UNJUDGED = 2  # runs on several threads after such on one: a thread that sleeps has to wake first
 FIRST = 3  # runs on one thread before the first on several, or before these are judged
 _MOST = 1_000_000_000  # nanoseconds that longer runs on one thread may take together
@@ -95,7 +95,7 @@ def _lately(b: Builder, took: str, known: str, shift: int) -> str:
 
 
 def _note_several(b: Builder, plan: Any, took: str) -> None:
-    """Two runs of a few that came late are enough for a pause, ever longer ones.
+    """Two runs of a few that came late are enough for a pause, ever longer ones as long as few come in time between.
 
     Late is what takes longer than on one thread. As long as nobody knows what that is, it is what takes nearly as many
     times longer than other runs did as there are threads; the pause that follows is then just long enough to know.
@@ -118,17 +118,24 @@ def _note_several(b: Builder, plan: Any, took: str) -> None:
     stop = b.op(f"icmp sge i64 {now}, {_DOUBTFUL}")
     tried = b.integer(f"add {plan.load('tried')}, 1")
     plan.store("tried", tried)
-    renew = b.op(f"icmp eq i64 {b.integer(f'and {tried}, {_RENEWED - 1}')}, 0")
+    often = b.op(f"icmp eq i64 {b.integer(f'and {tried}, {_LOOK - 1}')}, 0")
     first = b.op(f"select i1 {long}, i64 {LONG_PAUSE}, i64 {PAUSE}")
-    usual = b.op(f"select i1 {renew}, i64 {first}, i64 {pause}")
+    unjudged = b.op(f"or i1 {late}, {waking}")
+    usual = b.op(f"select i1 {unjudged}, i64 {pause}, i64 {_shortened(b, pause, first)}")
     longer = least(b, b.integer(f"shl {pause}, 1"), str(_LONGEST_PAUSE))
     plan.store("pause", b.op(f"select i1 {stop}, i64 {longer}, i64 {usual}"))
     known = b.integer(f"or {alone}, 1")
     some = b.integer(f"add {b.integer(f'udiv {_MOST}, {known}')}, 1")
     rest = b.op(f"select i1 {long}, i64 {least(b, pause, some)}, i64 {pause}")
     rest = b.op(f"select i1 {unknown}, i64 {FIRST}, i64 {rest}")
-    look = b.op(f"select i1 {b.op(f'xor i1 {long}, true')}, i1 {renew}, i1 false")
+    look = b.op(f"select i1 {b.op(f'xor i1 {long}, true')}, i1 {often}, i1 false")
     plan.store("left", b.op(f"select i1 {stop}, i64 {rest}, i64 {b.op(f'zext i1 {look} to i64')}"))
+
+
+def _shortened(b: Builder, pause: str, first: str) -> str:
+    """The pause after a run that came in time, not below the first one."""
+    shorter = b.integer(f"sub {pause}, {b.integer(f'lshr {pause}, {_CALMER}')}")
+    return b.op(f"select i1 {b.op(f'icmp ult i64 {shorter}, {first}')}, i64 {first}, i64 {shorter}")
 
 
 def least(b: Builder, x: str, y: str) -> str:
