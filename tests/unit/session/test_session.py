@@ -44,6 +44,9 @@ def test_errors_at_construction(kit, tmp_path):
     (tmp_path / "model.xyz").write_bytes(bytes(8))
     with pytest.raises(pyflame_rt.UnsupportedFormatError, match=r"\.onnx, \.pfm"):
         InferenceSession(tmp_path / "model.xyz")
+    (tmp_path / "model.tflite").write_bytes(bytes(8))
+    with pytest.raises(pyflame_rt.UnsupportedFormatError, match="tf2onnx"):
+        InferenceSession(tmp_path / "model.tflite")
     with pytest.raises(pyflame_rt.InvalidModelError, match="folder"):
         InferenceSession(tmp_path)
     for junk in (b"", b"this is not a model", b"PFM\0" + bytes(20)):
