@@ -12,6 +12,7 @@ from rich.table import Table
 from pyflame_rt.cli.commands import AsJson, Inputs, Model, Seed, Sizes, app
 from pyflame_rt.cli.inputs import build_feed, parse_sizes
 from pyflame_rt.cli.load import show_load
+from pyflame_rt.cli.outputs import keep_sources
 from pyflame_rt.cli.render import console, print_json, status
 from pyflame_rt.graph.writing import replacing
 from pyflame_rt.loading import load_graph, prepare_graph, write_model
@@ -50,6 +51,7 @@ def bench(
     json: AsJson = False,
 ) -> None:
     """Time a model here and in other runtimes, in turns, each in a process of its own; or under load, by clients."""
+    keep_sources(svg, model, *inputs)
     graph, _ = load_graph(model)
     prepare_graph(graph, SessionOptions())
     feed = build_feed(graph, inputs, random=True, seed=seed, sizes=parse_sizes(size))

@@ -13,9 +13,9 @@ from rich.table import Table
 from pyflame_rt._version import __version__
 from pyflame_rt.cli.inputs import build_feed, parse_shapes, parse_sizes
 from pyflame_rt.cli.oracle import run_oracle
+from pyflame_rt.cli.outputs import check_model_output, keep_sources
 from pyflame_rt.cli.render import console, print_json, size_text, status, summary_tables, value_row
 from pyflame_rt.differ import compare, diff
-from pyflame_rt.graph.errors import UnsupportedFormatError
 from pyflame_rt.graph.writing import replacing
 from pyflame_rt.importers.base import ImportOptions
 from pyflame_rt.importers.registry import import_model
@@ -105,6 +105,7 @@ def run(
     json: AsJson = False,
 ) -> None:
     """Run a model and show its outputs, what the first run took, and the best time of further ones."""
+    keep_sources(save, model, *inputs)
     graph = _load(model)
     feed = build_feed(graph, inputs, random=random, seed=seed, sizes=parse_sizes(size))
     session = _session(graph, provider)
@@ -141,11 +142,6 @@ def _timed(session: InferenceSession, feed: dict[str, Any], count: int) -> tuple
     return results, times
 
 
-def _writable(target: Path) -> None:
-    if target.suffix.lower() not in (".onnx", ".pfm"):
-        raise UnsupportedFormatError(f"cannot write {target.name!r}: the suffix must be .pfm or .onnx")
-
-
 @app.command()
 def convert(
     source: Annotated[
@@ -156,7 +152,7 @@ def convert(
     json: AsJson = False,
 ) -> None:
     """Convert a model to .onnx or .pfm."""
-    _writable(target)
+    check_model_output(target, source)
     graph = _load(source, parse_shapes(shape))
     with status(f"writing {target.name}"):
         write_model(graph, target)
@@ -224,6 +220,7 @@ def explain(
     json: AsJson = False,
 ) -> None:
     """Run a model with a clock, and show which node runs where, why, and what it takes."""
+    keep_sources(html, model, *inputs)
     graph = _load(model)
     feed = build_feed(graph, inputs, random=True, seed=seed, sizes=parse_sizes(size))
     chosen = SessionOptions(enable_profiling=True, quick_start=False)  # the code that stays, not the first quick one

@@ -11,9 +11,9 @@ from rich.table import Table
 
 from pyflame_rt.cli.commands import AsJson, Inputs, Model, Seed, Sizes, app
 from pyflame_rt.cli.inputs import build_feed, parse_sizes
+from pyflame_rt.cli.outputs import Output, check_model_output, keep_sources
 from pyflame_rt.cli.render import console, print_json, size_text, status
 from pyflame_rt.explain import in_units
-from pyflame_rt.graph.errors import UnsupportedFormatError
 from pyflame_rt.graph.writing import replacing
 from pyflame_rt.loading import load_graph, prepare_graph, write_model
 from pyflame_rt.options import OptLevel, SessionOptions
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["measure", "optimize", "rewrite"]
 
-Output = Annotated[Path, typer.Option("--output", "-o", help="The .onnx or .pfm file to write.")]
 Level = Annotated[str, typer.Option(help="basic, extended or all.")]
 Portable = Annotated[bool, typer.Option("--portable", help="Only operators of ONNX that other runtimes have.")]
 Page = Annotated[Path | None, typer.Option(help="Write a page with both graphs to this file.")]
@@ -91,8 +90,8 @@ def optimize(
     json: AsJson = False,
 ) -> None:
     """Rewrite a model with the passes, and show what that saves."""
-    if output.suffix.lower() not in (".onnx", ".pfm"):
-        raise UnsupportedFormatError(f"cannot write {output.name!r}: the suffix must be .pfm or .onnx")
+    check_model_output(output, model, *inputs)
+    keep_sources(html, model, *inputs)
     chosen = OptLevel.of(level)
     graph, _ = load_graph(model)
     prepare_graph(graph, SessionOptions())

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from pyflame_rt.cli.commands import AsJson, Model, Seed, Sizes, app
 from pyflame_rt.cli.inputs import build_feed, check_sizes, parse_sizes
+from pyflame_rt.cli.outputs import keep_sources
 from pyflame_rt.cli.render import console, print_json, size_text, status
 from pyflame_rt.differ import compare
 from pyflame_rt.graph.writing import replacing
@@ -51,6 +52,7 @@ def partition(
     """Cut a model over devices: who computes what, what crosses, and what that should take."""
     from pyflame_rt.partition import DeviceSpec, DeviceType, GraphPartitioner, PartitionConfig, PartitionStrategy
 
+    keep_sources(svg, model)
     graph, _ = load_graph(model)
     prepare_graph(graph, SessionOptions())
     sizes = parse_sizes(size)

@@ -10,10 +10,10 @@ from rich.table import Table
 
 from pyflame_rt.cli.commands import AsJson, Inputs, Model, Seed, Sizes, app
 from pyflame_rt.cli.inputs import build_feed, parse_sizes
-from pyflame_rt.cli.optimize import Output, Repeat, measure
+from pyflame_rt.cli.optimize import Repeat, measure
+from pyflame_rt.cli.outputs import Output, check_model_output
 from pyflame_rt.cli.render import console, print_json, size_text, status
 from pyflame_rt.explain import in_units
-from pyflame_rt.graph.errors import UnsupportedFormatError
 from pyflame_rt.loading import load_graph, prepare_graph, write_model
 from pyflame_rt.options import SessionOptions
 
@@ -55,8 +55,7 @@ def prune(
     """Take weights, channels or blocks away from a model, and show what that saves."""
     from pyflame_rt.pruning import PruningConfig, PruningCriterion, PruningWarning, WeightPruner
 
-    if output.suffix.lower() not in (".onnx", ".pfm"):
-        raise UnsupportedFormatError(f"cannot write {output.name!r}: the suffix must be .pfm or .onnx")
+    check_model_output(output, model, *inputs)
     config = PruningConfig(target_sparsity=sparsity, criterion=_member(PruningCriterion, criterion, "--criterion"))
     _shape(config, granularity, block, pattern)
     config.exclude_layers, config.per_layer_sparsity = list(exclude), _layers(layer)

@@ -12,8 +12,9 @@ from rich.table import Table
 
 from pyflame_rt.cli.calibration import batches_of, read_data, scorer
 from pyflame_rt.cli.commands import AsJson, Model, app
+from pyflame_rt.cli.outputs import Output, check_model_output, keep_sources
 from pyflame_rt.cli.render import console, errors, print_json, size_text, status
-from pyflame_rt.graph.errors import InputError, UnsupportedFormatError
+from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.writing import replacing
 from pyflame_rt.loading import load_graph, prepare_graph, write_model
 from pyflame_rt.options import SessionOptions
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["quantize"]
 
-Output = Annotated[Path, typer.Option("--output", "-o", help="The .onnx or .pfm file to write.")]
 Data = Annotated[list[str], typer.Option("--data", help="NAME=FILE.npy, FILE.npy or FILE.npz; a sample a row.")]
 Mode = Annotated[str, typer.Option(help="fp16, bfloat16, dynamic-int8, static-int8 or weight-only.")]
 Method = Annotated[str, typer.Option(help="Of calibration: minmax, entropy, percentile or mse.")]
@@ -84,8 +84,9 @@ def quantize(
     json: AsJson = False,
 ) -> None:
     """Quantize a model; show what that saves, what it costs, and whether it is faster here."""
-    if output.suffix.lower() not in (".onnx", ".pfm"):
-        raise UnsupportedFormatError(f"cannot write {output.name!r}: the suffix must be .pfm or .onnx")
+    read = [model, *data, *([] if labels is None else [labels])]
+    check_model_output(output, *read)
+    keep_sources(html, *read)
     config = _config(mode, method, per_channel)
     config.symmetric, config.bias_correction = symmetric, bias_correction
     config.exclude_nodes, config.exclude_ops = list(exclude), list(exclude_op)

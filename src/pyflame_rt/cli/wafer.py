@@ -9,6 +9,7 @@ import typer
 
 from pyflame_rt.cli.commands import AsJson, Model, Sizes, app
 from pyflame_rt.cli.inputs import check_sizes, parse_sizes
+from pyflame_rt.cli.outputs import keep_sources
 from pyflame_rt.cli.render import console, status
 from pyflame_rt.feeds import random_feed
 from pyflame_rt.graph.errors import InputError
@@ -50,6 +51,7 @@ def wafer(
     from pyflame_rt.backends.wse.plan.predict import predict_scale
 
     grids = [parse_grid(text) for text in grid]
+    keep_sources(svg, model)
     graph, _ = load_graph(model)
     prepare_graph(graph, SessionOptions())
     open_ones = [i for i in graph.required_inputs if not getattr(getattr(i.type, "shape", None), "is_static", False)]
