@@ -5,6 +5,8 @@ import pytest
 
 import pyflame_rt
 from pyflame_rt import DType, Graph
+from pyflame_rt.backends.cpu.jit.target import Host
+from pyflame_rt.backends.cpu.kernels.tiles.block_dots import block_tile
 from pyflame_rt.backends.cpu.lower import block_sources
 from pyflame_rt.ops.core.evaluate import Context, run_op
 from pyflame_rt.ops.pyflame.stored_blocks import FORMATS, UnpackBlocks
@@ -34,7 +36,7 @@ def product(kind, data, bias):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize(("rows", "bias"), [(1, False), (3, True), (20, False)])
+@pytest.mark.parametrize(("rows", "bias"), [(1, False), (3, True), (9, False), (32, True)])
 def test_products_are_those_of_the_reference(kind, rows, bias):
     data = random_blocks(kind, COLUMNS, DEPTH)
     graph, x = product(kind, data, bias), np.random.default_rng(1).standard_normal((rows, DEPTH)).astype(np.float32)
@@ -46,6 +48,16 @@ def test_products_are_those_of_the_reference(kind, rows, bias):
     weights = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind])
     near = np.maximum(x @ weights.T + (np.linspace(-1, 1, COLUMNS) if bias else 0), 0)
     np.testing.assert_allclose(got, near, atol=0.02 * np.abs(near).max())  # rows are rounded to 8 bits
+
+
+def test_few_rows_are_multiplied_for_nothing():
+    """32 rows by tiles of 6 were as much work as 36."""
+    for host_ in (Host("", "", 64, True, True, registers=32), Host("", "", 32, True, True)):
+        for rows in range(1, 100):
+            tile = block_tile(host_, rows, 2048, host_.vector_bytes // 4)
+            tiles = -(-rows // tile.rows)
+            assert tiles * tile.rows - rows < tiles
+            assert tile.rows * tile.vectors <= (16 if host_.registers == 32 else 8)
 
 
 def test_plans_share_scales_and_weights():

@@ -161,7 +161,7 @@ def _by_bytes(low: Lowering, step: SpecializedNode, weights: BlockSource, group:
 
 
 def _tile(dots: BlockDots, rows: Any, columns: int) -> Tile:
-    return block_tile(host(), dots, None if is_traced(rows) else rows, columns)
+    return block_tile(host(), None if is_traced(rows) else rows, columns, dots.lanes)
 
 
 def _records(low: Lowering, name: str, rows: Any, weights: BlockSource, factor: int) -> View:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CHUNK", "BlockDots", "block_dots", "block_tile", "byte_words", "padded"]
 
+MOST_ROWS = 8  # of a tile
 CHUNK = 32  # of the depth: as many products of a 4-bit weight and a byte as sums of 16 bits hold
 _AHEAD = 4096  # bytes of a panel asked for ahead
 _LOW_HALVES = 0x0F0F0F0F
@@ -125,12 +126,19 @@ def block_dots(host: Host, bits: int) -> BlockDots | None:
     return BlockDots("bytes", 8, bits) if "+avx2" in has else None
 
 
-def block_tile(host: Host, dots: BlockDots, rows: int | None, columns: int) -> Tile:
-    """Rows and vectors of a tile: sums of a block and those of all blocks stay in registers; None: many rows."""
-    limit = 12 if host.registers >= 32 else 4
-    vectors = -(-columns // dots.lanes)
-    height = min(6 if rows is None else rows, 6 if limit == 12 else 2)
-    wide = 4 if height * 4 <= limit else 2
+def block_tile(host: Host, rows: int | None, columns: int, lanes: int) -> Tile:
+    """Rows and vectors of a tile; rows is None where they are many.
+
+    Tiles of equal height, as few as there can be: rows beyond the last would be multiplied for nothing. Sums of a block
+    stay in registers, those of all blocks are in the nearest cache where there are many rows.
+    """
+    vectors, many = -(-columns // lanes), host.registers >= 32
+    tiles = 1 if rows is None else -(-rows // MOST_ROWS)
+    height = MOST_ROWS if rows is None else -(-rows // tiles)
+    if height <= (3 if many else 1):
+        wide = 4
+    else:
+        wide = 2 if many or height <= 4 else 1
     return Tile(height, min(wide, vectors if vectors < 3 else 4))
 
 
