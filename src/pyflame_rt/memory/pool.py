@@ -131,7 +131,7 @@ class MemoryPool:
         expect(chosen, PoolConfig, "the config of a MemoryPool")
         self.config = chosen.checked()
         self._lock = new_lock() if self.config.thread_safe else None
-        self._free: dict[int, list[_Storage]] = {}
+        self._free: dict[int, list[_Storage]] = {}  # by size, those last that were used last
         self._returned: deque[tuple[int, _Storage | None, Account | None]] = deque()  # not booked yet
         self._used = self._peak = self._cached = 0
         self._hits = self._misses = self._releases = self._failures = 0
@@ -205,6 +205,7 @@ class MemoryPool:
             kept = None if exact else self._free.get(room)
             if kept:
                 storage = kept.pop()
+                self._free[room] = self._free.pop(room)
                 self._cached -= room
                 self._hits += 1
             else:
@@ -272,14 +273,23 @@ class MemoryPool:
 
     def _keep(self, storage: _Storage) -> None:
         """Keep a block for later, when there is room for it."""
-        size = storage.nbytes
-        kept = self._free.setdefault(size, [])
-        room = self._cached + size <= self._most_cached()
-        if room and not storage.exact and len(kept) < self.config.max_blocks_per_class:
-            kept.append(storage)
-            self._cached += size
-        else:
+        size, most = storage.nbytes, self._most_cached()
+        kept = self._free.pop(size, [])
+        self._free[size] = kept
+        if storage.exact or size > most or len(kept) >= self.config.max_blocks_per_class:
             self._releases += 1
+            return
+        while self._cached + size > most:
+            self._drop_oldest()
+        kept.append(storage)
+        self._cached += size
+
+    def _drop_oldest(self) -> None:
+        """Give the system a block of the size that was not used for longest."""
+        oldest = next(size for size, kept in self._free.items() if kept)
+        self._free[oldest].pop()
+        self._cached -= oldest
+        self._releases += 1
 
     def _most_cached(self) -> int:
         return max(self.config.max_cached_bytes, self.config.initial_pool_size)

@@ -117,6 +117,18 @@ def test_what_is_kept_is_limited():
     assert pool.get_stats().reserved_bytes == 0
 
 
+def test_what_was_not_used_for_long_makes_room():
+    """A program that was done with large blocks took every later one from the system."""
+    pool = MemoryPool(PoolConfig(max_cached_bytes=10_000))
+    pool.deallocate(pool.allocate(8192))
+    pool.deallocate(pool.allocate(1024))
+    for _ in range(3):
+        pool.deallocate(pool.allocate(1024))
+        pool.deallocate(pool.allocate(4096))
+    stats = pool.get_stats()
+    assert (stats.misses, stats.cached_bytes, stats.releases) == (3, 1024 + 4096, 1)
+
+
 def test_accounts():
     pool, mine, other = MemoryPool(), Account(), Account()
     arrays = [pool.empty(1024, np.uint8, account) for account in (mine, mine, other)]
