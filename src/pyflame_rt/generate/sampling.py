@@ -211,18 +211,22 @@ class Sampler:
         return Token(chosen, "", float(logs[chosen]), {int(i): float(logs[i]) for i in best})
 
     def _changed(self, scores: Scores) -> Scores:
-        """Scores with penalties and bias."""
+        """Scores with penalties and bias; those that were given where there is nothing to change."""
         params = self.params
+        early = params.min_new_tokens > 0 and sum(self._counts.values()) < params.min_new_tokens
+        penal = params.presence_penalty != 0 or params.frequency_penalty != 0
+        if not (early or penal or params.repetition_penalty != 1 or params.logit_bias or self._constraint):
+            return scores
         changed = scores.astype(np.float64)
         if params.repetition_penalty != 1:
             seen = np.union1d(self._prompt, np.fromiter(self._counts, np.int64))
             there = changed[seen]
             changed[seen] = np.where(there < 0, there * params.repetition_penalty, there / params.repetition_penalty)
-        for token, count in self._counts.items():
+        for token, count in self._counts.items() if penal else ():
             changed[token] -= params.presence_penalty + count * params.frequency_penalty
         for token, bias in params.logit_bias.items():
             changed[token] += bias
-        if sum(self._counts.values()) < params.min_new_tokens:
+        if early:
             changed[list(self._ends)] = -np.inf
         if self._constraint is not None:
             changed[~self._constraint.allowed(len(changed))] = -np.inf

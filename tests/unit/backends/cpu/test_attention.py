@@ -153,6 +153,42 @@ def test_heads_of_keys_that_queries_share(queries):
     assert_same(data, feed)
 
 
+SHARED = [
+    *(
+        made
+        for n in "kv"
+        for made in (
+            node("Unsqueeze", [n, "two"], [f"{n}5"]),
+            node("Expand", [f"{n}5", "wide"], [f"{n}w"]),
+            node("Reshape", [f"{n}w", "heads"], [f"{n}r"]),
+        )
+    ),
+    node("Transpose", ["kr"], ["kt"], perm=[0, 1, 3, 2]),
+    *PLAIN[1:4],
+    node("Softmax", ["m"], ["p"], axis=-1),
+    node("IsNaN", ["p"], ["n"]),
+    node("Where", ["n", "zero", "p"], ["w"]),
+    node("MatMul", ["w", "vr"], ["o"]),
+    node("Transpose", ["o"], ["y"], perm=[0, 2, 1, 3]),
+]
+
+
+@pytest.mark.parametrize("repeat", [2, 3, 5, 8])
+@pytest.mark.parametrize("keys", [1, 30, AttentionKernel.TILE + 7])
+@pytest.mark.parametrize("masks", [1, "heads"])
+def test_one_query_of_heads_that_share_keys(repeat, keys, masks):
+    """They go together through the keys: each has its own mask, and one may see nothing."""
+    batch, heads, depth = 2, 2 * repeat, 21
+    weights = [constant("two", [2], np.int64), constant("wide", [batch, 2, repeat, 1, 1], np.int64)]
+    weights += [constant("heads", [batch, heads, -1, depth], np.int64), constant("c", 0.35), constant("zero", 0)]
+    feed = {"q": numbers(0, batch, heads, 1, depth), "k": numbers(1, batch, 2, keys, depth)}
+    feed |= {"v": numbers(2, batch, 2, keys, depth)}
+    mask = np.where(numbers(3, batch, heads if masks == "heads" else 1, 1, keys) > 1, -np.inf, 0.0)
+    mask[1, -1] = -np.inf
+    data = build(SHARED, dict.fromkeys((*feed, "mask"), 4), weights)
+    assert_same(data, {**feed, "mask": mask.astype(np.float32)})
+
+
 def test_what_only_looks_like_attention():
     """Weights that are an output, a mask that is scaled, a softmax over another axis."""
     q, k, v, mask = numbers(0, 1, 2, 5, 4), numbers(1, 1, 2, 6, 4), numbers(2, 1, 2, 6, 4), numbers(3, 1, 1, 5, 6)

@@ -124,3 +124,34 @@ def total(value: V, kind: str = "fadd") -> str:
         low, high = parts
         value = low + high if kind == "fadd" else low.cmp("ogt", high).where(low, high)
     return value.name
+
+
+def totals(values: Sequence[V]) -> V:
+    """The sums of all lanes of each vector, side by side: fewer steps than one sum after the other.
+
+    There are as many vectors as a power of two, and not more than lanes.
+    """
+    at, count = values[0].at, len(values)
+    if count == 1:
+        return V(Lanes(at.builder, 1), values[0].elem, total(values[0]))
+    size, now = at.lanes, list(values)  # of lanes that belong to one sum
+    while len(now) > 1:
+        starts = range(0, 2 * at.lanes, size)
+        size //= 2
+        now = [_halves_added(at, a, b, starts, size) for a, b in zip(now[::2], now[1::2], strict=True)]
+    (value,) = now
+    while size > 1:
+        starts = range(0, value.at.lanes, size)
+        size //= 2
+        value = _halves_added(Lanes(at.builder, count * size), value, value, starts, size)
+    return value
+
+
+def _halves_added(out: Lanes, a: V, b: V, starts: Sequence[int], half: int) -> V:
+    """The first ``half`` lanes from each start on, counted through both vectors, plus the next ones."""
+    parts = []
+    for first in (0, half):
+        lanes = ", ".join(f"i32 {start + first + k}" for start in starts for k in range(half))
+        pair = f"{a.kind} {a.name}, {b.kind} {b.name}"
+        parts.append(out.wrap(a.elem, f"shufflevector {pair}, <{out.lanes} x i32> <{lanes}>"))
+    return parts[0] + parts[1]

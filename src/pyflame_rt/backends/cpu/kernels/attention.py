@@ -2,7 +2,7 @@
 
 Keys are taken in tiles, with the maximum and the sum so far carried along, so that no more than one tile of scores
 exists at any time. Where there are many queries, keys are packed first (`KeyPackKernel`): then a vector holds the
-scores of one query with neighbouring keys. A single query takes dot products with the keys as they lie.
+scores of one query with neighbouring keys. A few queries take dot products with the keys as they lie.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pyflame_rt.backends.cpu.ir.loops import (
     store_vector,
     tail_mask,
     total,
+    totals,
     vectors,
 )
 from pyflame_rt.backends.cpu.ir.vector_math import FUNCTIONS
@@ -128,8 +129,8 @@ class AttentionKernel:
 
     bufs: q, k, v, mask (unused without one), out. params: PARAMS; ``scale`` holds the bits of a float64, ``repeat`` is
     how many heads share a head of k and v, ``blocks`` = ceil(queries / rows). rows: batch x heads x blocks. Numbers of
-    one query, key, value, result or line of the mask are neighbours in memory. With several ``rows`` k is packed, and
-    k_batch, k_head, k_row are strides of panels. ``guarded`` takes shares that are no numbers for zeros: those of a
+    one query, key, value, result or line of the mask are neighbours in memory. Where k is ``packed``, k_batch, k_head,
+    k_row are strides of panels. ``guarded`` takes shares that are no numbers for zeros: those of a
     query that may see nothing.
     """
 
@@ -139,11 +140,13 @@ class AttentionKernel:
     rows: int
     masked: bool
     guarded: bool = False
+    packed: bool = False
 
     @property
     def key(self) -> str:
         """Equal for kernels of equal structure."""
-        return f"attention {self.rows}{' masked' if self.masked else ''}{' guarded' if self.guarded else ''}"
+        told = ("masked", self.masked), ("guarded", self.guarded), ("packed", self.packed)
+        return " ".join([f"attention {self.rows}", *(name for name, holds in told if holds)])
 
     def emit(self, name: str, host: Host | None = None) -> str:
         """The module, as text."""
@@ -203,7 +206,7 @@ class _AttentionEmitter:
         """One tile of keys: state holds for each row the maximum and the sum so far."""
         b, rows = self.b, self.kernel.rows
         high = least(b, b.integer(f"add {low}, {self.kernel.TILE}"), self.p["keys"])
-        tops = self._panels(low, high) if rows > 1 else self._dots(low, high)
+        tops = (self._panels if self.kernel.packed else self._dots)(low, high)
         states, kept = [], []
         for r in range(rows):
             top, part = state[2 * r], state[2 * r + 1]
@@ -282,8 +285,9 @@ class _AttentionEmitter:
         return loop(b, whole, count, 1, values, lambda i, now: step(i, 0, now))
 
     def _dots(self, low: str, high: str) -> list[V]:
-        """Scores of a single query; gives a vector of maxima."""
-        b, at, several = self.b, self.at, 4
+        """Scores with keys as they lie; gives vectors of the maxima of each row."""
+        b, at, rows = self.b, self.at, self.kernel.rows
+        several = 4 if rows == 1 or b.host.registers >= 32 else 2  # keys, so that all sums stay in registers
         length = b.integer(f"sub {high}, {low}")
         whole = b.integer(f"add {low}, {b.integer(f'and {length}, {-several}')}")
 
@@ -294,30 +298,36 @@ class _AttentionEmitter:
             ]
 
             def add(d: str, mask: V | None, sums: list[V]) -> list[V]:
-                q = load_vector(at, b.element("float", self.q[0], d), mask)
-                return [
-                    at.fma(load_vector(at, b.element("float", k, d), mask), q, s)
-                    for k, s in zip(keys, sums, strict=True)
-                ]
+                near = [load_vector(at, b.element("float", k, d), mask) for k in keys]
+                result = []
+                for r, query in enumerate(self.q):
+                    q = load_vector(at, b.element("float", query, d), mask)
+                    result += [at.fma(k, q, s) for k, s in zip(near, sums[r * number :], strict=False)]
+                return result
 
-            sums = vectors(at, "0", self.p["depth"], [at.const("float", 0.0)] * number, add)
-            for j, value in enumerate(sums):
-                position = b.integer(f"sub {b.integer(f'add {key}, {j}')}, {low}")
-                b.do(f"store float {total(value)}, ptr {self._score(0, position)}, align 4")
+            sums = vectors(at, "0", self.p["depth"], [at.const("float", 0.0)] * (number * rows), add)
+            position = b.integer(f"sub {key}, {low}")
+            for r in range(rows):
+                found = totals(sums[r * number : (r + 1) * number])
+                b.do(f"store {found.kind} {found.name}, ptr {self._score(r, position)}, align 4")
             return []
 
         loop(b, low, whole, several, [], lambda key, _: dots(key, several))
         loop(b, whole, high, 1, [], lambda key, _: dots(key, 1))
-        lowest = at.const("float", -math.inf)
+        return [self._highest(r, low, high) for r in range(rows)]
+
+    def _highest(self, r: int, low: str, high: str) -> V:
+        """Products to scores, in place; gives a vector of maxima."""
+        at, lowest = self.at, self.at.const("float", -math.inf)
 
         def finish(key: str, tops: list[V]) -> list[V]:
-            place, inside = self._score(0, b.integer(f"sub {key}, {low}")), tail_mask(at, key, high)
-            score = self._masked(load_vector(at, place) * self.scale, 0, key, inside)
+            place, inside = self._score(r, self.b.integer(f"sub {key}, {low}")), tail_mask(at, key, high)
+            score = self._masked(load_vector(at, place) * self.scale, r, key, inside)
             score = inside.where(score, lowest)
             store_vector(score, place)
             return [score.cmp("ogt", tops[0]).where(score, tops[0])]
 
-        return loop(b, low, high, at.lanes, [lowest], finish)
+        return loop(self.b, low, high, at.lanes, [lowest], finish)[0]
 
     def _raise(self, r: int, base: V, low: str, high: str) -> V:
         """Scores to weights, in place; gives their sum."""

@@ -38,16 +38,22 @@ def lower_attention(low: Lowering, found: Attention) -> None:
     if width > AttentionKernel.MAX_WIDTH:
         raise NotNative(f"values of {width} numbers")
     mask = _mask(low, found, (batch, heads, queries, keys))
-    single = queries == 1
-    rows = 1 if single else ROWS
-    blocks = -(-queries // rows)
-    source, k_strides = (k, k.strides[:3]) if single else _packed(low, k)
     out = _result(low, found, (batch, heads, queries, width))
+    by_query = [view.strides[:3] for view in (q, q if mask is None else mask, out)]
+    repeat = found.repeat
+    packed = queries > 1
+    if not packed:
+        # Heads that share keys are as queries of one head: what is read of keys and values serves all of them.
+        heads, queries, repeat = heads // repeat, repeat, 1
+        by_query = [(n, found.repeat * head, head) for n, head, _ in by_query]
+    blocks = -(-queries // ROWS)
+    rows = ROWS if packed else -(-queries // blocks)
+    source, k_strides = _packed(low, k) if packed else (k, k.strides[:3])
     scale = struct.unpack("<q", struct.pack("<d", found.scale))[0]
-    params = [heads, queries, keys, depth, width, found.repeat, scale, blocks]
-    params += [*q.strides[:3], *k_strides, *v.strides[:3], *(mask.strides[:3] if mask is not None else (0, 0, 0))]
-    params += out.strides[:3]
-    kernel = AttentionKernel(rows, mask is not None, found.guarded)
+    params = [heads, queries, keys, depth, width, repeat, scale, blocks]
+    q_strides, mask_strides, out_strides = by_query
+    params += [*q_strides, *k_strides, *v.strides[:3], *(mask_strides if mask is not None else (0, 0, 0)), *out_strides]
+    kernel = AttentionKernel(rows, mask is not None, found.guarded, packed)
     grain = GRAIN // (rows * keys * (depth + width))
     views = [q, source, v, q if mask is None else mask, out]
     low.kernel(AttentionOp.name, kernel, views, params, batch * heads * blocks, grain)
