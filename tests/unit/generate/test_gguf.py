@@ -15,9 +15,10 @@ from pyflame_rt.generate.models import open_model
 from pyflame_rt.generate.stored_tokens import stored_tokenizer
 from pyflame_rt.importers.gguf.file import GGUFFile, read_gguf
 from pyflame_rt.importers.registry import import_model
-from tests.unit.importers.gguf_files import gpt2_file, llama_file
+from tests.unit.importers.gguf_files import gguf, gpt2_file, llama_file
 
 tokenizers = pytest.importorskip("tokenizers")
+RopeScalingType = gguf.constants.RopeScalingType
 GREEDY = SamplingParams(max_new_tokens=8)
 
 
@@ -62,6 +63,76 @@ def test_blocks_stay_as_they_are_in_the_file(tmp_path):
 
     bytes_ = sum(tensor.size_bytes for tensor in session.graph().initializers.values())
     assert bytes_ < path.stat().st_size + 4096
+
+
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+YARN = {"factor": 4.0, "original_max_position_embeddings": 16}
+
+
+def divisors():
+    """What llama.cpp's converter writes for Llama 3.1: plain speeds over those of transformers."""
+    functions = pytest.importorskip("transformers.modeling_rope_utils").ROPE_INIT_FUNCTIONS
+    stretched, _ = functions["llama3"](transformers_config({"rope_type": "llama3", **LLAMA3}), "cpu")
+    return (1 / 5000.0 ** (np.arange(0, 64, 2) / 64) / stretched.double().numpy()).astype(np.float32)
+
+
+def transformers_config(scaling):
+    transformers = pytest.importorskip("transformers")
+    return transformers.LlamaConfig(
+        vocab_size=32, hidden_size=256, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-6, tie_word_embeddings=False,
+        rope_parameters={"rope_theta": 5000.0, **scaling},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("scaling", "fields"),
+    [
+        ({"rope_type": "default"}, {}),
+        ({"rope_type": "llama3", **LLAMA3}, {"tensors": divisors}),
+        ({"rope_type": "linear", "factor": 4.0}, {"rope_scaling_type": "linear", "rope_scaling_factor": 4.0}),
+        (
+            {"rope_type": "yarn", **YARN},
+            {"rope_scaling_type": "yarn", "rope_scaling_factor": 4.0, "rope_scaling_orig_ctx_len": 16},
+        ),
+    ],
+    ids=["plain", "llama3", "linear", "yarn"],
+)
+def test_stretched_positions_are_those_of_transformers(scaling, fields, tmp_path):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    given = dict(fields)
+    if "tensors" in given:
+        given["tensors"] = {"rope_freqs.weight": divisors()}
+    if "rope_scaling_type" in given:
+        given["rope_scaling_type"] = RopeScalingType(given["rope_scaling_type"])
+    path = tmp_path / "model.gguf"
+    _, kept = llama_file(path, "F32", **given | {"context_length": 64})
+    model = transformers.LlamaForCausalLM(transformers_config(scaling)).eval()
+    named = {n if n.startswith("lm_head") else f"model.{n}": torch.from_numpy(a) for n, a in kept.items()}
+    model.load_state_dict(named)
+    tokens = np.random.default_rng(0).integers(0, 32, 50)
+    with torch.no_grad():
+        want = model(torch.from_numpy(tokens)[None]).logits[0, -1].numpy()
+    got = scores(pyflame_rt.InferenceSession(import_model(path).unwrap()), tokens.tolist())
+    np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"tensors": {"rope_freqs.weight": np.ones(7, np.float32)}}, "must be 32 numbers above 0"),
+        ({"tensors": {"rope_freqs.weight": np.zeros(32, np.float32)}}, "must be 32 numbers above 0"),
+        ({"rope_scaling_type": "longrope"}, "not one of linear, none, yarn"),
+        ({"rope_scaling_type": "yarn", "rope_scaling_yarn_log_mul": 0.5}, "yarn_log_multiplier is not supported"),
+        ({"rope_dimension_count": 32}, "rotary positions for 32 features of 64"),
+    ],
+)
+def test_strange_positions_are_refused(fields, said, tmp_path):
+    if "rope_scaling_type" in fields:
+        fields = fields | {"rope_scaling_type": RopeScalingType(fields["rope_scaling_type"])}
+    llama_file(tmp_path / "model.gguf", "F32", **fields)
+    with pytest.raises((InvalidModelError, UnsupportedFormatError), match=said):
+        import_model(tmp_path / "model.gguf").unwrap()
 
 
 def test_rare_formats_are_widened_with_one_warning(tmp_path):

@@ -63,9 +63,11 @@ def their_name(name):
     return f"blk.{layer}.{found}.{part}" if layer else f"{found}.{part}"
 
 
-def write(path, architecture, model, kind, heads=None, tied=False, **fields):
+def write(path, architecture, model, kind, heads=None, tied=False, tensors=None, **fields):
     """A GGUF file of a model; the weights that it holds after rounding, by our names."""
     writer = gguf.GGUFWriter(path, architecture)
+    for name, array in (tensors or {}).items():
+        writer.add_tensor(name, array)
     for name, value in fields.items():
         getattr(writer, f"add_{name}")(value)
     kept = {}

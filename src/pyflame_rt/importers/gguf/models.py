@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ _LLAMA = {
     "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
     "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
     "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+    "rope_freqs": "rope_freqs",
 }  # fmt: skip
 _GPT2 = {
     "token_embd": "wte", "position_embd": "wpe", "output_norm": "ln_f", "attn_qkv": "attn.c_attn",
@@ -71,9 +73,6 @@ def _llama(file: GGUFFile) -> StoredModel:
     shared = int(file.number("llama.attention.head_count_kv", heads))
     hidden = int(file.number("llama.embedding_length"))
     width = file.fields.get("llama.attention.key_length", hidden // heads)
-    scaling = file.fields.get("llama.rope.scaling.type", "none")
-    if "rope_freqs.weight" in file.tensors or scaling != "none":
-        raise UnsupportedFormatError(f"{file.where}: scaled rotary positions ({scaling}) are not supported")
     if hidden % heads or heads % shared or width != hidden // heads or width % 2:
         raise UnsupportedFormatError(f"{file.where}: {heads} heads of {width}, {shared} for keys, of {hidden} channels")
     layers = _layers(file, "llama")
@@ -94,10 +93,40 @@ def _llama(file: GGUFFile) -> StoredModel:
         "rope_theta": float(file.number("llama.rope.freq_base", 10000.0)),
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "hidden_act": "silu",
+        "rope_scaling": _rotary_scaling(file, context, width),
     }
     prefixes = [f"layers.{i}.self_attn." for i in range(layers)]
     turned = {f"{p}{n}.weight": count for p in prefixes for n, count in (("q_proj", heads), ("k_proj", shared))}
     return StoredModel("llama", settings, _named(file, _LLAMA, "layers"), turned)
+
+
+def _rotary_scaling(file: GGUFFile, context: int, width: int) -> dict[str, Any]:
+    """What the header says of rotary positions in contexts longer than those of the training."""
+    turned = file.number("llama.rope.dimension_count", width)
+    if turned != width:
+        raise UnsupportedFormatError(f"{file.where}: rotary positions for {turned} features of {width}")
+    form, factor = "llama.rope.scaling.type", "llama.rope.scaling.factor"
+    older = file.number("llama.rope.scale_linear", 1.0)
+    kind = file.fields.get(form, "none" if older == 1 else "linear")
+    if kind == "none":
+        return {"rope_type": "default"}
+    if kind == "linear":
+        return {"rope_type": kind, "factor": float(file.number(factor, older))}
+    if kind != "yarn":
+        raise UnsupportedFormatError(
+            f"{file.where}: rotary positions scaled by {kind!r}, not one of linear, none, yarn"
+        )
+    strange = [n for n in file.fields if n.startswith("llama.rope.scaling.yarn")]
+    if strange:
+        raise UnsupportedFormatError(f"{file.where}: YaRN with {', '.join(sorted(strange))} is not supported")
+    times = float(file.number(factor, 1.0))
+    sharper = float(file.number("llama.rope.scaling.attn_factor", 1.0))
+    return {
+        "rope_type": kind,
+        "factor": times,
+        "original_max_position_embeddings": int(file.number("llama.rope.scaling.original_context_length", context)),
+        "attention_factor": sharper * (1.0 if times <= 1 else 0.1 * math.log(times) + 1.0),
+    }
 
 
 def _gpt2(file: GGUFFile) -> StoredModel:

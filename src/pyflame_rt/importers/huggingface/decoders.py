@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph.errors import InvalidModelError
 from pyflame_rt.importers.huggingface.blocks import LayerNames, Net, Style, layer
-from pyflame_rt.importers.huggingface.rotary import rotary
+from pyflame_rt.importers.huggingface.rotary import DIVISORS, rotary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -196,7 +196,8 @@ def build_decoder(family: DecoderFamily, settings: Settings, net: Net, cache: Ke
         if "partial_rotary_factor" not in family.defaults:  # transformers passes it over in these families
             settings.inner("rope_parameters").refuse("partial_rotary_factor", 1.0)
             settings.refuse("partial_rotary_factor", 1.0)
-        angles = rotary(settings, cache.positions, style.head_dim)
+        slower = net.weights.take(DIVISORS) if DIVISORS in net.weights else None
+        angles = rotary(settings, cache.positions, style.head_dim, slower)
     for i, window in enumerate(layer_windows(settings, layers)):
         x = layer(
             net,

@@ -20,7 +20,9 @@ from pyflame_rt.ops.onnx.shape import Unsqueeze
 if TYPE_CHECKING:
     from pyflame_rt.importers.huggingface.folder import Settings
 
-__all__ = ["Rotary", "rotary"]
+__all__ = ["DIVISORS", "Rotary", "rotary"]
+
+DIVISORS = "rope_freqs.weight"  # what GGUF files divide speeds by, pair by pair: how they have those of Llama 3.1
 
 
 class Rotary(NamedTuple):
@@ -35,8 +37,15 @@ class Rotary(NamedTuple):
         return RotaryEmbedding(x, self.cos, self.sin, rotary_embedding_dim=self.width)
 
 
-def rotary(settings: Settings, positions: Value, head_dim: int) -> Rotary:
-    """The angles of places [batch, length], by what the settings say of rotary positions."""
+def rotary(settings: Settings, positions: Value, head_dim: int, divisors: np.ndarray[Any, Any] | None = None) -> Rotary:
+    """The angles of places [batch, length], by what the settings say of rotary positions.
+
+    Args:
+        settings: of the model.
+        positions: of tokens.
+        head_dim: features of a head.
+        divisors: of the speed of each pair, besides what the settings say.
+    """
     # Newer folders have it all in one entry; older ones have a base beside an entry for the scaling.
     given = settings.inner("rope_parameters" if "rope_parameters" in settings else "rope_scaling")
     theta = given.number("rope_theta", settings.number("rope_theta", 10000.0))
@@ -46,10 +55,13 @@ def rotary(settings: Settings, positions: Value, head_dim: int) -> Rotary:
         raise InvalidModelError(f"{settings.where}: rotary positions of {width} features, base {theta}")
     kind = given.text("rope_type", given.text("type", "default"))
     size = 1.0
+    if divisors is not None and (divisors.shape != (width // 2,) or not (divisors > 0).all() or kind == "dynamic"):
+        raise InvalidModelError(f"{settings.where}: {DIVISORS} must be {width // 2} numbers above 0, beside no dynamic")
     if kind == "dynamic":
         speeds = _dynamic_speeds(settings, given, theta, width, positions)
     else:
         known = (1.0 / theta ** (np.arange(0, width, 2, dtype=np.float32) / np.float32(width))).astype(np.float32)
+        known = known if divisors is None else (known / divisors).astype(np.float32)
         if kind == "yarn":
             size = _yarn_size(given)
             length = given.size("original_max_position_embeddings", settings.values.get("max_position_embeddings"))
