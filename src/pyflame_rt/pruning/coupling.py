@@ -78,6 +78,7 @@ class Coupling:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.editor = Editor(graph.copy())
+        self._read = self._drop_unread()
         self.slots: list[Slot] = []
         self.adjust: list[Callable[[Any], None]] = []
         self.changed: dict[str, Axes] = {}
@@ -88,6 +89,20 @@ class Coupling:
         self._owners: list[tuple[Labels, str, str]] = []
         self._heads: list[Labels] = []
         self._fed = {info.name for info in graph.inputs}
+
+    def _drop_unread(self) -> set[str]:
+        """Take out nodes that no output depends on, which would keep channels; the names of values that are read."""
+        read = {info.name for info in self.graph.outputs}
+        for node in reversed(self.editor.nodes()):
+            if read.isdisjoint(node.outputs):
+                self.editor.remove(node)
+            else:
+                read.update(node.inputs)
+        return read
+
+    def only_first(self, node: Node) -> bool:
+        """Whether nobody reads what a node gives out besides its first output."""
+        return self._read.isdisjoint(filter(None, node.outputs[1:]))
 
     # ------------------------------------------------------------------ labels of values
 
@@ -144,8 +159,11 @@ class Coupling:
         return shape
 
     def ints(self, name: str) -> list[int]:
-        """A constant list of integers."""
+        """A list of integers, constant or worked out from sizes that are numbers."""
         found = self.editor.ints(name)
+        known = self.editor.value(name).known if found is None else None
+        if known is not None and known.ndim < 2 and all(isinstance(n, (int, np.integer)) for n in known.flat):
+            found = [int(n) for n in known.flat]
         if found is None:
             raise NotFollowed(f"{name!r} is only known when running")
         return found

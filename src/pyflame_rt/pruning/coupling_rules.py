@@ -22,11 +22,15 @@ from pyflame_rt.ops.onnx.norm import (
     GroupNormalization,
     InstanceNormalization,
     LayerNormalization,
+    LpNormalization,
     RMSNormalization,
 )
 from pyflame_rt.ops.onnx.pool import AveragePool, GlobalAveragePool, GlobalLpPool, GlobalMaxPool, LpPool
 from pyflame_rt.ops.onnx.quantize import DequantizeLinear, QuantizeLinear
 from pyflame_rt.ops.onnx.reduce import (
+    ArgMax,
+    ArgMin,
+    CumSum,
     ReduceL1,
     ReduceL2,
     ReduceLogSumExp,
@@ -37,6 +41,7 @@ from pyflame_rt.ops.onnx.reduce import (
     ReduceSum,
     ReduceSumSquare,
 )
+from pyflame_rt.ops.onnx.rnn import GRU, LSTM, RNN
 from pyflame_rt.ops.onnx.shape import Shape, Size
 from pyflame_rt.ops.pyflame.attention_training import HeadsAttention
 from pyflame_rt.pruning.coupling import Axes, Coupling, Labels, NotFollowed
@@ -120,12 +125,30 @@ def _first_input(c: Coupling, node: Node) -> None:
         c.give(name, list(axes))
 
 
-@rule(Softmax, LogSoftmax, Hardmax)
+@rule(Softmax, LogSoftmax, Hardmax, LpNormalization)
 def _along_axis(c: Coupling, node: Node) -> None:
+    _keeps(c, node, node.get_attr("axis", -1))
+
+
+@rule(CumSum)
+def _running_sum(c: Coupling, node: Node) -> None:
+    (axis,) = c.ints(node.inputs[1])
+    _keeps(c, node, axis)
+
+
+def _keeps(c: Coupling, node: Node, axis: int) -> None:
     axes = list(c.of(node.inputs[0]))
-    axis = node.get_attr("axis", -1)
     c.fix([axes[axis]], _told(node))
     axes[axis] = None
+    c.give(node.outputs[0], axes)
+
+
+@rule(ArgMax, ArgMin)
+def _place_of(c: Coupling, node: Node) -> None:
+    axes = list(c.of(node.inputs[0]))
+    axis = node.get_attr("axis", 0) % len(axes)
+    c.fix([axes[axis]], _told(node))
+    axes[axis : axis + 1] = [None] if node.get_attr("keepdims", 1) else []
     c.give(node.outputs[0], axes)
 
 
@@ -218,15 +241,34 @@ def _matmul(c: Coupling, node: Node) -> None:
 
 @rule(Attention, HeadsAttention)
 def _attention(c: Coupling, node: Node) -> None:
-    names = list(filter(None, node.inputs))
+    """Heads go whole, and with a head of keys and values go all heads of queries that share it."""
+    names = [*node.inputs, "", ""]
     q, k, v = (c.of(name) for name in names[:3])
-    if names[3:] or node.outputs[1:] or not len(q) == len(k) == len(v) == 4:
-        raise NotFollowed(f"{node.name!r} is an attention with a mask, a cache, or heads inside an axis")
-    if len({c.size(name, 1) for name in names[:3]}) != 1:
-        raise NotFollowed(f"{node.name!r} shares keys between heads")
-    heads = c.unify(c.unify(q[1], k[1], _told(node)), v[1], _told(node))
+    if any(names[4:]) or not c.only_first(node) or not len(q) == len(k) == len(v) == 4:
+        raise NotFollowed(f"{node.name!r} is an attention with a cache, its scores given out, or heads inside an axis")
+    many, few = c.size(names[0], 1), c.size(names[1], 1)
+    heads = q[1]
+    if few != 1:
+        shared = c.unify(k[1], v[1], _told(node))
+        heads = c.unify(heads, None if shared is None else np.repeat(shared, many // few), _told(node))
     c.fix([q[0], k[0], v[0], q[2], k[2], v[2], q[3], k[3]], _told(node))
+    if names[3]:
+        mask = c.of(names[3])
+        c.fix([*mask[:-3], *mask[-2:]], _told(node))
+        if len(mask) > 2 and c.size(names[3], -3) != 1:
+            heads = c.unify(heads, mask[-3], _told(node))
     c.give(node.outputs[0], [None, heads, None, v[3]])
+
+
+@rule(LSTM, GRU, RNN)
+def _recurrence(c: Coupling, node: Node) -> None:
+    """What is read may become narrower; the state keeps its size."""
+    x, w = c.of(node.inputs[0]), c.of(node.inputs[1])
+    c.unify(x[2], w[2], _told(node))
+    rest = [c.of(name) for name in node.inputs[2:] if name]
+    c.fix([*x[:2], *w[:2], *(labels for axes in rest for labels in axes)], _told(node), zeroable=True)
+    for name in node.outputs:
+        c.give_fixed(name)
 
 
 @rule(Gather)
@@ -245,7 +287,7 @@ def _gather(c: Coupling, node: Node) -> None:
 @rule(BatchNormalization, InstanceNormalization)
 def _per_channel(c: Coupling, node: Node) -> None:
     axes = list(c.of(node.inputs[0]))
-    if node.outputs[1:]:
+    if not c.only_first(node):
         raise NotFollowed(f"{node.name!r} gives out its statistics")
     for name in node.inputs[1:]:
         axes[1] = c.unify(axes[1], c.of(name)[0], _told(node))
@@ -254,7 +296,7 @@ def _per_channel(c: Coupling, node: Node) -> None:
 
 @rule(LayerNormalization, RMSNormalization)
 def _layer_norm(c: Coupling, node: Node) -> None:
-    if node.outputs[1:]:
+    if not c.only_first(node):
         raise NotFollowed(f"{node.name!r} gives out its statistics")
     c.give(node.outputs[0], broadcast(c, node, node.inputs))
 
@@ -273,11 +315,12 @@ def _group_norm(c: Coupling, node: Node) -> None:
 
 @rule(MaxPool, AveragePool, LpPool, GlobalAveragePool, GlobalMaxPool, GlobalLpPool, LRN)
 def _pool(c: Coupling, node: Node) -> None:
-    if node.outputs[1:] or node.op_type == LRN.name:
-        raise NotFollowed(f"{node.full_name} {node.name!r} mixes channels or gives out places")
     axes = c.of(node.inputs[0])
+    if not c.only_first(node) or node.op_type == LRN.name:
+        raise NotFollowed(f"{node.full_name} {node.name!r} mixes channels or gives out places")
     c.fix(axes[2:], _told(node))
-    c.give(node.outputs[0], [*axes[:2], *[None] * (len(axes) - 2)])
+    for name in node.outputs:
+        c.give(name, [*axes[:2], *[None] * (len(axes) - 2)])
 
 
 @rule(ReduceMax, ReduceMin, ReduceMean, ReduceSum, ReduceProd, ReduceL1, ReduceL2, ReduceSumSquare, ReduceLogSumExp)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.graph.dim import Dim
 from pyflame_rt.ops.onnx.resize import Resize, Upsample
-from pyflame_rt.ops.onnx.shape import Flatten, Reshape, Squeeze, Transpose, Unsqueeze
-from pyflame_rt.ops.onnx.slicing import Concat, Pad, Slice, Split
+from pyflame_rt.ops.onnx.shape import Expand, Flatten, Reshape, Squeeze, Transpose, Unsqueeze
+from pyflame_rt.ops.onnx.slicing import Concat, Pad, Slice, Split, Tile
 from pyflame_rt.pruning.coupling import Axes, Coupling, Labels, NotFollowed
 from pyflame_rt.pruning.coupling_rules import rule
 
@@ -111,7 +112,7 @@ def _slice(c: Coupling, node: Node) -> None:
             axes[axis] = labels[first:last]
             moved[i] = (labels, first, max(first, last))
     c.give(node.outputs[0], axes)
-    if moved:
+    if moved or not all(c.editor.ints(name) for name in node.inputs[1:3]):  # a run would work out others
         c.adjust.append(lambda edit: _moved(edit, node, starts, ends, moved))
 
 
@@ -157,48 +158,92 @@ def _flatten(c: Coupling, node: Node) -> None:
     c.give(node.outputs[0], _regrouped(c, node, groups, 2))
 
 
+@rule(Tile)
+def _tile(c: Coupling, node: Node) -> None:
+    times = c.ints(node.inputs[1])
+    axes = c.of(node.inputs[0])
+    c.give(node.outputs[0], [a if a is None or n == 1 else np.tile(a, n) for a, n in zip(axes, times, strict=True)])
+
+
+@rule(Expand)
+def _expand(c: Coupling, node: Node) -> None:
+    before, after = c.editor.shape(node.inputs[0]), c.editor.shape(node.outputs[0])
+    if before is None or after is None:
+        raise NotFollowed(f"the sizes of {node.name!r} are only known when running")
+    new = len(after) - len(before)
+    made, before = [*[None] * new, *c.of(node.inputs[0])], (*[1] * new, *before)
+    _to_size(c, node, made, [1 if _same(a, b) else b for a, b in zip(before, after, strict=True)])
+
+
 @rule(Reshape)
 def _reshape(c: Coupling, node: Node) -> None:
     before, after = c.editor.shape(node.inputs[0]), c.editor.shape(node.outputs[0])
     if before is None or after is None:
         raise NotFollowed(f"the sizes of {node.name!r} are only known when running")
-    if all(axis is None for axis in c.of(node.inputs[0])):
-        c.give(node.outputs[0], [None] * len(after))
-        return
-    made = _regrouped(c, node, regroup(before, after), len(after))
+    made: Axes = [None] * len(after)
+    if any(axis is not None for axis in c.of(node.inputs[0])):
+        made = _regrouped(c, node, regroup(before, after), len(after))
+    _to_size(c, node, made, [0 if i < len(before) and _same(before[i], d) else d for i, d in enumerate(after)])
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two sizes are one that a run tells."""
+    return isinstance(a, Dim) and a == b
+
+
+def _to_size(c: Coupling, node: Node, made: Axes, sizes: Sequence[Any]) -> None:
+    """A node that is told the sizes of its output: those of the axes that carry channels are told anew.
+
+    Args:
+        c: the labels.
+        node: its second input is the sizes.
+        made: the axes of the output.
+        sizes: how the second input could be written, if it is worked out from other sizes.
+    """
     changing = [i for i, labels in enumerate(made) if labels is not None]
-    parts = _parts(c, node.inputs[1], after, changing)
+    parts = _parts(c, node, sizes, changing)
     c.give(node.outputs[0], made)
+    if parts is None and changing:
+        raise NotFollowed(f"the shape {node.inputs[1]!r} is only known when running")
+    if parts is not None:
+        c.adjust.append(lambda edit: edit.target(node, parts, {i: edit.count(made[i]) for i in changing}))
 
-    def adjust(edit: Any) -> None:
-        edit.target(node, parts, {i: edit.count(made[i]) for i in changing})
 
-    c.adjust.append(adjust)
-
-
-def _parts(c: Coupling, name: str, after: Sequence[Any], changing: Sequence[int]) -> dict[str, list[int]]:
+def _parts(c: Coupling, node: Node, sizes: Sequence[Any], changing: Sequence[int]) -> dict[str, list[int]] | None:
     """The sizes that a target asks for, by the constant they are written in or the value that works them out.
 
     A run works some sizes out from shapes, such as width / heads. It would find others once channels are gone, and so
-    those that are numbers here are written down.
+    those that are numbers here are written down. None where that cannot be done.
     """
+    name = node.inputs[1]
     written = c.editor.ints(name)
     if written is not None:
         return {name: written}
-    maker = c.editor.maker(name)
+    found = _joined_parts(c, node, changing)
+    if found is not None:
+        return found
+    open_ = [i for i, size in enumerate(sizes) if not isinstance(size, int)]
+    if len(open_) > (node.op_type == Reshape.name) or node.get_attr("allowzero", 0):
+        return None
+    return {name: [-1 if i in open_ else size for i, size in enumerate(sizes)]}
+
+
+def _joined_parts(c: Coupling, node: Node, changing: Sequence[int]) -> dict[str, list[int]] | None:
+    """The sizes by the parts that a Concat joins; None where that does not tell them."""
+    maker, after = c.editor.maker(node.inputs[1]), c.editor.shape(node.outputs[0]) or ()
     if maker is None or maker.op_type != Concat.name:
-        raise NotFollowed(f"the shape {name!r} is only known when running")
+        return None
     found: dict[str, list[int]] = {}
     at = 0
     for part in maker.inputs:
         (length,) = c.sizes(part)
-        sizes = c.editor.ints(part) or list(after[at : at + length])
-        if all(isinstance(size, int) for size in sizes):
+        sizes = c.editor.ints(part) or [size for size in after[at : at + length] if isinstance(size, int)]
+        if len(sizes) == length:
             if found.get(part, sizes) != sizes:
-                raise NotFollowed(f"the shape {name!r} has {part!r} twice, for different sizes")
+                return None  # one part twice, for different sizes
             found[part] = sizes
         elif any(at <= i < at + length for i in changing):
-            raise NotFollowed(f"the shape {name!r} is only known when running")
+            return None
         at += length
     return found
 
@@ -213,33 +258,33 @@ def regroup(before: Sequence[Any], after: Sequence[Any]) -> list[tuple[list[int]
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(before) or j < len(after):
-        if i < len(before) and j < len(after) and str(before[i]) == str(after[j]) and before[i] is not None:
-            groups.append(([i], [j]))
-            i, j = i + 1, j + 1
-            continue
-        left, right, i, j = _next_group(before, after, i, j)
-        groups.append((left, right))
+        if i < len(before) and j < len(after) and before[i] is not None and before[i] == after[j]:
+            ends = i + 1, j + 1
+        else:
+            ends = _where_equal(before, after, i, j)
+        groups.append((list(range(i, ends[0])), list(range(j, ends[1]))))
+        i, j = ends
     return groups
 
 
-def _next_group(before: Sequence[Any], after: Sequence[Any], i: int, j: int) -> tuple[list[int], list[int], int, int]:
-    left: list[int] = []
-    right: list[int] = []
-    a = b = 1
-    while not left or not right or a != b:
-        short = (a <= b and i < len(before)) or j >= len(after)
-        if (short and i >= len(before)) or (not short and j >= len(after)):
-            if (not left or not right) and a == b:  # sizes of 1 at the end
-                break
-            raise NotFollowed(f"a reshape from {list(before)} to {list(after)} mixes sizes that are not known")
-        size = before[i] if short else after[j]
-        if not isinstance(size, int):
-            raise NotFollowed(f"a reshape from {list(before)} to {list(after)} mixes sizes that are not known")
-        if short:
-            left, a, i = [*left, i], a * size, i + 1
-        else:
-            right, b, j = [*right, j], b * size, j + 1
-    return left, right, i, j
+def _where_equal(before: Sequence[Any], after: Sequence[Any], i: int, j: int) -> tuple[int, int]:
+    """The next places on both sides up to which there are as many elements."""
+    lefts, rights = _products(before[i:]), _products(after[j:])
+    places = [(a, b) for a, n in enumerate(lefts) for b, m in enumerate(rights) if (a or b) and n == m]
+    if not places:
+        raise NotFollowed(f"a reshape from {list(before)} to {list(after)} mixes sizes that are not known")
+    a, b = min(places, key=lambda at: (0 in at, sum(at)))  # sizes of 1 at the end may stand alone
+    return i + a, j + b
+
+
+def _products(sizes: Sequence[Any]) -> list[Any]:
+    """How many elements the first 0, 1, 2, ... axes have, as far as that is known."""
+    found: list[Any] = [1]
+    for size in sizes:
+        if size is None:
+            break
+        found.append(found[-1] * size)
+    return found
 
 
 def _regrouped(c: Coupling, node: Node, groups: list[tuple[list[int], list[int]]], rank: int) -> Axes:

@@ -119,7 +119,7 @@ class _Narrowing:
     def _drop_unread(self, graph: Graph) -> None:
         used = {name for node in graph.nodes for name in node.inputs} | {info.name for info in graph.outputs}
         given = {info.name for info in graph.inputs}
-        was_read = {name for node in self._order for name in node.inputs}
+        was_read = {name for node in self._coupling.graph.nodes for name in node.inputs}
         graph.initializers = {
             name: tensor
             for name, tensor in graph.initializers.items()

@@ -5,9 +5,10 @@ import onnxruntime
 import pytest
 
 import pyflame_rt
+from pyflame_rt.graph.dim import symbol
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.pruning import PruningConfig, PruningCriterion, PruningWarning, WeightPruner, apply_masks
-from pyflame_rt.pruning.coupling import analyse, components
+from pyflame_rt.pruning.coupling import NotFollowed, analyse, components
 from pyflame_rt.pruning.layout_rules import regroup
 from tests.unit.pruning.nets import Build, mlp, run
 
@@ -86,6 +87,84 @@ def reshaped():
     return b.done(b.linear(x, "fc", 3, 96), ["N", 3])
 
 
+def lstm():
+    """A recurrent layer reads channels, and keeps the size of its state."""
+    b = Build(["T", 2, 6])
+    x = b.node("MatMul", ["input", b.weight("in.weight", 6, 8)])
+    weights = [b.weight("rnn.w", 1, 16, 8), b.weight("rnn.r", 1, 16, 4)]
+    y, _ = b.node("LSTM", [x, *weights], ["y", "h"], hidden_size=4)
+    last = b.node("Squeeze", [y, b.ints("axes", [1])])
+    return b.done(b.node("Relu", [last]), ["T", 2, 4])
+
+
+def shared_keys(mask_heads=8):
+    """Eight heads of queries share two of keys and values, with a bias for each head, as ONNX's Attention has it."""
+    b = Build(["N", 6, 8])
+
+    def project(name, heads):
+        x = b.node("MatMul", ["input", b.weight(f"{name}.weight", 8, 4 * heads)])
+        x = b.node("Reshape", [x, b.ints(f"{name}.shape", [0, 6, heads, 4])])
+        return b.node("Transpose", [x], perm=[0, 2, 1, 3])
+
+    q, k, v = project("q", 8), project("k", 2), project("v", 2)
+    x = b.node("Attention", [q, k, v, b.weight("slopes", 1, mask_heads, 6, 6)], ["mixed", "keys"], is_causal=1)[0]
+    flat = b.node("Reshape", [b.node("Transpose", [x], perm=[0, 2, 1, 3]), b.ints("back", [0, 6, 32])])
+    return b.done(b.node("MatMul", [flat, b.weight("o.weight", 32, 8)]), ["N", 6, 8])
+
+
+def repeated_keys():
+    """The same, with the keys and values repeated by expansion to computed sizes."""
+    b = Build(["N", 6, 8])
+
+    def project(name, heads):
+        x = b.node("MatMul", ["input", b.weight(f"{name}.weight", 8, 4 * heads)])
+        x = b.node("Reshape", [x, b.ints(f"{name}.shape", [-1, 6, heads, 4])])
+        x = b.node("Transpose", [x], perm=[0, 2, 1, 3])
+        if heads == 4:
+            return x
+        rows = b.node("Shape", ["input"], end=1)
+        wide = b.node("Concat", [rows, b.ints(f"{name}.many", [2, 2, 6, 4])], axis=0)
+        x = b.node("Expand", [b.node("Unsqueeze", [x, b.ints(f"{name}.at", [2])]), wide])
+        return b.node("Reshape", [x, b.node("Concat", [rows, b.ints(f"{name}.all", [4, 6, 4])], axis=0)])
+
+    q, k, v = project("q", 4), project("k", 2), project("v", 2)
+    scores = b.node("MatMul", [q, b.node("Transpose", [k], perm=[0, 1, 3, 2])])
+    x = b.node("MatMul", [b.node("Softmax", [scores], axis=-1), v])
+    flat = b.node("Reshape", [b.node("Transpose", [x], perm=[0, 2, 1, 3]), b.ints("back", [0, 6, 16])])
+    return b.done(b.node("MatMul", [flat, b.weight("o.weight", 16, 8)]), ["N", 6, 8])
+
+
+def places():
+    """Where the largest pixel of each channel is, beside the pixel itself."""
+    b = Build(["N", 3, 4, 4])
+    x = b.node("Reshape", [b.conv("input", "c", 6, 3), b.ints("line", [0, 6, 16])])
+    x = b.node("CumSum", [x, b.ints("along", 2)])
+    where = b.node("Cast", [b.node("ArgMax", [x], axis=2, keepdims=0)], to=1)
+    x = b.node("Add", [where, b.node("ReduceMax", [x, b.ints("over", [2])], keepdims=0)])
+    return b.done(b.linear(x, "fc", 5, 6), ["N", 5])
+
+
+def unread():
+    """Second outputs and nodes that nobody reads, as exporters leave them."""
+    b = Build(["N", 3, 8, 8])
+    x, _ = b.node("MaxPool", [b.conv("input", "c", 6, 3)], ["pooled", "where"], kernel_shape=[2, 2], strides=[2, 2])
+    b.node("ArgMax", [x], axis=1)
+    return b.done(b.linear(b.node("Flatten", [x]), "fc", 5, 96), ["N", 5])
+
+
+def computed():
+    """Sizes of slices and reshapes that are worked out from the number of channels."""
+    b = Build(["N", 3, 4, 4])
+    x = b.conv("input", "c", 8, 3)
+    wide = b.node("Shape", [x], start=1, end=2)
+    half = b.node("Div", [wide, b.ints("two", [2])])
+    left = b.node("Slice", [x, b.ints("zero", [0]), half, b.ints("axis", [1])])
+    right = b.node("Slice", [x, half, wide, b.ints("axis2", [1])])
+    x = b.node("Mul", [left, b.node("Sigmoid", [right])])
+    size = b.node("Concat", [b.node("Shape", [x], end=1), b.node("Mul", [half, b.ints("pixels", [16])])], axis=0)
+    return b.done(b.linear(b.node("Reshape", [x, size]), "fc", 5, 64), ["N", 5])
+
+
 NETS = {
     "residual": residual,
     "dense": dense,
@@ -95,6 +174,13 @@ NETS = {
     "packed": packed,
     "reshaped": reshaped,
     "mlp": mlp,
+    "lstm": lstm,
+    "shared keys": shared_keys,
+    "one bias for all heads": lambda: shared_keys(1),
+    "repeated keys": repeated_keys,
+    "places": places,
+    "unread": unread,
+    "computed": computed,
 }
 
 
@@ -136,6 +222,28 @@ def test_heads_go_whole():
     (heads,) = [f for f in analyse(attention())[1] if f.heads]
     assert len(heads.channels) == 4
     assert set(heads.owners) == {"q.weight", "k.weight", "v.weight"}
+
+
+def test_statistics_that_nobody_reads_are_no_reason_to_keep_channels():
+    """A normalisation over channels that go is one over those that stay: it equals no mask."""
+    b = Build(["N", 4])
+    inputs = [b.linear("input", "in", 8, 4), b.weight("n.weight", 8), b.weight("n.bias", 8)]
+    x, *_ = b.node("LayerNormalization", inputs, ["normal", "mean", "spread"], axis=-1)
+    pruned = WeightPruner(PruningConfig.structured_pruning(0.5)).prune(b.done(b.linear(x, "fc", 5, 8), ["N", 5]))
+    names = ("in.weight", "in.bias", "n.weight", "n.bias", "fc.weight", "fc.bias")
+    w, c, g, d, v, e = (pruned.initializers[name].raw() for name in names)
+    assert (w.shape, g.shape, v.shape) == ((4, 4), (4,), (5, 4))
+    x = np.random.default_rng(2).normal(size=(3, 4)).astype(np.float32)
+    y = x @ w.T + c
+    y = (y - y.mean(axis=1, keepdims=True)) / np.sqrt(y.var(axis=1, keepdims=True) + 1e-5) * g + d
+    np.testing.assert_allclose(run(pruned, {"input": x}), y @ v.T + e, rtol=1e-5, atol=1e-5)
+
+
+def test_all_heads_that_share_keys_go_with_them():
+    pruned = WeightPruner(PruningConfig.structured_pruning(0.5)).prune(shared_keys())
+    shapes = [pruned.get_initializer(f"{name}.weight").shape for name in "qkvo"]
+    assert [list(shape) for shape in shapes] == [[8, 16], [8, 4], [8, 4], [16, 8]]
+    assert list(pruned.get_initializer("slopes").shape) == [1, 4, 6, 6]
 
 
 def test_the_weakest_channels_go():
@@ -184,23 +292,22 @@ def test_other_criteria(criterion):
     assert run(pruned).shape == (2, 10)
 
 
-def lstm():
-    b = Build(["T", 2, 6])
-    x = b.node("MatMul", ["input", b.weight("in.weight", 6, 8)])
-    weights = [b.weight("rnn.w", 1, 16, 8), b.weight("rnn.r", 1, 16, 4)]
-    y, _ = b.node("LSTM", [x, *weights], ["y", "h"], hidden_size=4)
-    last = b.node("Squeeze", [y, b.ints("axes", [1])])
-    return b.done(b.node("Relu", [last]), ["T", 2, 4])
+def mixing():
+    """A normalisation over neighbouring channels between two convolutions."""
+    b = Build(["N", 3, 4, 4])
+    x = b.node("LRN", [b.conv("input", "in", 8, 3)], name="mixes", size=3)
+    x = b.node("GlobalAveragePool", [b.conv(x, "out", 5, 8)])
+    return b.done(b.node("Flatten", [x]), ["N", 5])
 
 
 def test_what_cannot_be_narrowed_is_zeroed_with_a_warning():
-    graph = lstm()
+    graph = mixing()
     pruner = WeightPruner(PruningConfig.structured_pruning(0.5))
-    with pytest.warns(PruningWarning, match=r"4 of 8 channels of in\.weight are set to zero.*LSTM"):
+    with pytest.warns(PruningWarning, match=r"4 of 8 channels of in\.weight are set to zero.*LRN 'mixes'"):
         pruned = pruner.prune(graph)
     weight = pruned.get_initializer("in.weight").numpy()
-    assert weight.shape == (6, 8)
-    assert (np.abs(weight).sum(axis=0) == 0).sum() == 4
+    assert weight.shape == (8, 3, 3, 3)
+    assert (np.abs(weight).sum(axis=(1, 2, 3)) == 0).sum() == 4
     assert run(pruned).shape == run(graph).shape
 
 
@@ -225,9 +332,24 @@ def test_components_are_those_of_a_plain_search():
         assert found.tolist() == [min(groups[i]) for i in range(n)]
 
 
+def test_groups_of_sizes_that_are_not_known():
+    n = symbol("N")
+    assert regroup([n, 6, 32], [6 * n, 32]) == [([0, 1], [0]), ([2], [1])]
+    assert regroup([6 * n, 32], [6, n, 4, 8]) == [([0], [0, 1]), ([1], [2, 3])]
+    with pytest.raises(NotFollowed, match="not known"):
+        regroup([None, 32], [None, 4, 8])
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
-    [([2, 3, 4], [24]), ([6, 4], [2, 3, 4]), ([4, 12, 3], [4, 3, 12]), ([1, 5], [5, 1]), ([5], [1, 5, 1])],
+    [
+        ([2, 3, 4], [24]),
+        ([6, 2, 3], [2, 3, 6]),
+        ([6, 4], [2, 3, 4]),
+        ([4, 12, 3], [4, 3, 12]),
+        ([1, 5], [5, 1]),
+        ([5], [1, 5, 1]),
+    ],
 )
 def test_groups_of_a_reshape_hold_the_same_elements(before, after):
     groups = regroup(before, after)

@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import Graph, Shape, Tensor, TensorInfo, TensorType
-from pyflame_rt.graph.dim import dim_from_text
 from pyflame_rt.graph.errors import InvalidModelError, UnsupportedOperatorError
 from pyflame_rt.graph.types import AnyType
 from pyflame_rt.importers.aten.scalars import SCALARS
@@ -14,6 +13,7 @@ from pyflame_rt.importers.aten.symbols import SymbolicTracer
 from pyflame_rt.importers.aten.table import find_lowering
 from pyflame_rt.importers.aten.values import number
 from pyflame_rt.importers.torch_export.archive import DTYPES, Exported
+from pyflame_rt.importers.torch_export.sizes import size_from_text
 from pyflame_rt.importers.torchscript.archive import ScriptedObject
 from pyflame_rt.importers.torchscript.control import guarded
 from pyflame_rt.importers.torchscript.machine import Machine
@@ -101,7 +101,7 @@ class _Lowering:
 
     def _type(self, name: str) -> TensorType:
         meta = self.graph["tensor_values"][name]
-        sizes = [n["as_int"] if "as_int" in n else dim_from_text(n["as_expr"]["expr_str"]) for n in meta["sizes"]]
+        sizes = [n["as_int"] if "as_int" in n else size_from_text(n["as_expr"]["expr_str"]) for n in meta["sizes"]]
         return TensorType(DTYPES[meta["dtype"]], Shape(sizes))
 
     def _parameter(self, name: str) -> Value:

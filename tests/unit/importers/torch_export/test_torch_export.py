@@ -11,6 +11,7 @@ import pytest
 
 import pyflame_rt
 from pyflame_rt.graph.errors import InputError, InvalidModelError, PyFlameRTError, UnsupportedOperatorError
+from pyflame_rt.importers.torch_export.sizes import size_from_text
 from tests.unit.importers.torchscript import networks
 from tests.unit.importers.torchscript.modules import MODULES
 from tests.unit.importers.torchscript.saving import close, jit, leaves, torch
@@ -55,6 +56,37 @@ class Mixed(nn.Module):
         z[:, 1] = 5.0
         first, second = z.split([1, 2], dim=1)
         return {"joined": torch.cat([second, first], 1).view(x.shape[0], -1), "more": (z.sum(), z.max(1)[0])}
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("s0", "s0"),
+        ("Symbol('s77', positive=True, integer=True)", "s77"),
+        ("Mul(Integer(2), Symbol('s77', positive=True, integer=True))", "2*s77"),
+        ("Add(Pow(Symbol('a'), Integer(2)), Mul(Symbol('a'), Symbol('b')), Integer(-1))", "a*a + a*b - 1"),
+        ("Pow(Symbol('a'), Integer(99999999))", "\"Pow(Symbol('a'), Integer(99999999))\""),
+        ("Add(Symbol('a')", "\"Add(Symbol('a')\""),
+        ("Mul()", '"Mul()"'),
+    ],
+)
+def test_sizes_are_read(text, size):
+    assert str(size_from_text(text)) == size
+
+
+def test_inputs_of_related_sizes():
+    """An input of twice as many rows as the other, whose size is told by the other's."""
+
+    class Pair(nn.Module):
+        def forward(self, x, y):
+            return y + torch.cat([x, x]).reshape(x.shape[0] * 2, -1)
+
+    rows = torch.export.Dim("rows", min=2, max=64)
+    inputs = torch.randn(3, 4), torch.randn(6, 4)
+    session = jit(pyflame_rt.from_torch, Pair(), inputs, dynamic_shapes=({0: rows}, {0: 2 * rows}))
+    first, second = (str(next(iter(info.shape or ()))) for info in session.graph().inputs)
+    assert (first.isidentifier(), second) == (True, f"2*{first}")
+    _compare(session, Pair(), (torch.randn(5, 4), torch.randn(10, 4)))
 
 
 def test_sizes_stay_symbols(tmp_path):
