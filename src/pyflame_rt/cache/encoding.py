@@ -209,7 +209,6 @@ class _Writer:
 class _Reader:
     def __init__(self, makers: dict[str, Callable[..., Any]], blobs: memoryview) -> None:
         self.makers = makers | {
-            "t": lambda *parts: parts,
             "d": lambda *parts: dict(zip(parts[::2], parts[1::2], strict=True)),
             "s": _text,
             "b": lambda text: text.encode("latin-1"),
@@ -231,7 +230,7 @@ class _Reader:
             if type(parts) is not int or parts < 0:
                 raise ValueError(f"{parts!r} is no object's number")
             return self.objects[parts]
-        made = self.makers[name](*parts)
+        made = tuple(parts) if name == "t" else self.makers[name](*parts)
         self.objects.append(made)
         return made
 

@@ -44,9 +44,14 @@ def _shape(*sizes: Any) -> Shape:
     return tuple.__new__(Shape, sizes)
 
 
+def _parts_of_node(node: Node) -> tuple[Any, ...]:
+    """Lists and None, where a node makes the tuples and the dict of them: what is plain JSON is read quickest."""
+    return node.name, node.op_type, [*node.inputs], [*node.outputs], dict(node.attributes) or None, node.domain
+
+
 GRAPH_KINDS = (
     Kind("Graph", Graph, attrgetter(*_GRAPH), _graph),
-    Kind("Node", Node, attrgetter("name", "op_type", "inputs", "outputs", "_attributes", "domain"), Node),
+    Kind("Node", Node, _parts_of_node, Node),
     Kind("Tensor", Tensor, lambda tensor: (tensor.stored(),), Tensor.unverified),
     Kind("Info", TensorInfo, attrgetter("name", "type"), lambda name, kind: TensorInfo(name, type=kind)),
     Kind("Shape", Shape, tuple, _shape),

@@ -47,12 +47,13 @@ def makers_beside(do: Callable[[Callable[[], None]], None]) -> dict[str, Callabl
 
     It raises a DecodeError for one that is damaged. Nothing may be computed from the document before all of it is done.
     """
+    store = current_store()
     opened: dict[str, MappedEntry] = {}
 
     def in_entry(place: str, offset: int, *form: Any) -> np.ndarray[Any, Any]:
         entry = opened.get(place)
         if entry is None:
-            entry = opened[place] = _entry(place)
+            entry = opened[place] = _entry(place, store)
             if entry.contents.nbytes < MIN_BESIDE:
                 _verify(place, entry)
             else:
@@ -70,13 +71,13 @@ def makers_beside(do: Callable[[Callable[[], None]], None]) -> dict[str, Callabl
 
 
 def _in_entry(place: str, offset: int, *form: Any) -> np.ndarray[Any, Any]:
-    entry = _entry(place)
+    entry = _entry(place, current_store())
     _verify(place, entry)
     return _view(entry.contents, offset, *form)
 
 
-def _entry(place: str) -> MappedEntry:
-    found = current_store().open_place(place)
+def _entry(place: str, store: Store) -> MappedEntry:
+    found = store.open_place(place)
     if found is None:
         raise DecodeError(f"the entry {place} is gone")
     return found

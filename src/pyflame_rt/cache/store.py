@@ -221,10 +221,11 @@ class Store:
             if not self._trusts(self.folder) or not self.folder.is_dir():
                 return False
             self._sound.add(self._place)
-        for one in (self._place, os.path.dirname(folder), folder):
-            if fault := fault_inside(one):
-                return self._refuse(one, fault)
-        self._sound.add(folder)
+        for one in (os.path.dirname(folder), folder):
+            if one not in self._sound:
+                if fault := fault_inside(one):
+                    return self._refuse(one, fault)
+                self._sound.add(one)
         return True
 
     def _trusts(self, folder: Path) -> bool:

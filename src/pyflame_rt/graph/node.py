@@ -18,7 +18,7 @@ class Node:
 
     An empty input name is an optional input that is not given. Inputs, outputs and operator
     never change; ``set_attr`` exists for building a graph by hand, and a copy of a graph has
-    nodes of its own.
+    nodes of its own. ``full_name`` is the operator with its domain, such as ``com.microsoft::Gelu``.
 
     Example:
         >>> node = Node("relu1", "LeakyRelu", ["x"], ["y"], {"alpha": 0.1})
@@ -26,7 +26,7 @@ class Node:
         (0.1, 2.0)
     """
 
-    __slots__ = ("_attributes", "domain", "inputs", "name", "op_type", "outputs")
+    __slots__ = ("_attributes", "domain", "full_name", "inputs", "name", "op_type", "outputs")
 
     def __init__(
         self,
@@ -42,17 +42,13 @@ class Node:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.domain = "" if domain == "ai.onnx" else domain
+        self.full_name = f"{self.domain}::{op_type}" if self.domain else op_type
         self._attributes: dict[str, Attribute] = {} if attributes is None else dict(attributes)
 
     @property
     def attributes(self) -> Mapping[str, Attribute]:
         """Attributes that were given; defaults belong to the operator."""
         return self._attributes
-
-    @property
-    def full_name(self) -> str:
-        """Operator with its domain, such as ``com.microsoft::Gelu``."""
-        return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
 
     def set_attr(self, name: str, value: Attribute) -> None:
         """Set one attribute."""

@@ -197,6 +197,8 @@ def _compared(fields: dict[str, Field[Any]], frozen: bool) -> dict[str, Any]:
     key = _key([name for name, f in fields.items() if f.compare])
 
     def equal(self: Any, other: Any) -> Any:
+        if other is self:
+            return True
         return key(self) == key(other) if other.__class__ is self.__class__ else NotImplemented
 
     if not frozen:

@@ -9,7 +9,7 @@ from pyflame_rt.graph.errors import ShapeMismatchError
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from pyflame_rt.graph.dtype import DType
 
@@ -55,7 +55,7 @@ class Shape(tuple[DimLike, ...]):
 
     def __new__(cls, dims: Iterable[object] = ()) -> Shape:
         """Dimensions from what users write: ints, names, None."""
-        return super().__new__(cls, tuple(make_dim(d) for d in dims))
+        return super().__new__(cls, [d if type(d) is int and d >= 0 else make_dim(d) for d in dims])
 
     @property
     def is_static(self) -> bool:
@@ -73,9 +73,9 @@ class Shape(tuple[DimLike, ...]):
         return total
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, (tuple, list)):
-            return NotImplemented
-        return super().__eq__(tuple(cast("Sequence[object]", other)))
+        if isinstance(other, list):
+            return super().__eq__(tuple(cast("list[object]", other)))
+        return super().__eq__(other)
 
     def __ne__(self, other: object) -> bool:
         result = self.__eq__(other)

@@ -46,6 +46,8 @@ class ConstantFoldingPass(EditingPass):
         """Fold in one walk: what was folded is constant for what comes after."""
         result = PassResult()
         for node in editor.walk():
+            if not self._may_fold(editor, node):
+                continue
             op = find_op(node.op_type, node.domain)
             if op is None or op.random or node.full_name in self.config.exclude_ops:
                 continue
@@ -61,6 +63,12 @@ class ConstantFoldingPass(EditingPass):
                 result.stats.nodes_removed += 1
                 result.rewrites.append(Rewrite("constant_folding", (node.name,)))
         return result
+
+    def _may_fold(self, editor: Editor, node: Node) -> bool:
+        """Whether all that it reads is constant, or all that it makes is known; most nodes are done with that."""
+        if all(not name or editor.is_constant(name) for name in node.inputs):
+            return True
+        return self.config.fold_shape_ops and all(not n or editor.value(n).known is not None for n in node.outputs)
 
     def _known(self, editor: Editor, node: Node) -> list[np.ndarray[Any, Any]] | None:
         """Contents that inference knows, all of them numbers."""

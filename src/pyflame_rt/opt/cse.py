@@ -44,16 +44,13 @@ class CSEPass(EditingPass):
     def edit(self, editor: Editor) -> PassResult:
         """Merge constants first, then nodes in running order: readers of merged nodes become equal in turn."""
         result = PassResult()
-        _merge_constants(editor, result)
+        if editor.has_new_constants:
+            _merge_constants(editor, result)
+            editor.has_new_constants = False
         seen: dict[Any, list[Node]] = {}
         for node in editor.walk():
-            op = find_op(node.op_type, node.domain)
-            if op is None or op.random or next(node_subgraphs(node), None) is not None:
-                continue
-            if node.attributes and not self.config.check_attributes:
-                continue
             alike = seen.setdefault((node.full_name, node.inputs, len(node.outputs)), [])
-            twin = self._twin(editor, node, alike)
+            twin = self._twin(editor, node, alike) if alike and self._may_merge(node) else None
             if twin is None:
                 alike.append(node)
                 continue
@@ -65,6 +62,13 @@ class CSEPass(EditingPass):
             result.stats.nodes_removed += 1
             result.rewrites.append(Rewrite("common_subexpression", (node.name, twin.name), (twin.name,)))
         return result
+
+    def _may_merge(self, node: Node) -> bool:
+        """Whether nodes of the operator and form of this one give the same when they are given the same."""
+        op = find_op(node.op_type, node.domain)
+        if op is None or op.random or next(node_subgraphs(node), None) is not None:
+            return False
+        return not node.attributes or self.config.check_attributes
 
     def _twin(self, editor: Editor, node: Node, alike: list[Node]) -> Node | None:
         """An earlier node that gives the same, as long as the graph does not give this one's values out."""
@@ -102,22 +106,29 @@ def _same_arrays(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
 
 
 def _merge_constants(editor: Editor, result: PassResult) -> None:
-    seen: dict[Any, list[str]] = {}
-    for name in list(editor.graph.initializers):
+    """Of equal constants the first one is left."""
+    like: dict[Any, list[tuple[str, np.ndarray[Any, Any]]]] = {}
+    for name in editor.graph.initializers:
         array = editor.constant(name)
-        if array is None or array.dtype == object or editor.is_output(name):
+        if array is not None and array.dtype != object and not editor.is_output(name):
+            like.setdefault((array.dtype, array.shape), []).append((name, array))
+    for group in like.values():
+        if len(group) > 1:
+            _merge_equal(editor, group, result)
+
+
+def _merge_equal(editor: Editor, group: list[tuple[str, np.ndarray[Any, Any]]], result: PassResult) -> None:
+    seen: dict[int, list[tuple[str, np.ndarray[Any, Any]]]] = {}
+    for name, array in group:
+        alike = seen.setdefault(_digest(array), [])
+        twin = next((other for other, first in alike if _same_arrays(first, array)), None)
+        if twin is None:
+            alike.append((name, array))
             continue
-        alike = seen.setdefault((array.dtype.str, array.dtype.name, array.shape, _digest(array)), [])
-        for other in alike:
-            first = editor.constant(other)
-            if first is not None and _same_arrays(first, array):
-                editor.substitute(name, other)
-                del editor.graph.initializers[name]
-                result.modified = editor.modified = True
-                result.stats.initializers_removed += 1
-                break
-        else:
-            alike.append(name)
+        editor.substitute(name, twin)
+        del editor.graph.initializers[name]
+        result.modified = editor.modified = True
+        result.stats.initializers_removed += 1
 
 
 def _digest(array: np.ndarray[Any, Any]) -> int:

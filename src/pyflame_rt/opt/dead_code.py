@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DeadCodeEliminationPass", "drop_unread", "eliminate_dead_code"]
 
+# Operators that may do nothing.
+_IDLE = frozenset({Identity.name, Dropout.name})
 # Operators whose further outputs may be left out, and are then not computed.
 _OPTIONAL_OUTPUTS = frozenset({BatchNormalization.name, Dropout.name, LayerNormalization.name, MaxPool.name})
 
@@ -45,14 +47,14 @@ class DeadCodeEliminationPass(EditingPass):
         return result
 
     def _does_nothing(self, editor: Editor, node: Node) -> bool:
-        if node.domain or not node.inputs or not node.inputs[0]:
+        if node.op_type not in _IDLE or node.domain or not node.inputs or not node.inputs[0]:
             return False
         if node.op_type == Identity.name:
             return self.config.remove_identity
-        if node.op_type != Dropout.name or not self.config.remove_dropout:
+        if not self.config.remove_dropout:
             return False
         training = node.inputs[2] if len(node.inputs) > 2 else ""
-        unread = all(not n or not (editor.readers(n) or editor.is_output(n)) for n in node.outputs[1:])
+        unread = not any(n and editor.is_seen(n) for n in node.outputs[1:])
         return unread and (not training or editor.scalar(training) in (False, 0))
 
     def _bypass(self, editor: Editor, node: Node, result: PassResult) -> None:
@@ -74,8 +76,8 @@ class DeadCodeEliminationPass(EditingPass):
 def drop_unread(editor: Editor, result: PassResult) -> None:
     """Remove nodes, and last outputs of nodes, that nobody reads."""
     for node in reversed(editor.nodes()):
-        live = [bool(n) and (editor.is_output(n) or bool(editor.readers(n))) for n in node.outputs]
-        if not any(live):
+        live = [bool(n) and editor.is_seen(n) for n in node.outputs]
+        if True not in live:
             editor.remove(node)
             _removed(result, node, "dead_code")
         elif not live[-1] and not node.domain and node.op_type in _OPTIONAL_OUTPUTS:
@@ -93,8 +95,8 @@ def _removed(result: PassResult, node: Node, rule: str) -> None:
 
 def _drop_initializers(editor: Editor, result: PassResult) -> None:
     graph = editor.graph
-    kept = {info.name for info in graph.inputs} | editor.outputs
-    for name in [n for n in graph.initializers if n not in kept and not editor.readers(n)]:
+    kept = {info.name for info in graph.inputs}
+    for name in [n for n in graph.initializers if n not in kept and not editor.is_seen(n)]:
         del graph.initializers[name]
         graph.types.pop(name, None)
         result.stats.initializers_removed += 1

@@ -39,6 +39,7 @@ class Editor:
         self.graph = graph
         self.outputs = frozenset(info.name for info in graph.outputs)
         self.modified = False
+        self.has_new_constants = True  # since equal ones were merged
         self._slots: list[list[Node]] = [[node] for node in graph.topological_sort()]
         self._place: dict[Node, int] = {}
         self._maker: dict[str, Node] = {}
@@ -61,7 +62,7 @@ class Editor:
     def walk(self) -> Iterator[Node]:
         """All nodes in running order, as they are when their turn comes: they may be changed meanwhile."""
         for slot in self._slots:
-            for node in list(slot):
+            for node in slot if len(slot) == 1 else list(slot):
                 if node in self._place:
                     yield node
 
@@ -76,6 +77,10 @@ class Editor:
         """The nodes that read a value."""
         return list(self._readers.get(name, ()))
 
+    def is_seen(self, name: str) -> bool:
+        """Whether a node reads the value, or the graph gives it out."""
+        return bool(self._readers.get(name)) or name in self.outputs
+
     def is_output(self, name: str) -> bool:
         """Whether the graph gives the value out."""
         return name in self.outputs
@@ -83,6 +88,10 @@ class Editor:
     def read_only_by(self, name: str, nodes: Iterable[Node]) -> bool:
         """Whether nobody but these nodes sees a value."""
         return name not in self.outputs and set(self._readers.get(name, ())) <= set(nodes)
+
+    def is_constant(self, name: str) -> bool:
+        """Whether a value is a constant; an input with a default is none."""
+        return name in self.graph.initializers and name not in self._inputs
 
     def constant(self, name: str) -> Array | None:
         """The contents of a constant; None for anything else, an input with a default too."""
@@ -182,6 +191,7 @@ class Editor:
     def _set_constant(self, name: str, array: Array) -> None:
         tensor = Tensor(array)
         self.graph.initializers[name] = tensor
+        self.has_new_constants = True
         self.graph.types.pop(name, None)
         if self._values is not None:
             self._values[name] = _constant_value(name, tensor)
@@ -259,6 +269,7 @@ class Editor:
         """Write the nodes back into the graph, and the types of values that are new."""
         if not self.modified:
             return
+        self.modified = False
         self.graph.nodes = self.nodes()
         self.graph.origin = None
         for name in list(self.graph.types):

@@ -209,8 +209,9 @@ class PassManager:
         passes = self._chosen(result)
         deadline = time.perf_counter() + (self.config.timeout_ms or float("inf")) / 1e3
         shared: list[Editor] = []
+        settled: set[int] = set()
         for i in range(rounds):
-            done = self._round(graph, passes, deadline, shared)
+            done = self._round(graph, passes, deadline, shared, settled)
             result.add(done)
             if not done.modified or time.perf_counter() > deadline:
                 break
@@ -221,12 +222,23 @@ class PassManager:
         return result
 
     def _round(
-        self, graph: Graph, passes: Sequence[Pass], deadline: float, shared: list[Editor] | None = None
+        self,
+        graph: Graph,
+        passes: Sequence[Pass],
+        deadline: float,
+        shared: list[Editor] | None = None,
+        settled: set[int] | None = None,
     ) -> PassResult:
-        """Every pass once; passes that edit share an editor, which is in ``shared`` as long as it holds."""
+        """Every pass once; passes that edit share an editor, which is in ``shared`` as long as it holds.
+
+        ``settled`` are those, by identity, that found nothing to do in the graph as it is; they are left out.
+        """
         result = PassResult()
         editors = [] if shared is None else shared
+        done_with: set[int] = set() if settled is None else settled
         for one in passes:
+            if id(one) in done_with:
+                continue
             started = time.perf_counter()
             if started > deadline:
                 left = ", ".join(map(name_of, passes[passes.index(one) :]))
@@ -246,6 +258,9 @@ class PassManager:
                 raise InputError(f"pass {name_of(one)!r} gave {type(done).__name__}; run(graph) gives a PassResult")
             if done.modified:
                 graph.origin = None
+                done_with.clear()
+            else:
+                done_with.add(id(one))
             done.seconds = {name_of(one): time.perf_counter() - started}
             self._report(graph, one, done, before)
             if self.watch is not None and copied is not None and done.modified:

@@ -6,9 +6,9 @@
             return NoMatch("the elements are not float32")
         return m.emit(Swish, [x])
 
-The picture's parameters are values; equal ones must be equal in the graph. What the picture shows, but for its last
-node, must be read by nobody else. The function names the values it asks for (those its picture lacks are empty) and
-gives the name of the value that stands for the picture's result.
+The picture's parameters are values; equal ones must be equal in the graph, and ``op.constant(c)`` is one that must be a
+constant. What the picture shows, but for its last node, must be read by nobody else. The function names the values it
+asks for (those its picture lacks are empty) and gives the name of the value that stands for the picture's result.
 
 Rules that need numbers for sizes run on the specialised graph instead (:func:`specialized_rule`).
 """
@@ -19,7 +19,7 @@ import importlib
 import pkgutil
 from collections import deque
 from dataclasses import field
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import ml_dtypes
@@ -32,7 +32,7 @@ from pyflame_rt.ops.onnx.logic import And, Equal, Or
 from pyflame_rt.opt.base import PassResult, Rewrite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy as np
 
@@ -80,6 +80,10 @@ class _Operators:
     def __getattr__(self, name: str) -> Callable[..., Term]:
         return self.any_of(name)
 
+    def constant(self, variable: Variable) -> Constant:
+        """A value that is a constant."""
+        return Constant(variable.name)
+
     def output(self, term: Term, index: int) -> TermOutput:
         """Output number ``index`` of a node; a node itself stands for its first."""
         return TermOutput(term, index)
@@ -106,7 +110,13 @@ class Variable(NamedTuple):
     name: str
 
 
-@dataclass(slots=True)
+class Constant(NamedTuple):
+    """A parameter of a picture that is a constant."""
+
+    name: str
+
+
+@dataclass(slots=True, eq=False)
 class Rule:
     """A rewrite, with what it promises.
 
@@ -123,7 +133,7 @@ class Rule:
         parameters: values its function asks for.
         turn: rules of lower turns are applied to the end first, so that small pictures take no parts of large ones.
         stage: "load" for rules over graphs with open sizes; else when the specialiser applies it.
-        ops: of the nodes that a rule of stage "node" takes.
+        ops: of the nodes that a rule of stage "node" takes; a rule for whole graphs looks at those that have one.
     """
 
     name: str
@@ -179,12 +189,15 @@ def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     return function.__code__.co_varnames[: function.__code__.co_argcount]
 
 
-def graph_rule(*, family: str = "simplify") -> Callable[[Callable[[Editor], list[Rewrite]]], Rule]:
-    """Declare a rule that looks at a whole graph: a function that edits it and says what it did. It must be exact."""
+def graph_rule(*ops: str, family: str = "simplify") -> Callable[[Callable[[Editor], list[Rewrite]]], Rule]:
+    """Declare a rule for whole graphs that have one of some operators: a function that edits one and says what it did.
+
+    It must be exact.
+    """
 
     def declare(build: Callable[[Editor], list[Rewrite]]) -> Rule:
         about = (build.__doc__ or "").partition("\n")[0]
-        made = Rule(build.__name__, (), build, family, about=about, whole=True)
+        made = Rule(build.__name__, (), build, family, about=about, whole=True, ops=ops)
         _rules[made.name] = made
         return made
 
@@ -301,48 +314,48 @@ class Match:
         return self.editor.shape(name)
 
 
+class _Sketch(NamedTuple):
+    """A picture as it is looked for: operators that the graph must have, and those that must make the root's inputs."""
+
+    rule: Rule
+    picture: Term
+    present: tuple[frozenset[str], ...]
+    near: tuple[frozenset[str], ...]
+
+
+class _Turn(NamedTuple):
+    """Rules that are applied to the end together: those for whole graphs, pictures by their last node's operator."""
+
+    whole: list[Rule]
+    by_root: dict[str, list[_Sketch]]
+
+
 def apply_rules(editor: Editor, rules: Sequence[Rule], supported: Callable[[Node], bool] | None = None) -> PassResult:
     """Apply rules until none of them finds its picture any more; ``supported`` says which new nodes may be made."""
     result = PassResult()
-    for turn in sorted({one.turn for one in rules}):
-        _take_turn(editor, [one for one in rules if one.turn == turn], supported, result)
+    for turn in _turns(tuple(rules)):
+        _take_turn(editor, turn, supported, result)
     return result
 
 
-def _take_turn(
-    editor: Editor, rules: Sequence[Rule], supported: Callable[[Node], bool] | None, result: PassResult
-) -> None:
+@lru_cache(maxsize=32)
+def _turns(rules: tuple[Rule, ...]) -> list[_Turn]:
+    """Sessions apply the same few sets of rules, each several times."""
+    made: dict[int, _Turn] = {turn: _Turn([], {}) for turn in sorted({one.turn for one in rules})}
     for one in rules:
+        whole, by_root = made[one.turn]
         if one.whole:
-            _count(result, one.build(editor))
-    pending = deque(editor.nodes())
-    present = {node.full_name for node in pending}
-    by_root = _by_root(rules, present)
-    while pending:
-        node = pending.popleft()
-        if node not in editor:
-            continue
-        for one, picture in by_root.get(node.full_name, ()):
-            rewrite, touched = _try(editor, one, picture, node, supported)
-            if rewrite is not None:
-                result.stats.nodes_fused += one.family == "fuse"
-                _count(result, [rewrite])
-                pending.extend(touched)
-                if not present.issuperset(new := [made.full_name for made in touched]):
-                    present.update(new)
-                    by_root = _by_root(rules, present)
-                break
-
-
-def _by_root(rules: Sequence[Rule], present: Collection[str]) -> dict[str, list[tuple[Rule, Term]]]:
-    """Pictures by the operator of their last node; only those of which every operator is present."""
-    found: dict[str, list[tuple[Rule, Term]]] = {}
-    for one in rules:
+            whole.append(one)
         for picture in one.pictures:
-            if all(any(name in present for name in ops) for ops in _operators(picture)):
-                for name in picture.ops:
-                    found.setdefault(name, []).append((one, picture))
-    return found
+            near = (_inner(arg).ops for arg in picture.args if isinstance(arg, (Term, TermOutput)))
+            sketch = _Sketch(one, picture, tuple(map(frozenset, _operators(picture))), tuple(map(frozenset, near)))
+            for name in picture.ops:
+                by_root.setdefault(name, []).append(sketch)
+    return list(made.values())
+
+
+def _inner(arg: Term | TermOutput) -> Term:
+    return arg if isinstance(arg, Term) else arg.term
 
 
 def _operators(picture: Term) -> Iterator[tuple[str, ...]]:
@@ -350,7 +363,52 @@ def _operators(picture: Term) -> Iterator[tuple[str, ...]]:
     yield picture.ops
     for arg in picture.args:
         if isinstance(arg, (Term, TermOutput)):
-            yield from _operators(arg if isinstance(arg, Term) else arg.term)
+            yield from _operators(_inner(arg))
+
+
+def _take_turn(editor: Editor, turn: _Turn, supported: Callable[[Node], bool] | None, result: PassResult) -> None:
+    for one in turn.whole:
+        if any(node.full_name in one.ops for node in editor.nodes()):
+            _count(result, one.build(editor))
+    pending = deque(editor.nodes())
+    present = {node.full_name for node in pending}
+    possible: dict[str, list[_Sketch]] = {}  # pictures of which every operator is present
+    while pending:
+        node = pending.popleft()
+        name = node.full_name
+        if name not in turn.by_root:
+            continue
+        here = possible.get(name)
+        if here is None:
+            here = [sketch for sketch in turn.by_root[name] if not any(map(present.isdisjoint, sketch.present))]
+            possible[name] = here
+        if not here or node not in editor:
+            continue
+        touched = _rewritten(editor, here, node, supported, result)
+        pending.extend(touched)
+        if not present.issuperset(new := [made.full_name for made in touched]):
+            present.update(new)
+            possible.clear()
+
+
+def _rewritten(
+    editor: Editor,
+    sketches: Sequence[_Sketch],
+    node: Node,
+    supported: Callable[[Node], bool] | None,
+    result: PassResult,
+) -> list[Node]:
+    """Apply the first rule that fits at a node; the nodes to look at again."""
+    makers = [maker.full_name for name in node.inputs if (maker := editor.maker(name)) is not None]
+    for one, picture, _, near in sketches:
+        if any(group.isdisjoint(makers) for group in near):
+            continue
+        rewrite, touched = _try(editor, one, picture, node, supported)
+        if rewrite is not None:
+            result.stats.nodes_fused += one.family == "fuse"
+            _count(result, [rewrite])
+            return touched
+    return []
 
 
 def _count(result: PassResult, rewrites: Sequence[Rewrite]) -> None:
@@ -381,10 +439,10 @@ def _try(
 
 def _closed(editor: Editor, matched: Sequence[Node], root: Node) -> bool:
     """Whether nobody outside sees what the inner nodes make, nor more than the first output of the last."""
-    inner = all(
+    inner = len(matched) == 1 or all(
         editor.read_only_by(name, matched) for node in matched if node is not root for name in node.outputs if name
     )
-    return inner and not any(editor.readers(name) or editor.is_output(name) for name in root.outputs[1:] if name)
+    return inner and not any(name and editor.is_seen(name) for name in root.outputs[1:])
 
 
 def _apply(editor: Editor, match: Match, root: Node, found: str) -> tuple[Rewrite, list[Node]]:
@@ -428,11 +486,12 @@ def _may_read(editor: Editor, args: Sequence[Any], names: Sequence[str]) -> bool
     for i, arg in enumerate(args):
         if isinstance(arg, Variable):
             continue
-        maker = editor.maker(names[i]) if i < len(names) else None
-        if not isinstance(arg, (Term, TermOutput)):  # a number is a constant
-            if maker is not None:
+        name = names[i] if i < len(names) else ""
+        maker = editor.maker(name)
+        if not isinstance(arg, (Term, TermOutput)):
+            if maker is not None or not editor.is_constant(name):
                 return False
-        elif maker is None or not _may_lie(editor, arg if isinstance(arg, Term) else arg.term, maker):
+        elif maker is None or not _may_lie(editor, _inner(arg), maker):
             return False
     return True
 
@@ -444,7 +503,9 @@ def _commutes(node: Node) -> bool:
 def _at(
     editor: Editor, term: Term, node: Node, bound: Bindings, labels: dict[str, Node]
 ) -> Iterator[tuple[Bindings, dict[str, Node]]]:
-    if node.full_name not in term.ops or any(node.get_attr(k) != v for k, v in term.attributes.items()):
+    if node.full_name not in term.ops:
+        return
+    if term.attributes and any(node.get_attr(k) != v for k, v in term.attributes.items()):
         return
     if len(node.inputs) > len(term.args) and any(node.inputs[len(term.args) :]):
         return
@@ -460,10 +521,16 @@ def _inputs(
     editor: Editor, pairs: Sequence[tuple[Any, str]], bound: Bindings, labels: dict[str, Node]
 ) -> Iterator[tuple[Bindings, dict[str, Node]]]:
     """Bindings under which every term of ``pairs`` lies over the value beside it."""
-    if not pairs:
+    bound, rest = dict(bound), []
+    for term, name in pairs:
+        if not isinstance(term, Variable):
+            rest.append((term, name))
+        elif bound.setdefault(term.name, name) != name:
+            return
+    if not rest:
         yield bound, labels
         return
-    (term, name), rest = pairs[0], pairs[1:]
+    term, name = rest.pop(0)
     for more, names in _value(editor, term, name, bound, labels):
         yield from _inputs(editor, rest, more, names)
 
@@ -471,8 +538,8 @@ def _inputs(
 def _value(
     editor: Editor, term: Any, name: str, bound: Bindings, labels: dict[str, Node]
 ) -> Iterator[tuple[Bindings, dict[str, Node]]]:
-    if isinstance(term, Variable):
-        if bound.get(term.name, name) == name:
+    if isinstance(term, Constant):
+        if bound.get(term.name, name) == name and editor.is_constant(name):
             yield {**bound, term.name: name}, labels
         return
     if isinstance(term, (Term, TermOutput)):

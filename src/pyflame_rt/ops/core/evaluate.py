@@ -263,9 +263,10 @@ def evaluate(node: Node, arrays: Sequence[Array], context: Context | str = "nump
 def bind_attributes(node: Node, op: Op) -> dict[str, Any]:
     """Attributes of a node with the operator's defaults; a node that has not the operator's form is refused."""
     plain = {name: plain_attribute(value) for name, value in node.attributes.items()}
-    bound = op.signature.bind(plain, where(node))
-    op.signature.check_kinds(plain, where(node))
-    op.signature.check_given(node.inputs, where(node))
+    signature, at = op.signature, where(node)
+    bound = signature.bind(plain, at)
+    signature.check_kinds(plain, at)
+    signature.check_given(node.inputs, at)
     return bound
 
 

@@ -98,7 +98,7 @@ def merge_types(inferred: ValueType | None, declared: ValueType | None) -> Value
         return inferred
     if inferred.shape is None:
         return TensorType(inferred.dtype, declared.shape)
-    if declared.shape is None or len(declared.shape) != len(inferred.shape):
+    if None not in inferred.shape or declared.shape is None or len(declared.shape) != len(inferred.shape):
         return inferred
     dims = [b if a is None else a for a, b in zip(inferred.shape, declared.shape, strict=True)]
     return TensorType(inferred.dtype, type(inferred.shape)(dims))

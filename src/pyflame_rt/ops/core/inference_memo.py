@@ -93,7 +93,7 @@ def _is_new(value: Value) -> bool:
 
 def _key(op: Op, values: Sequence[Value | None], attributes: Mapping[str, Any]) -> Any:
     """Everything the types of outputs can depend on; None where that is not easily compared."""
-    parts: list[Any] = [op, "contents"]
+    parts: list[Any] = [op, "contents", *attributes]
     for value in values:
         if value is None or value.known is None:
             parts.append(None if value is None else value.type)
@@ -101,11 +101,11 @@ def _key(op: Op, values: Sequence[Value | None], attributes: Mapping[str, Any]) 
             return None
         else:
             parts += [value.type, value.known.tobytes()]
-    for name, given in attributes.items():
+    for given in attributes.values():
         if type(given) in _PLAIN:
-            parts += [name, type(given), given]
-        elif isinstance(given, (list, tuple)) and _PLAIN.issuperset(map(type, given)):
-            parts += [name, list, *map(type, given), *given]
+            parts += (type(given), given)
+        elif isinstance(given, (list, tuple)) and _PLAIN.issuperset(kinds := tuple(map(type, given))):
+            parts += (kinds, tuple(given))
         else:  # graphs and tensors may change
             return None
     return tuple(parts)

@@ -146,6 +146,8 @@ def _number_type(inputs: Sequence[object]) -> Value | None:
 
 def plain_attribute(value: Attribute) -> Attribute:
     """Attributes in the form nodes keep them: ONNX numbers for types, Tensor for arrays, lists."""
+    if type(value) in _KEPT:
+        return value
     if isinstance(value, DType):
         return value.onnx
     if isinstance(value, np.ndarray):
@@ -155,6 +157,7 @@ def plain_attribute(value: Attribute) -> Attribute:
     return int(value) if isinstance(value, (bool, np.integer)) else value
 
 
+_KEPT = frozenset({int, float, str, list})
 _ops: dict[tuple[str, str], Op] = {}
 _registrations = 0
 _loaded = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import Graph, Tensor
@@ -45,6 +46,11 @@ class Signature:
     attributes: Mapping[str, Attribute]
     kinds: Mapping[str, str] = field(default_factory=dict)
     _fitting: set[int] = field(default_factory=set, repr=False, compare=False)  # counts of inputs that were looked at
+    _required: tuple[str, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        required = tuple(name for name, value in self.attributes.items() if value is REQUIRED)
+        object.__setattr__(self, "_required", required)
 
     @property
     def min_inputs(self) -> int:
@@ -58,24 +64,29 @@ class Signature:
 
     def bind(self, given: Mapping[str, Attribute], where: str) -> dict[str, Attribute]:
         """Attributes with defaults filled in; unknown or missing ones are errors."""
-        unknown = [name for name in given if name not in self.attributes]
-        if unknown:
+        if not given.keys() <= self.attributes.keys():
+            unknown = [name for name in given if name not in self.attributes]
             raise InputError(f"{where}: unknown attribute {unknown[0]!r}. Attributes: {sorted(self.attributes)}")
         bound = {**self.attributes, **given}
-        missing = [name for name, value in bound.items() if value is REQUIRED]
-        if missing:
-            raise InputError(f"{where}: attribute {missing[0]!r} is required")
+        for name in self._required:
+            if bound[name] is REQUIRED:
+                raise InputError(f"{where}: attribute {name!r} is required")
         return bound
 
     def check_kinds(self, given: Mapping[str, Attribute], where: str) -> None:
         """Raise unless every attribute of a node is of its declared kind."""
         for name, value in given.items():
             kind = self.kinds.get(name, "Any")
+            plain, elements = _types_of(kind)
+            if type(value) in plain or (elements and type(value) is list and elements.issuperset(map(type, value))):
+                continue
             if not any(_CHECKS.get(part, _anything)(value) for part in kind.split(" | ")):
                 raise InputError(f"{where}: attribute {name!r} must be {kind}, got {str(value)[:60]!r}")
 
     def check_given(self, names: Sequence[str], where: str) -> None:
         """Raise unless a node reads as many values as there are inputs, and names the required ones."""
+        if "" not in names and len(names) in self._fitting:
+            return
         count = max((i + 1 for i, name in enumerate(names) if name), default=0)
         self.check_inputs(count, where)
         for formal, name in zip(self.inputs, names, strict=False):
@@ -113,6 +124,28 @@ _CHECKS: dict[str, Callable[[Attribute], bool]] = {
     "list[int]": _all(int),
     "list[float]": _all(int, float),
     "list[str]": _all(str),
+}
+
+
+@cache
+def _types_of(kind: str) -> tuple[frozenset[type], frozenset[type]]:
+    """Exact types that a value of a kind may have, and of the elements of a list; what has others is looked at."""
+    plain: set[type] = set()
+    elements: set[type] = set()
+    for part in kind.split(" | "):
+        inner = part.removeprefix("list[").removesuffix("]")
+        (plain if inner == part else elements).update(_TYPES.get(inner, ()))
+    return frozenset(plain), frozenset(elements)
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "None": (type(None),),
+    "int": (int, bool),
+    "bool": (int, bool),
+    "float": (float, int, bool),
+    "str": (str,),
+    "Tensor": (Tensor,),
+    "Graph": (Graph,),
 }
 
 

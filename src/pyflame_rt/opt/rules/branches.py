@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyflame_rt.opt.editor import Editor
 
 
-@graph_rule()
+@graph_rule(If.name)
 def constant_branch(editor: Editor) -> list[Rewrite]:
     """An If whose condition is a constant is the branch it takes."""
     done: list[Rewrite] = []

@@ -25,7 +25,7 @@ _SAFE = frozenset(op.name for op in (Flatten, Gemm, Identity, LogSoftmax, MatMul
 _MAY_REFUSE = frozenset({Cast.name, Div.name, Mod.name, Pow.name})
 
 
-@graph_rule()
+@graph_rule(Loop.name, Scan.name)
 def loop_invariants(editor: Editor) -> list[Rewrite]:
     """What a loop computes from values that no turn changes is computed once, before it."""
     done: list[Rewrite] = []

@@ -26,19 +26,19 @@ def _keeps_value(m: Match, x: str, c: str, number: float) -> bool:
     return all(n in (1, size) for n, size in zip(padded, shape, strict=True))
 
 
-@rule(lambda op, x, c: op.Mul(x, c), lambda op, x, c: op.Div(x, c), family="simplify")
+@rule(lambda op, x, c: op.Mul(x, op.constant(c)), lambda op, x, c: op.Div(x, op.constant(c)), family="simplify")
 def times_one(m: Match, x: str, c: str) -> str | NoMatch:
     """A product with one, or a quotient by it."""
     return x if _keeps_value(m, x, c, 1) else NoMatch("not one everywhere, or it broadcasts")
 
 
-@rule(lambda op, x, c: op.Sub(x, c), family="simplify")
+@rule(lambda op, x, c: op.Sub(x, op.constant(c)), family="simplify")
 def minus_zero(m: Match, x: str, c: str) -> str | NoMatch:
     """Zero subtracted; adding it would turn -0.0 into 0.0."""
     return x if _keeps_value(m, x, c, 0) else NoMatch("not zero everywhere, or it broadcasts")
 
 
-@rule(lambda op, x, c: op.Add(x, c), family="simplify")
+@rule(lambda op, x, c: op.Add(x, op.constant(c)), family="simplify")
 def plus_zero(m: Match, x: str, c: str) -> str | NoMatch:
     """Zero added to integers; of floats only -0.0 changes nothing."""
     kind = m.dtype(x)

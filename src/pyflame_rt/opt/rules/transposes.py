@@ -112,7 +112,7 @@ def inverse(perm: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(perm.index(axis) for axis in range(len(perm)))
 
 
-@graph_rule()
+@graph_rule(Transpose.name)
 def transposes_cancel(editor: Editor) -> list[Rewrite]:
     """Transposes with only elementwise nodes between them cancel, wherever fewer are left then."""
     return cancel_changes(editor, _Transposed())

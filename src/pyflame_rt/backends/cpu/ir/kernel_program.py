@@ -438,15 +438,16 @@ def ordered(root: Expr) -> Expr:
         True
     """
     made: dict[int, Expr] = {}
-    keys: dict[int, tuple[int, str]] = {}  # of what was made: the deepest first, then by structure
+    depths: dict[int, int] = {}  # of what was made, downwards: the deepest first, then by structure
     for node in walk([root]):
         args = tuple(made[id(a)] for a in node.args)
-        depth = min((keys[id(a)][0] for a in args), default=0) - 1
+        depth = min((depths[id(a)] for a in args), default=0) - 1
         if node.op in ("add", "mul"):
-            args = tuple(sorted(args, key=lambda a: keys[id(a)]))
+            equal = len({depths[id(a)] for a in args}) < len(args)
+            args = tuple(sorted(args, key=lambda a: (depths[id(a)], structure_of(a) if equal else "")))
         same = all(a is b for a, b in zip(args, node.args, strict=True))
         new = made[id(node)] = node if same else Expr(node.op, node.dtype, args, node.value)
-        keys[id(new)] = depth, structure_of(new)
+        depths[id(new)] = depth
     return made[id(root)]
 
 

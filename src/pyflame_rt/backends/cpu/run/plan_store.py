@@ -33,6 +33,7 @@ from pyflame_rt.cache.models import GRAPH_KINDS
 from pyflame_rt.cache.places import makers_beside, place_of
 from pyflame_rt.cache.signature import code_signature
 from pyflame_rt.cache.store import current_store
+from pyflame_rt.graph import DType
 from pyflame_rt.graph.errors import PyFlameRTError
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.core.registry import Op, get_op
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
     from pyflame_rt.cache.encoding import Kinded
     from pyflame_rt.cache.store import Store
-    from pyflame_rt.graph import DType, Graph
+    from pyflame_rt.graph import Graph
 
 __all__ = ["StoredPlan", "keep_plan", "plan_key", "stored_plan"]
 
@@ -196,6 +197,16 @@ def _desc(dims: tuple[int, ...], dtype: str, how: str | tuple[int, ...]) -> MemD
     return MemDesc(dims, dtype, how) if isinstance(how, str) else MemDesc(dims, dtype, strides=how)
 
 
+def _parts_of_view(view: View) -> tuple[Any, ...]:
+    """A plan has many: what is plain JSON is read quickest."""
+    return view.buffer, view.dtype.label, [*view.shape], [*view.strides], view.offset, view.desc
+
+
+def _view(buffer: Buffer, label: str, shape: list[int], strides: list[int], offset: int, desc: Any) -> View:
+    return View(buffer, _TYPES[label], tuple(shape), tuple(strides), offset, desc)
+
+
+_TYPES = {dtype.label: dtype for dtype in DType}
 _CODEC = Codec(
     [
         *GRAPH_KINDS,
@@ -206,7 +217,8 @@ _CODEC = Codec(
         Kind("Op", Op, lambda op: (op.name, op.domain), get_op),
         Kind("Resident", Resident, lambda array: (array.source,), resident),
         Kind("Place", Place, lambda place: (place.value,), Place),
-        *map(record, (Lowered, DnnStep, HostStep, SpecializedNode, View, Buffer, Case, Window)),
+        Kind("View", View, _parts_of_view, _view),
+        *map(record, (Lowered, DnnStep, HostStep, SpecializedNode, Buffer, Case, Window)),
         *map(record, (Attr, Eltwise, Binary, Sum, Prelu, Depthwise)),
     ]
 )
