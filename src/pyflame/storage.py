@@ -13,12 +13,13 @@ which the next call may overwrite, as nobody else can refer to it. Whoever reads
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import numpy as np
 
-from pyflame.lazy import Spec, Val, modes
+from pyflame.lazy import Spec, Val, modes, next_serial
 from pyflame_rt.graph.locks import new_rlock
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from pyflame.views import Step
 
 __all__ = ["Alias", "Family", "Storage", "alias_of", "state_lock", "versions"]
+
+# Of a view that has no history of its own, above the numbers of all expressions.
+NEVER = sys.maxsize
 
 # Held by whoever traces, replays what writes state, or takes an array back.
 state_lock = new_rlock()
@@ -278,16 +282,17 @@ class Alias:
         family: it belongs to.
         steps: the views that lead from the base to it.
         origin: why an in-place operation on it is refused where gradients are recorded; "" where it is not.
-        bare: it was made when the base required no gradients, and no in-place operation on it brought any.
+        linked: the number of the expression since which it has a history, before which torch refuses to write it: 0
+            where the base required gradients when it was made, `NEVER` until it is used where gradients are recorded.
     """
 
-    __slots__ = ("bare", "family", "origin", "steps")
+    __slots__ = ("family", "linked", "origin", "steps")
 
-    def __init__(self, family: Family, steps: tuple[Step, ...] = (), origin: str = "", bare: bool = False) -> None:
+    def __init__(self, family: Family, steps: tuple[Step, ...] = (), origin: str = "", linked: int = 0) -> None:
         self.family = family
         self.steps = steps
         self.origin = origin
-        self.bare = bare
+        self.linked = linked
 
     def read(self, handle: Handle) -> Val:
         """The value of the tensor as it is now."""
@@ -297,6 +302,10 @@ class Alias:
             from pyflame.views import regenerated
 
             value = regenerated(self, value)
+            if self.linked == NEVER and value.needs_grad:
+                if not modes.grad:
+                    return value  # for the moment only: the next to read it may record gradients
+                self.linked = next_serial()
         value.handles += 1
         family.storage.stamp(value)
         handle._value = value
@@ -304,6 +313,11 @@ class Alias:
         if modes.tracer is not None:
             modes.tracer.note_read(handle)
         return value
+
+    def forget(self, handle: Handle) -> None:
+        """Take back a reading that torch does not count: nothing that gradients are recorded for came of it."""
+        self.linked = NEVER
+        handle._empty()
 
 
 def alias_of(handle: Handle) -> Alias:

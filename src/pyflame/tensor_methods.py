@@ -433,39 +433,41 @@ class Methods(Kinds):
         """Take the values of another tensor."""
         from pyflame.ops.core import Handle, convert
 
+        start = next_serial()
         if source is not self and self._alias is not None:
             refuse_overlap(self, (source,))  # type: ignore[arg-type]
         kind = self._value.spec.dtype
         given = as_type(source, kind) if isinstance(source, Handle) else convert(source, kind)
         value = sh.broadcast_to(given, self._value.spec.shape)
-        return self._modify(call(Identity, value), replacing=True)  # type: ignore[attr-defined]
+        return self._modify(call(Identity, value), since=start, replacing=True)  # type: ignore[attr-defined]
 
     def fill_(self, value: Any) -> Tensor:
         """Set every element to one value."""
-        return self._modify(make.full_like(self, value), replacing=True)  # type: ignore[attr-defined]
+        start = next_serial()
+        return self._modify(make.full_like(self, value), since=start, replacing=True)  # type: ignore[attr-defined]
 
     def zero_(self) -> Tensor:
         """Set every element to zero."""
         return self.fill_(0)
 
-    def _drawn(self, numbers: Tensor) -> Tensor:
+    def _drawn(self, start: int, numbers: Tensor) -> Tensor:
         """Take random numbers, each element its own: not where several are one in memory."""
         refuse_overlap(self, ())  # type: ignore[arg-type]
-        return self._modify(numbers, replacing=True)  # type: ignore[attr-defined]
+        return self._modify(numbers, since=start, replacing=True)  # type: ignore[attr-defined]
 
     def uniform_(self, low: Any = 0.0, high: Any = 1.0, *, generator: Any = None) -> Tensor:
         """Take random numbers between two bounds."""
         from pyflame.random import uniform
 
-        spec = self._value.spec
-        return self._drawn(uniform(spec.shape, low, high, dtype=spec.dtype, generator=generator))
+        start, spec = next_serial(), self._value.spec
+        return self._drawn(start, uniform(spec.shape, low, high, dtype=spec.dtype, generator=generator))
 
     def normal_(self, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> Tensor:
         """Take normal random numbers."""
         from pyflame.random import normal
 
-        spec = self._value.spec
-        return self._drawn(normal(mean, std, spec.shape, dtype=spec.dtype, generator=generator))
+        start, spec = next_serial(), self._value.spec
+        return self._drawn(start, normal(mean, std, spec.shape, dtype=spec.dtype, generator=generator))
 
     def random_(self, low: Any = None, high: Any = None, *, generator: Any = None) -> Tensor:
         """Take random whole numbers from ``low`` up to but without ``high``; ``random_(high)`` begins at 0."""
@@ -473,8 +475,8 @@ class Methods(Kinds):
 
         if high is None:
             low, high = 0, (1 << 24) if low is None else low
-        spec = self._value.spec
-        return self._drawn(randint(low, high, spec.shape, dtype=spec.dtype, generator=generator))
+        start, spec = next_serial(), self._value.spec
+        return self._drawn(start, randint(low, high, spec.shape, dtype=spec.dtype, generator=generator))
 
     def exponential_(self, lambd: Any = 1.0, *, generator: Any = None) -> Tensor:
         """Take waiting times of a rate."""
@@ -483,9 +485,9 @@ class Methods(Kinds):
         if not lambd > 0:
             raise ValueError(f"exponential_: the rate must be above 0, got {lambd}")
 
-        spec = self._value.spec
+        start, spec = next_serial(), self._value.spec
         drawn = rand(spec.shape, dtype=spec.dtype, generator=generator)
-        return self._drawn(ar.div(pw.log1p(ar.neg(drawn)), -lambd))
+        return self._drawn(start, ar.div(pw.log1p(ar.neg(drawn)), -lambd))
 
     def unsqueeze_(self, dim: Any) -> Tensor:
         """Refuse: a tensor keeps its shape."""
@@ -507,4 +509,5 @@ class Methods(Kinds):
         """Take 1 with a probability, else 0."""
         from pyflame.random import bernoulli
 
-        return self._drawn(bernoulli(self, p, generator=generator))
+        start = next_serial()
+        return self._drawn(start, bernoulli(self, p, generator=generator))

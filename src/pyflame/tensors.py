@@ -16,7 +16,7 @@ from pyflame.lazy import Val, leaf, mode_changes, modes, next_serial, unusual
 from pyflame.ops import arithmetic as ar
 from pyflame.ops import core
 from pyflame.ops.core import Handle, cast, convert, wrap
-from pyflame.ops.indexing import setitem
+from pyflame.ops.indexing import names_part, setitem
 from pyflame.parts import Count, HookHandle
 from pyflame.printing import tensor_repr, tensor_text
 from pyflame.storage import Alias
@@ -64,13 +64,13 @@ class Tensor(Methods):
     def _wrap(value: Val) -> Tensor:
         return wrap(value)
 
-    def _modify(self, result: Tensor, *, replacing: bool = False, since: int | None = None) -> Tensor:
+    def _modify(self, result: Tensor, *, since: int, replacing: bool = False) -> Tensor:
         """The in-place form of a function: the storage takes the result, in the tensor's element type and shape.
 
         Args:
             result: what the function gave.
-            replacing: it does not depend on what the tensor held.
             since: the number of the first expression that was recorded for it.
+            replacing: it does not depend on what the tensor held.
         """
         old = self._value
         value = result._value
@@ -80,7 +80,7 @@ class Tensor(Methods):
             value = cast(result, old.spec.dtype)._value
         recording = (old.needs_grad or value.needs_grad) and modes.grad
         if recording:
-            refuse(self)
+            refuse(self, since)
         write(self, value, recording=recording, replacing=replacing, since=since)
         return self
 
@@ -364,12 +364,16 @@ class Tensor(Methods):
     __getitem__ = getitem
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if self._alias is not None and self._alias.steps and geometry_of(self).overlaps:
+        alias = self._alias
+        first = 0 if alias is None or not alias.steps else next_serial()
+        if first and geometry_of(self).overlaps:
             getitem(self, key).copy_(value)
         elif (made := entry_put(self._value, key, value)) is not None:
             overwrite(self, made)
         else:
-            start = next_serial()
+            # torch takes a part as a view of its own, and so reads this tensor before it writes.
+            whole = alias is not None and first and alias.linked >= first and not names_part(self, key)
+            start = first if whole else next_serial()
             self._modify(setitem(self, key, value), since=start)
 
     # ------------------------------------------------------------------ gradients

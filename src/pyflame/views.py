@@ -9,7 +9,7 @@ import numpy as np
 from pyflame.autograd.function import Function
 from pyflame.lazy import Rule, Val, apply, apply_rule, apply_rule_many, const, leaf, modes
 from pyflame.ops.core import Handle, wrap
-from pyflame.storage import OVERWRITTEN, Alias, Family, alias_of
+from pyflame.storage import NEVER, OVERWRITTEN, Alias, Family, alias_of
 from pyflame.strides import Geometry, view_strides
 from pyflame.unread import unread
 from pyflame_rt.ops.onnx.cast import Identity
@@ -324,8 +324,8 @@ def _refusing(value: Val, origin: str) -> Val:
 # ------------------------------------------------------------------ writing
 
 
-def refuse(handle: Tensor) -> None:
-    """Refuse an in-place operation that torch refuses where gradients are recorded."""
+def refuse(handle: Tensor, since: int) -> None:
+    """Refuse an in-place operation, recorded from an expression on, that torch refuses where gradients are recorded."""
     old, alias = handle._value, handle._alias
     if alias is not None and alias.steps:
         if alias.origin:
@@ -334,7 +334,8 @@ def refuse(handle: Tensor) -> None:
                 "use the form that makes a new tensor"
             )
         base = alias.family.current()
-        if old.needs_grad and alias.bare:
+        if old.needs_grad and alias.linked >= since:
+            alias.forget(handle)
             raise RuntimeError(
                 "a view is changed in place that was made before its base required gradients; make the view again"
             )
@@ -426,7 +427,8 @@ def _write(handle: Tensor, old: Val, value: Val, recording: bool, replacing: boo
         finally:
             modes.grad = before
     _write_base(family, whole, handle)
-    alias.bare = alias.bare and not recording
+    if recording:
+        alias.linked = 0
     family.storage.stamp(value)  # an operator may have saved it
 
 
@@ -505,12 +507,10 @@ def link(source: Tensor, result: Tensor, steps: tuple[Step, ...], origin: str = 
         origin = NO_GRAD
         if flowing:
             _stop(result._value, source._value)
-    elif flowing:
-        alias.bare = False  # it has a history from now on, as it was read where that is recorded
     family = alias.family
     storage = family.storage
     path = (*alias.steps, *steps) if alias.steps else steps
-    result._alias = Alias(family, path, origin or alias.origin, not flowing)
+    result._alias = Alias(family, path, origin or alias.origin, 0 if flowing else NEVER)
     result._value.stamp = (storage, storage.writes)
     storage.joined(result)
     return result
@@ -519,7 +519,9 @@ def link(source: Tensor, result: Tensor, steps: tuple[Step, ...], origin: str = 
 def detached_view(source: Tensor, cls: type, *, silent: bool = False) -> Any:
     """A tensor of the same storage with a history of its own."""
     alias = alias_of(source)
-    value = detached(source._value)
+    linked, value = alias.linked, detached(source._value)
+    if alias.linked != linked:
+        alias.forget(source)
     first = alias.family.parent
     if first is None:
         family = Family(alias.family.storage, value, alias.family, alias.steps)

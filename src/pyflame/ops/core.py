@@ -71,15 +71,19 @@ class Handle(_Slots):
 
             raise missing("Tensor", name, dir(type(self)))
 
-    def _empty(self) -> None:
+    def _empty(self, held: Callable[[Any], Val] = _Slots.__dict__["_value"].__get__) -> None:
         """The value is out of date."""
-        self._value.handles -= 1
+        try:
+            value = held(self)  # as it is: this regenerates nothing
+        except AttributeError:  # out of date before, or not quite made
+            return
+        value.handles -= 1
         del self._value
 
     def __del__(self, held: Callable[[Any], Val] = _Slots.__dict__["_value"].__get__) -> None:
         try:
-            value = held(self)  # as it is: this regenerates nothing
-        except AttributeError:  # out of date, or not quite made
+            value = held(self)
+        except AttributeError:
             return
         value.handles -= 1
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyflame.tensors import Tensor
 
-__all__ = ["LazyEvaluationWarning", "as_entry", "getitem", "in_range", "plain_key", "setitem"]
+__all__ = ["LazyEvaluationWarning", "as_entry", "getitem", "in_range", "names_part", "plain_key", "setitem"]
 
 
 class LazyEvaluationWarning(UserWarning):
@@ -117,6 +117,22 @@ def _spread(entries: list[Any], shape: Sequence[int]) -> list[Any]:
         raise IndexError("an index has at most one ellipsis (...)")
     at = places[0] if places else len(entries)
     return [*entries[:at], *[slice(None)] * (len(shape) - used), *entries[at + 1 :]]
+
+
+def names_part(x: Tensor, key: Any) -> bool:
+    """Whether a key's ints, slices, None and single booleans make a view that is not all of the tensor as it is.
+
+    Tensors and lists of indices make none; neither does a slice from 0 to the end or beyond.
+    """
+    shape, axis = x.shape, 0
+    for item in _spread(_entries(key), shape):
+        if isinstance(item, slice):
+            if item.start or item.step not in (None, 1) or (item.stop is not None and item.stop < shape[axis]):
+                return True
+        elif not isinstance(item, Handle) or not item._value.spec.shape:
+            return True
+        axis += _width(item)
+    return False
 
 
 def _prepare(x: Tensor, key: Any) -> tuple[Tensor, list[Any]]:

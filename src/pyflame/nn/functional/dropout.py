@@ -31,22 +31,21 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
         >>> sorted(set(pf.nn.functional.dropout(pf.ones([100]), 0.5).numpy().tolist()))
         [0.0, 2.0]
     """
-    y = _dropout(input, p=_chance(p), training=training)
-    return _kept(input, y, inplace)
-
-
-def _kept(input: Any, y: Tensor, inplace: bool) -> Tensor:
-    return input._modify(y) if inplace else y
+    _chance(p)
+    return in_place(_dropout, input, p, training) if inplace else _dropout(input, p, training)
 
 
 def _channels(input: Any, p: float, training: bool, rank: int, inplace: bool) -> Tensor:
     _chance(p)
     if not training or p == 0:
         return input
+    return in_place(_without_channels, input, p, rank) if inplace else _without_channels(input, p, rank)
+
+
+def _without_channels(input: Any, p: float, rank: int) -> Tensor:
     lead = list(input.shape[:-rank]) if len(input.shape) > rank else []
     mask = bernoulli(full([*lead, *([1] * rank)], 1 - p, dtype=input.dtype))
-    y = input * mask * (0.0 if p == 1 else 1 / (1 - p))
-    return _kept(input, y, inplace)
+    return input * mask * (0.0 if p == 1 else 1 / (1 - p))
 
 
 def dropout1d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -82,7 +81,7 @@ def dropout3d(input: Any, p: float = 0.5, training: bool = True, inplace: bool =
     return _channels(input, p, training, 3, inplace)
 
 
-def alpha_dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+def alpha_dropout(input: Any, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """Dropout that keeps the mean and spread that SELU works with.
 
     Example:
@@ -93,11 +92,14 @@ def alpha_dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bo
     _chance(p)
     if not training or p == 0:
         return input
+    return in_place(_saturated, input, p) if inplace else _saturated(input, p)
+
+
+def _saturated(input: Any, p: float) -> Tensor:
     saturated = -1.7580993408473766
     keep = bernoulli(full(list(input.shape), 1 - p, dtype=input.dtype)) > 0
     a = ((1 - p) * (1 + p * saturated**2)) ** -0.5 if p < 1 else 0.0
-    y = where(keep, input, full(list(input.shape), saturated, dtype=input.dtype)) * a - a * saturated * p
-    return _kept(input, y, inplace)
+    return where(keep, input, full(list(input.shape), saturated, dtype=input.dtype)) * a - a * saturated * p
 
 
 def rrelu(

@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -264,19 +265,19 @@ def _step(state, name, at, a, b, c):
     if isinstance(theirs, RuntimeError) and name in WRITERS and "some elements of the input" in str(theirs):
         state.ended = True  # torch compares strides of dimensions of size 1 too, and these it has its own way
         return
-    late = "is a view" in str(theirs) or "A view" in str(theirs)
-    if isinstance(theirs, Exception) and not isinstance(ours, Exception) and late:
+    said = str(theirs) if isinstance(theirs, Exception) else ""  # printing a tensor would be a use of it
+    if ("is a view" in said or "A view" in said) and not isinstance(ours, Exception):
         _refused_later(state, ours, theirs)
         return
     if isinstance(theirs, Exception) != isinstance(ours, Exception):
         raise Differs(f"{state.log}\ntorch: {theirs!r}\npyflame: {ours!r}")
-    if isinstance(theirs, Exception) or name in WRITERS:
+    if isinstance(theirs, Exception) or isinstance(ours, Exception) or name in WRITERS:
         return
     state.pool.append(Pair(theirs, ours))
 
 
-def _both(make, pair):
-    results = []
+def _both(make, pair) -> list[Any]:
+    results: list[Any] = []
     for x in (pair.theirs, pair.ours):
         try:
             results.append(make(x))
@@ -317,7 +318,7 @@ def _backward(state, pairs):
     for side, module in (("theirs", torch), ("ours", pf)):
         try:
             with module.enable_grad():
-                total = sum((getattr(p, side) * 1.0).sum() for p in pairs)
+                total: Any = sum((getattr(p, side) * 1.0).sum() for p in pairs)
                 total.backward(retain_graph=True)
             outcomes.append(None)
         except RuntimeError as error:
