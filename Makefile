@@ -152,6 +152,13 @@ portable: $(VENV)/.dev ## Give onnxruntime the zoo's models as they are and as "
 torch-modules: $(VENV)/.dev ## Compile torch's own database of modules for the engine: share that is right, what torch runs
 	$(ONE_THREAD) $(BIN)/python -m tests.unit.session.module_database $(ARGS)
 
+.PHONY: other-frameworks
+other-frameworks: $(VENV)/.dev ## Open models of Keras 3 and scikit-learn, and run the examples of their page
+	$(PIP_INSTALL) --no-deps --target build/others keras h5py optree namex rich absl-py markdown-it-py mdurl pygments \
+		scikit-learn skl2onnx joblib threadpoolctl narwhals cloudpickle
+	PYTHONPATH=build/others $(ONE_THREAD) $(BIN)/python -m pytest -q -rs tests/unit/importers/test_keras.py \
+		tests/unit/importers/test_sklearn.py tests/unit/docs/test_docs_examples.py -k "keras or sklearn" $(ARGS)
+
 .PHONY: views
 views: $(VENV)/.dev ## Run 20,000 random programs of views and in-place operations beside torch
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -m slow tests/unit/pyflame/core/test_views_against_torch.py $(ARGS)

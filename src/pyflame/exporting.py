@@ -17,8 +17,8 @@ from pyflame.lazy import Val, apply, modes, spec_of
 from pyflame.module_scopes import ModuleScopes, recording
 from pyflame.ops.core import Handle, wrap
 from pyflame.runtime_graph import to_graph
-from pyflame_rt.feeds import SIZE_BOUNDS
 from pyflame_rt.graph import Graph, Tensor
+from pyflame_rt.graph.dim import SIZE_BOUNDS
 from pyflame_rt.graph.errors import UnsupportedFormatError
 from pyflame_rt.ops.onnx.cast import Identity
 from pyflame_rt.ops.onnx.loss import Dropout

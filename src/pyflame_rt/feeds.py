@@ -20,17 +20,16 @@ from pyflame_rt.graph import (
     ValueType,
 )
 from pyflame_rt.graph.arguments import expect, expect_whole
+from pyflame_rt.graph.dim import SIZE_BOUNDS
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, InvalidModelError, ShapeMismatchError
 from pyflame_rt.graph.names import closest
 from pyflame_rt.graph.tensor import whole
 from pyflame_rt.iobinding import OrtValue
 
-__all__ = ["SIZE_BOUNDS", "FeedReader", "random_feed"]
+__all__ = ["FeedReader", "random_feed"]
 
 # Python numbers take the input's type when no information is lost: bool < int < float < complex.
 _KIND_ORDER = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
-
-SIZE_BOUNDS = "custom.size_bounds"  # metadata: the least and the most that a named size may be
 
 
 class FeedReader:

@@ -22,6 +22,7 @@ from pyflame_rt.importers.registry import (
 
 if TYPE_CHECKING:
     from pyflame_rt.importers.huggingface.importer import HuggingFaceImporter
+    from pyflame_rt.importers.keras_importer import KerasImporter
     from pyflame_rt.importers.onnx_importer import (
         MAX_OPSET_VERSION,
         MIN_OPSET_VERSION,
@@ -41,6 +42,7 @@ __all__ = [
     "ImportResult",
     "ImportStats",
     "Importer",
+    "KerasImporter",
     "ONNXImporter",
     "PyTorchImporter",
     "TorchExportImporter",
@@ -56,6 +58,7 @@ __all__ = [
 _ONNX = "pyflame_rt.importers.onnx_importer"
 _LAZY = {
     "HuggingFaceImporter": "pyflame_rt.importers.huggingface.importer",
+    "KerasImporter": "pyflame_rt.importers.keras_importer",
     "MAX_OPSET_VERSION": _ONNX,
     "MIN_OPSET_VERSION": _ONNX,
     "ONNXImporter": _ONNX,

@@ -17,8 +17,9 @@ from pyflame_rt.cache.store import use_store
 from pyflame_rt.compiler import Compiled, compile, peaks_of, placed, quantize  # noqa: A004 - the design's word
 from pyflame_rt.executable import RunHooks
 from pyflame_rt.explain import Explanation
-from pyflame_rt.feeds import SIZE_BOUNDS, FeedReader
+from pyflame_rt.feeds import FeedReader
 from pyflame_rt.graph import Graph, NodeArg, Tensor
+from pyflame_rt.graph.dim import SIZE_BOUNDS
 from pyflame_rt.graph.errors import InputError, PyFlameRTError, RunCancelledError, SessionClosedError
 from pyflame_rt.graph.graph import Origin
 from pyflame_rt.graph.locks import new_rlock

@@ -16,9 +16,10 @@ from pyflame_rt.graph.errors import UndeterminedError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["Dim", "DimLike", "dim_from_text", "symbol"]
+__all__ = ["SIZE_BOUNDS", "Dim", "DimLike", "dim_from_text", "symbol"]
 
 DimLike: TypeAlias = "int | Dim | None"
+SIZE_BOUNDS = "custom.size_bounds"  # metadata: the least and the most that a named size may be
 _Monomial: TypeAlias = "tuple[str, ...]"
 
 

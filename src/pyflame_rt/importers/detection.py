@@ -18,10 +18,11 @@ _TORCH_LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
 
 def detect(path: str | os.PathLike[str]) -> str:
-    """The kind of a file: "torch", "torch-legacy", "torchscript", "torch-export", "safetensors" or "gguf".
+    """The kind of a file, by its content.
 
-    Others are of the kind "". A folder with a config.json is "huggingface". Files of ONNX and .pfm go by their suffix.
-    A file that does not exist is of no kind.
+    It is "torch", "torch-legacy", "torchscript", "torch-export", "keras", "safetensors" or "gguf"; others are of the
+    kind "". A folder with a config.json is "huggingface". Files of ONNX and .pfm go by their suffix. A file that does
+    not exist is of no kind.
 
     Example:
         >>> detect("missing.pt")
@@ -50,11 +51,14 @@ def detect(path: str | os.PathLike[str]) -> str:
 def _archive_kind(file: Path) -> str:
     try:
         with zipfile.ZipFile(file) as archive:
-            names = {name.partition("/")[2] for name in archive.namelist()}
+            listed = set(archive.namelist())
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError):
         return ""
+    names = {name.partition("/")[2] for name in listed}
     if "constants.pkl" in names:
         return "torchscript"
     if "archive_format" in names or "serialized_exported_program.json" in names:
         return "torch-export"
+    if {"metadata.json", "config.json", "model.weights.h5"} <= listed:
+        return "keras"
     return "torch" if "data.pkl" in names else ""

@@ -21,6 +21,7 @@ __all__ = ["find_importer", "get_importer", "import_model", "is_original", "list
 _BUILTIN = {
     "gguf": ("pyflame_rt.importers.gguf.importer", "GGUFImporter"),
     "huggingface": ("pyflame_rt.importers.huggingface.importer", "HuggingFaceImporter"),
+    "keras": ("pyflame_rt.importers.keras_importer", "KerasImporter"),
     "onnx": ("pyflame_rt.importers.onnx_importer", "ONNXImporter"),
     "pytorch": ("pyflame_rt.importers.torch_importer", "PyTorchImporter"),
     "torch-export": ("pyflame_rt.importers.torch_export.importer", "TorchExportImporter"),

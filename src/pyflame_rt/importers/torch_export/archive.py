@@ -32,10 +32,12 @@ class Exported(NamedTuple):
     Attributes:
         program: the JSON of the graph module: its graph and its signature.
         tensors: parameters, buffers and constants by name.
+        constraints: the least and the most of sizes that stay open.
     """
 
     program: dict[str, Any]
     tensors: dict[str, np.ndarray[Any, Any]]
+    constraints: dict[str, dict[str, Any]]
 
 
 class _ExportArchive(TensorArchive):
@@ -60,7 +62,7 @@ def read_exported(path: Path, max_bytes: int) -> Exported:
                 raise UnsupportedFormatError(f"{path}: holds no program as JSON; save it again with this year's torch")
             program = header_mapping(path, archive.member("models/model.json", MAX_PICKLE))
             tensors = _tensors(archive, "weights") | _tensors(archive, "constants")
-            return Exported(program["graph_module"], tensors)
+            return Exported(program["graph_module"], tensors, program["range_constraints"])
     except PyFlameRTError:
         raise
     except (

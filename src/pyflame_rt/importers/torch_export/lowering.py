@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import Graph, Shape, Tensor, TensorInfo, TensorType
+from pyflame_rt.graph.dim import SIZE_BOUNDS
 from pyflame_rt.graph.errors import InvalidModelError, UnsupportedOperatorError
 from pyflame_rt.graph.types import AnyType
 from pyflame_rt.importers.aten.scalars import SCALARS
@@ -13,7 +15,7 @@ from pyflame_rt.importers.aten.symbols import SymbolicTracer
 from pyflame_rt.importers.aten.table import find_lowering
 from pyflame_rt.importers.aten.values import number
 from pyflame_rt.importers.torch_export.archive import DTYPES, Exported
-from pyflame_rt.importers.torch_export.sizes import size_from_text
+from pyflame_rt.importers.torch_export.sizes import size_bounds, size_from_text
 from pyflame_rt.importers.torchscript.archive import ScriptedObject
 from pyflame_rt.importers.torchscript.control import guarded
 from pyflame_rt.importers.torchscript.machine import Machine
@@ -57,7 +59,7 @@ class _Lowering:
     def __init__(self, name: str, exported: Exported) -> None:
         self.graph: dict[str, Any] = exported.program["graph"]
         self.signature: dict[str, Any] = exported.program["signature"]
-        self.tensors = exported.tensors
+        self.tensors, self.constraints = exported.tensors, exported.constraints
         self.tracer = _ExportTracer(name, {*exported.tensors, *self.graph["tensor_values"]})
         self.machine = Machine(Program(ScriptedObject(""), (), {}, {}, {}, {}), [])
         self.values: dict[str, Any] = {}
@@ -74,6 +76,8 @@ class _Lowering:
         read = {source for node in graph.nodes for source in node.inputs} | {info.name for info in graph.outputs}
         for key in [key for key in graph.initializers if key not in read]:
             del graph.initializers[key]
+        if bounds := size_bounds(self.constraints):
+            graph.metadata[SIZE_BOUNDS] = json.dumps(bounds)
         return graph
 
     # ------------------------------------------------------------------ inputs and outputs
@@ -141,6 +145,8 @@ class _Lowering:
         kwargs = {a["name"]: self._argument(a["arg"]) for a in node["inputs"] if a["kind"] == _KEYWORD}
         made = self._result(target, args, kwargs)
         outputs = node["outputs"]
+        if not outputs:
+            return  # a statement, or a write
         if len(outputs) == 1:
             self._bind(outputs[0], made)
             return

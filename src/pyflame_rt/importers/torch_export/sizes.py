@@ -1,15 +1,21 @@
-"""Sizes of exported programs: SymPy's notation of a polynomial, read by recursive descent."""
+"""Sizes of exported programs: SymPy's notation of a polynomial, read by recursive descent, and their bounds."""
 
 from __future__ import annotations
 
 import math
 import re
+from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph.dim import Dim, DimLike, dim_from_text, symbol
 
-__all__ = ["size_from_text"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["size_bounds", "size_from_text"]
 
 _MAX_POWER = 8
+# torch traces with sizes of 2 and more, and runs with 0 and 1, too.
+_TRACED_LEAST = 2
 # A symbol with what is assumed of it, a number, the beginning of a sum, product or power, or its end.
 _TOKEN = re.compile(
     r"\s*(?:Symbol\('(?P<name>[^']+)'[^)]*\)|Integer\((?P<number>-?\d+)\)|(?P<head>Add|Mul|Pow)\(|(?P<end>[,)]))"
@@ -58,3 +64,20 @@ def _combined(head: str, parts: list[int | Dim]) -> int | Dim:
     if not isinstance(power, int) or not 0 <= power <= _MAX_POWER:
         raise ValueError("no polynomial")
     return math.prod([base] * power, start=1)
+
+
+def size_bounds(constraints: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[int, int | None]]:
+    """Bounds that a program has for its named sizes; without those that torch assumes itself or works out of others.
+
+    Example:
+        >>> room = {"min_val": 4, "max_val": 64}
+        >>> size_bounds({"s0": room, "2*s0": room, "s1": {"min_val": 2, "max_val": None}})
+        {'s0': (4, 64)}
+    """
+    found = {}
+    for name, room in constraints.items():
+        low, high = room["min_val"], room["max_val"]
+        low = int(low) if low is not None and low > _TRACED_LEAST else 0
+        if name.isidentifier() and (low or high is not None):
+            found[name] = (low, None if high is None else int(high))
+    return found

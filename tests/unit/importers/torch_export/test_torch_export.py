@@ -10,8 +10,15 @@ import numpy as np
 import pytest
 
 import pyflame_rt
-from pyflame_rt.graph.errors import InputError, InvalidModelError, PyFlameRTError, UnsupportedOperatorError
+from pyflame_rt.graph.errors import (
+    InputError,
+    InvalidModelError,
+    PyFlameRTError,
+    ShapeMismatchError,
+    UnsupportedOperatorError,
+)
 from pyflame_rt.importers.torch_export.sizes import size_from_text
+from tests.tolerances import within
 from tests.unit.importers.torchscript import networks
 from tests.unit.importers.torchscript.modules import MODULES
 from tests.unit.importers.torchscript.saving import close, jit, leaves, torch
@@ -95,8 +102,43 @@ def test_sizes_stay_symbols(tmp_path):
     path = _saved(model, (torch.randn(2, 4),), tmp_path / "m.pt2", dynamic_shapes={"x": {0: batch}})
     session = pyflame_rt.InferenceSession(path)
     assert session.get_inputs()[0].shape == [None, 4]
-    for rows in (2, 7):
+    for rows in (1, 2, 7):
         _compare(session, model, (torch.randn(rows, 4),))
+    with pytest.raises(ShapeMismatchError, match="0 to 64"):
+        session.run(None, {"x": np.zeros((65, 4), np.float32)})
+
+
+class Paired(nn.Module):
+    """Reads a size of which another is twice as much, and one."""
+
+    def forward(self, x):
+        return x.reshape(2, -1, 3).sum(1), torch.arange(x.shape[0] // 2)
+
+
+@pytest.mark.parametrize("more", [0, 4])
+def test_sizes_that_follow_from_others(more, tmp_path):
+    half = torch.export.Dim("half")
+    path = _saved(Paired(), (torch.randn(8, 3),), tmp_path / "m.pt2", dynamic_shapes={"x": {0: 2 * half + more}})
+    session = pyflame_rt.InferenceSession(path)
+    (size, _) = session.graph().inputs[0].shape
+    assert size - more == 2 * ((size - more) // 2)  # one name, not the text of a formula
+    for rows in (6, 12):
+        x = torch.randn(rows, 3)
+        np.testing.assert_allclose(session.run(None, {"x": x.numpy()})[0], Paired()(x)[0].numpy(), **within("sums"))
+        assert session.run(None, {"x": x.numpy()})[1].shape == (rows // 2,)
+
+
+class Statements(nn.Module):
+    """Conversions: torch writes what it takes for granted of their arguments."""
+
+    def forward(self, x):
+        return x.to(torch.float32) * 2 + x.to(torch.float64).to(torch.float32)
+
+
+def test_statements_about_tensors_are_passed_over(tmp_path):
+    x = torch.randn(2, 4)
+    path = _saved(Statements(), (x,), tmp_path / "m.pt2")
+    _compare(pyflame_rt.InferenceSession(path), Statements(), (x,))
 
 
 @pytest.mark.parametrize("name", ["ResNet18", "GptLike", "Tagger"])
