@@ -181,11 +181,12 @@ class PruningConfig:
             case PruningSchedule.ONE_SHOT:
                 return last if step >= self.start_step else first
             case PruningSchedule.ITERATIVE:
-                return first + (last - first) * t
+                left = 1 - t
             case PruningSchedule.CUBIC:
-                return last + (first - last) * (1 - t) ** 3
+                left = (1 - t) ** 3
             case PruningSchedule.POLYNOMIAL:
-                return last + (first - last) * (1 - t) ** self.power
+                left = (1 - t) ** self.power
+        return first * left + last * (1 - left)  # exact at both ends
 
 
 def _kinds(config: PruningConfig) -> None:

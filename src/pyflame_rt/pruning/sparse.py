@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import importlib
+import math
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ class SparseTensor:
             raise ShapeMismatchError("a sparse tensor has at least one axis, this one has none")
         if array.dtype.kind not in "fiub" or array.dtype.itemsize == 2:
             raise DTypeMismatchError(f"scipy stores no {array.dtype} sparsely; cast it to float32 first")
-        rows = array.reshape(array.shape[0], -1)
+        rows = array.reshape(array.shape[0], math.prod(array.shape[1:]))
         sparse = _scipy()
         if fmt is SparseFormat.BSR:
             block = block_size or tuple(4 if n and n % 4 == 0 else 1 for n in rows.shape)

@@ -201,6 +201,16 @@ def test_schedules(schedule):
     assert pruner.get_sparsity_at_step(10_000) == pytest.approx(0.9)
 
 
+@pytest.mark.parametrize("schedule", PruningSchedule)
+@pytest.mark.parametrize("span", [0, 1, 10])
+def test_schedules_are_exact_at_their_ends(schedule, span):
+    config = PruningConfig(0.8, schedule=schedule, start_step=10, end_step=10 + span, initial_sparsity=0.2)
+    assert [config.sparsity_at(step) for step in (-5, 0, 9)] == [0.2] * 3
+    assert [config.sparsity_at(step) for step in (10 + span, 11 + span, 10**9)] == [0.8] * 3
+    shares = [config.sparsity_at(step) for step in range(9, 22)]
+    assert shares == sorted(shares)
+
+
 def test_tables_and_biases_are_no_weights_of_layers():
     b = Build(["N", 3])
     b.graph.inputs[0].dtype = pyflame_rt.DType.Int64

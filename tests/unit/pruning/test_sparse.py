@@ -15,19 +15,19 @@ def sparse_array(*shape, share=0.8):
 
 
 @pytest.mark.parametrize("fmt", list(SparseFormat))
-@pytest.mark.parametrize("shape", [(8, 12), (4, 3, 3, 3), (6,)])
+@pytest.mark.parametrize("shape", [(8, 12), (4, 3, 3, 3), (6,), (1, 1), (7, 5), (0, 4), (4, 0), (3, 0, 2)])
 def test_formats(fmt, shape):
     dense = sparse_array(*shape)
     sparse = SparseTensor.from_dense(dense, fmt)
     assert sparse.shape() == shape
     assert sparse.nnz() == np.count_nonzero(dense)
-    assert sparse.sparsity() == pytest.approx((dense == 0).mean())
+    assert sparse.sparsity() == pytest.approx((dense == 0).mean() if dense.size else 0)
     np.testing.assert_array_equal(sparse.to_dense(), dense)
     for other in SparseFormat:
         np.testing.assert_array_equal(sparse.to(other).to_dense(), dense)
-    right = np.random.default_rng(1).normal(size=(dense.reshape(shape[0], -1).shape[1], 5)).astype(np.float32)
-    product = sparse_matmul(sparse, right)
-    np.testing.assert_allclose(product, dense.reshape(shape[0], -1) @ right, rtol=1e-5, atol=1e-6)
+    rows = dense.reshape(shape[0], int(np.prod(shape[1:])))
+    right = np.random.default_rng(1).normal(size=(rows.shape[1], 5)).astype(np.float32)
+    np.testing.assert_allclose(sparse_matmul(sparse, right), rows @ right, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(sparse_add(sparse, sparse).to_dense(), dense * 2)
 
 

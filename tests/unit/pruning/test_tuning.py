@@ -64,10 +64,10 @@ def net():
     return pf.nn.Sequential(pf.nn.Linear(16, 24), pf.nn.ReLU(), pf.nn.Linear(24, 10))
 
 
-def fit(model, *callbacks, epochs=4, **config):
+def fit(model, *callbacks, epochs=4, optimizer=None, **config):
     data = pf.data.DataLoader(pf.data.TensorDataset(X, Y), batch_size=32)
     settings = pf.training.TrainerConfig(max_epochs=epochs, progress=False, **config)
-    optimizer = pf.optim.Adam(model.parameters(), lr=3e-3)
+    optimizer = optimizer or pf.optim.Adam(model.parameters(), lr=3e-3)
     trainer = pf.training.Trainer(model, optimizer, pf.nn.CrossEntropyLoss(), settings, list(callbacks))
     return trainer, trainer.fit(data)
 
@@ -80,6 +80,27 @@ def test_masks_hold_in_the_framework():
     weight = model[0].weight.numpy()
     np.testing.assert_array_equal(weight == 0, ~masks["0.weight"].numpy())
     assert history["loss"][-1] < history["loss"][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("SGD", {"momentum": 0.9, "weight_decay": 0.1, "nesterov": True}),
+        ("RMSprop", {"momentum": 0.9, "weight_decay": 0.1}),
+        ("Rprop", {}),
+        *((name, {"weight_decay": 0.1}) for name in ("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW")),
+        *((name, {"weight_decay": 0.1}) for name in ("Adamax", "LAMB", "Lion", "NAdam", "RAdam")),
+    ],
+)
+def test_masks_hold_with_momentum_and_decay(name, settings):
+    model = net()
+    masks = WeightPruner(PruningConfig(0.6)).compute_masks(model.__runtime_graph__((pf.ones([4, 16]),)))
+    before = model[0].weight.numpy().copy()
+    optimizer = getattr(pf.optim, name)(model.parameters(), lr=1e-2, **settings)
+    fit(model, pf.training.PruningCallback(masks), epochs=1, optimizer=optimizer)
+    weight = model[0].weight.numpy()
+    np.testing.assert_array_equal(weight == 0, ~masks["0.weight"].numpy())
+    assert not np.array_equal(weight[weight != 0], before[weight != 0])
 
 
 def test_a_schedule_in_the_framework():
