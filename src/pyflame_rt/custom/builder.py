@@ -212,6 +212,8 @@ def _register(schema: OpSchema, override: bool) -> CustomOp:
     at = f"custom operator {schema.name!r}"
     if not schema.name or not isinstance(schema.name, str):
         raise InputError(f"a custom operator needs a name, got {schema.name!r}")
+    if not isinstance(schema.version, int) or isinstance(schema.version, bool) or schema.version < 1:
+        raise InputError(f"{at}: a version is a whole number from 1, got {schema.version!r}")
     if (schema.function is None) == (schema.kernel is None):
         raise InputError(f"{at}: give either a function over operators or a Python kernel")
     if schema.signature not in ("", ARRAYS):

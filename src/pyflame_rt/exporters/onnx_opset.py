@@ -25,6 +25,7 @@ from pyflame_rt.graph import (
 )
 from pyflame_rt.graph.errors import UnsupportedFormatError
 from pyflame_rt.graph.graph import node_subgraphs
+from pyflame_rt.ops.core.registry import find_op
 from pyflame_rt.ops.core.upgrade import last_change
 from pyflame_rt.ops.onnx.index import ScatterElements, ScatterND
 from pyflame_rt.ops.onnx.maxpool import MaxPool
@@ -65,7 +66,7 @@ def choose_opsets(graph: Graph, requested: int | None = None) -> dict[str, int]:
     for current in _all_graphs(graph):
         kinds = _type_labels(current)
         for node in current.nodes:
-            version = _lowest(node, kinds) if node.domain in _newest() else graph.opsets.get(node.domain, 1)
+            version = _lowest(node, kinds) if node.domain in _newest() else _registered(node, graph)
             if "num_outputs" in node.attributes and not _splits_evenly(current, node):
                 version = max(version, 18)
             opsets[node.domain] = max(version, opsets.get(node.domain, 1))
@@ -76,6 +77,12 @@ def choose_opsets(graph: Graph, requested: int | None = None) -> dict[str, int]:
             f"opset {requested} cannot hold this graph; those from {opsets['']} to {_newest()['']} can"
         )
     return opsets | {"": requested}
+
+
+def _registered(node: Node, graph: Graph) -> int:
+    """The version of a domain that ONNX does not know: the one imported, or that of the operator's form."""
+    op = find_op(node.op_type, node.domain)
+    return max(graph.opsets.get(node.domain, 1), 1 if op is None else op.since)
 
 
 def ir_version_for(imports: Sequence[onnx.OperatorSetIdProto], graph: Graph) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.graph import AnyType, Attribute, Graph, Node, Tensor, TensorInfo
-from pyflame_rt.graph.errors import InvalidModelError
+from pyflame_rt.graph.errors import InvalidModelError, UnsupportedOperatorError
 from pyflame_rt.graph.graph import node_subgraphs
 from pyflame_rt.importers.onnx_gradient import expand_gradient, is_gradient
 from pyflame_rt.importers.onnx_tensor import dense_from_sparse, tensor_from_proto
@@ -27,6 +27,19 @@ __all__ = ["GraphReader"]
 
 _MAX_DEPTH = 64
 _MAX_INLINED = 1_000_000
+
+
+def _check_form(node: Node, opsets: Mapping[str, int]) -> None:
+    """An operator that users registered means what it has meant since its version, not what it did before."""
+    op = find_op(node.op_type, node.domain)
+    if op is None or not node.domain or node.domain.startswith("ai.onnx"):  # ONNX's own have upgrades
+        return
+    asked = opsets.get(node.domain, op.since)
+    if asked < op.since:
+        raise UnsupportedOperatorError(
+            f"node {node.name!r}: the model imports version {asked} of domain {node.domain!r}, and operator "
+            f"{node.full_name} is registered in the form it took in version {op.since}; register the older one"
+        )
 
 
 class Kind:
@@ -137,6 +150,7 @@ class GraphReader:
             raise InvalidModelError(
                 f"node {proto.name!r} ({proto.op_type}): the model imports opset {opsets[domain]}; they begin at 1"
             )
+        _check_form(node, opsets)
         for current in self._upgraded(graph, node, opsets.get(domain, 1)):
             self._place(graph, current)
 

@@ -232,6 +232,8 @@ def test_a_replaced_product_is_not_fused(registry):
         ({"function": soft, "input_names": ["x"]}, "read from the function"),
         ({"function": soft, "gradient": abs}, "follow from the function"),
         ({"kernel_fn": abs, "output_names": []}, "needs its outputs"),
+        ({"kernel_fn": abs, "version": 0}, "a version is a whole number from 1, got 0"),
+        ({"kernel_fn": abs, "version": "2"}, "a version is a whole number from 1, got '2'"),
         ({"kernel_fn": abs, "output_dtypes": [None, None]}, "2 output_dtypes for 1 outputs"),
     ],
 )
@@ -304,6 +306,23 @@ def test_kernels_keep_their_domain_in_onnx_files_or_are_refused(registry, tmp_pa
     np.testing.assert_array_equal(InferenceSession(path).run(None, {"x": X})[0], X * 2)
     with pytest.raises(pyflame_rt.UnsupportedOperatorError, match=r"node 'n' \(Twice\) .* domain of its own"):
         pyflame_rt.export_onnx(one_node("Twice", {"x": X}), path)
+
+
+def test_models_of_an_older_version_of_the_domain_are_refused(registry, tmp_path):
+    custom.register_custom_op("Twice", "acme", ["X"], kernel_fn=lambda i, a: i[0].numpy() * 2, version=3)
+    path = tmp_path / "twice.onnx"
+    pyflame_rt.export_onnx(one_node("Twice", {"x": X}, "acme"), path)
+    model = onnx.load(path)
+    (asked,) = [entry for entry in model.opset_import if entry.domain == "acme"]
+    assert asked.version == 3
+    for version in (3, 7):
+        asked.version = version
+        np.testing.assert_array_equal(InferenceSession(model.SerializeToString()).run(None, {"x": X})[0], X * 2)
+    asked.version = 2
+    with pytest.raises(
+        pyflame_rt.UnsupportedOperatorError, match=r"version 2 of domain 'acme'.*acme::Twice.*version 3"
+    ):
+        InferenceSession(model.SerializeToString())
 
 
 def test_gradients_agree_with_finite_differences(registry):
