@@ -58,7 +58,8 @@ def _groups(folder: str) -> frozenset[str]:
 def _declared(path: str) -> list[str]:
     try:
         with open(path, "rb") as file:
-            lines = [line.strip() for line in file]
+            text = file.read()
     except OSError:
         return []
+    lines = map(bytes.strip, text.splitlines()) if b"[pyflame_rt." in text else ()
     return [line[1:-1].decode("utf-8", "replace") for line in lines if line.startswith(b"[pyflame_rt.")]

@@ -323,11 +323,29 @@ class _Sketch(NamedTuple):
     near: tuple[frozenset[str], ...]
 
 
-class _Turn(NamedTuple):
+class _Turn:
     """Rules that are applied to the end together: those for whole graphs, pictures by their last node's operator."""
 
-    whole: list[Rule]
-    by_root: dict[str, list[_Sketch]]
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.whole = [one for one in rules if one.whole]
+        self.by_root: dict[str, list[tuple[Rule, Term]]] = {}
+        self._sketches: dict[str, list[_Sketch]] = {}
+        for one in rules:
+            for picture in one.pictures:
+                for name in picture.ops:
+                    self.by_root.setdefault(name, []).append((one, picture))
+
+    def sketches(self, root: str) -> list[_Sketch]:
+        """The pictures with an operator at the end; of most operators no graph has a node."""
+        found = self._sketches.get(root)
+        if found is None:
+            found = self._sketches[root] = [_sketch(*pair) for pair in self.by_root[root]]
+        return found
+
+
+def _sketch(one: Rule, picture: Term) -> _Sketch:
+    near = (_inner(arg).ops for arg in picture.args if isinstance(arg, (Term, TermOutput)))
+    return _Sketch(one, picture, tuple(map(frozenset, _operators(picture))), tuple(map(frozenset, near)))
 
 
 def apply_rules(editor: Editor, rules: Sequence[Rule], supported: Callable[[Node], bool] | None = None) -> PassResult:
@@ -341,17 +359,7 @@ def apply_rules(editor: Editor, rules: Sequence[Rule], supported: Callable[[Node
 @lru_cache(maxsize=32)
 def _turns(rules: tuple[Rule, ...]) -> list[_Turn]:
     """Sessions apply the same few sets of rules, each several times."""
-    made: dict[int, _Turn] = {turn: _Turn([], {}) for turn in sorted({one.turn for one in rules})}
-    for one in rules:
-        whole, by_root = made[one.turn]
-        if one.whole:
-            whole.append(one)
-        for picture in one.pictures:
-            near = (_inner(arg).ops for arg in picture.args if isinstance(arg, (Term, TermOutput)))
-            sketch = _Sketch(one, picture, tuple(map(frozenset, _operators(picture))), tuple(map(frozenset, near)))
-            for name in picture.ops:
-                by_root.setdefault(name, []).append(sketch)
-    return list(made.values())
+    return [_Turn([one for one in rules if one.turn == turn]) for turn in sorted({one.turn for one in rules})]
 
 
 def _inner(arg: Term | TermOutput) -> Term:
@@ -380,7 +388,7 @@ def _take_turn(editor: Editor, turn: _Turn, supported: Callable[[Node], bool] | 
             continue
         here = possible.get(name)
         if here is None:
-            here = [sketch for sketch in turn.by_root[name] if not any(map(present.isdisjoint, sketch.present))]
+            here = [sketch for sketch in turn.sketches(name) if not any(map(present.isdisjoint, sketch.present))]
             possible[name] = here
         if not here or node not in editor:
             continue
