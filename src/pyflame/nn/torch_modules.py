@@ -36,7 +36,8 @@ def from_torch(module: Any) -> Module:
 
     Raises:
         TypeError: it is none.
-        UnsupportedOperatorError: a layer or a function has no counterpart, or the code depends on values.
+        UnsupportedOperatorError: a layer or a function has no counterpart, the code depends on values, or a module has
+            hooks.
 
     Example:
         >>> import pyflame as pf, torch
@@ -47,9 +48,22 @@ def from_torch(module: Any) -> Module:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(module, torch.nn.Module):
         raise TypeError(f"from_torch takes a torch.nn.Module, got {type(module).__name__}")
+    _refuse_hooks(module)
     made = _converted(torch, module)
     _fill(torch, made, module)
     return made
+
+
+def _refuse_hooks(module: Any) -> None:
+    """Hooks may change whatever passes through; `spectral_norm` and the older `weight_norm` are made of them."""
+    for name, part in module.named_modules():
+        for kind in ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"):
+            if hooks := getattr(part, kind):
+                held = next(iter(hooks.values()))
+                raise UnsupportedOperatorError(
+                    f"{name or 'the module'} ({type(part).__name__}) has {kind[1:].replace('_', ' ')} "
+                    f"({getattr(held, '__name__', type(held).__name__)}): remove them, and register them on the result"
+                )
 
 
 def _converted(torch: Any, module: Any) -> Module:

@@ -143,6 +143,20 @@ def test_what_has_no_counterpart_is_named(module, told):
         pf.nn.from_torch(module)
 
 
+def _doubled(module, inputs, output):
+    return 2 * output
+
+
+def test_hooks_are_refused_by_name():
+    """A copy without them would answer otherwise and say nothing."""
+    hooked = nn.Sequential(nn.Linear(3, 2))
+    hooked[0].register_forward_hook(_doubled)
+    with pytest.raises(UnsupportedOperatorError, match=r"0 \(Linear\) has forward hooks \(_doubled\)"):
+        pf.nn.from_torch(hooked)
+    with pytest.raises(UnsupportedOperatorError, match=r"the module \(Linear\).*SpectralNorm"):
+        pf.nn.from_torch(nn.utils.spectral_norm(nn.Linear(3, 2)))
+
+
 def test_other_things_are_refused():
     with pytest.raises(TypeError, match=r"torch\.nn\.Module, got int"):
         pf.nn.from_torch(3)
