@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["quantize_weights"]
 
 DAMPING = 0.01  # of the mean of the diagonal, at least: keeps the inverse well behaved
+TOLD_APART = 4096  # rows of data told apart by their hashes, which are kept; what comes after them is taken for new
 
 
 class _Moments:
@@ -39,12 +40,17 @@ class _Moments:
     def __init__(self) -> None:
         self.sums: Any = 0.0
         self._seen: set[int] = set()
+        self._further = 0
 
     def add(self, rows: np.ndarray[Any, Any]) -> None:
         """Rows of one batch."""
         real = rows.astype(np.float64)
         self.sums = self.sums + real.T @ real
-        self._seen.update(hash(row.tobytes()) for row in rows)
+        for at, row in enumerate(rows):
+            if len(self._seen) == TOLD_APART:
+                self._further += len(rows) - at
+                break
+            self._seen.add(hash(row.tobytes()))
 
     @property
     def vary(self) -> bool:
@@ -62,7 +68,7 @@ class _Moments:
         diagonal = np.diag(self.sums)
         squares = float(np.square(self.sums).sum())
         directions = float(diagonal.sum()) ** 2 / squares if squares else 0.0  # weighted by what they carry
-        share = max(DAMPING, directions / (len(self._seen) + 1)) * max(float(diagonal.mean()), 1e-12)
+        share = max(DAMPING, directions / (len(self._seen) + self._further + 1)) * max(float(diagonal.mean()), 1e-12)
         return self.sums + np.diag(np.where(diagonal > 0, share, 1.0))
 
 

@@ -7,7 +7,7 @@ import pyflame_rt
 from pyflame_rt.exporters.onnx import export_onnx
 from pyflame_rt.graph import Graph
 from pyflame_rt.graph.errors import InputError
-from pyflame_rt.quantization import QuantConfig, Quantizer, equalize, quantize_weights, smooth
+from pyflame_rt.quantization import QuantConfig, Quantizer, equalize, quantize_weights, smooth, weight_only
 from tests.unit.quantization.nets import dense, residual, transformer
 
 rng = np.random.default_rng(0)
@@ -193,6 +193,20 @@ def test_data_that_never_vary_change_nothing(x):
     graph, feed = outliers(), {"x": rng.standard_normal((8, 16)).astype(np.float32)}
     plain, made = (quantize_weights(graph, data=d).quantized_graph for d in (None, [{"x": x.astype(np.float32)}]))
     np.testing.assert_array_equal(run(made, feed), run(plain, feed))
+
+
+def test_rows_of_data_are_told_apart_within_limits(monkeypatch):
+    """Repeated rows say nothing new; how many rows are remembered does not grow with the data."""
+    monkeypatch.setattr(weight_only, "TOLD_APART", 100)
+    few, many = weight_only._Moments(), weight_only._Moments()
+    row = rng.standard_normal((1, 8)).astype(np.float32)
+    few.add(np.repeat(row, 500, 0))
+    assert (len(few._seen), few._further, few.vary) == (1, 0, False)
+    for _ in range(3):
+        many.add(rng.standard_normal((90, 8)).astype(np.float32))
+    assert (len(many._seen), many._further, many.vary) == (100, 170, True)
+    share = (many.damped() - many.sums)[0, 0] / np.diag(many.sums).mean()
+    np.testing.assert_allclose(share, 8 / 271, rtol=0.1)
 
 
 def test_a_transformer_in_four_bits_keeps_its_answers():
