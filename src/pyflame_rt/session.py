@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.aliasing import AliasGuard
-from pyflame_rt.cache.answers import answering
+from pyflame_rt.cache.answers import RUN_FOLLOWS, answering
 from pyflame_rt.cache.models import keep_model
 from pyflame_rt.cache.store import use_store
 from pyflame_rt.compiler import Compiled, compile, peaks_of, placed, quantize  # noqa: A004 - the design's word
@@ -103,7 +103,7 @@ class InferenceSession:
         self._pool: RunThreads | None = None
         started = time.perf_counter()
         chosen = self._chosen(providers, provider_options)
-        with use_store(self._options.cache), immutable_files(self._options.immutable_model), answering():
+        with use_store(self._options.cache), immutable_files(self._options.immutable_model), answering(RUN_FOLLOWS):
             expect_model([name for name, _ in chosen], self._options)
             self._graph, self._path = load_graph(model, any_suffix=self._reads_any_suffix)
             prepare_graph(self._graph, self._options)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["answering", "last_answer", "wait_for_answers"]
+__all__ = ["HANDED", "RUN_FOLLOWS", "answering", "last_answer", "wait_for_answers"]
 
 _LOOK = 0.05  # seconds between looks at what else may end the waiting
-_HANDED = 0.01  # seconds from when an answer is there until its caller has it
+HANDED = 0.01  # seconds from when an answer is there until its caller has it
+RUN_FOLLOWS = 0.25  # seconds in which whoever has a session most likely begins to run it
 
 
 class _State:
@@ -22,6 +23,7 @@ class _State:
         self.lock = threading.Lock()
         self.count = 0
         self.ended = 0.0
+        self.rested = 0.0  # until when what can wait still does
         self.calm = threading.Event()
         self.calm.set()
 
@@ -30,12 +32,13 @@ class _State:
             self.count += 1
             self.calm.clear()
 
-    def end(self) -> None:
+    def end(self, rest: float) -> None:
         with self.lock:
             self.count -= 1
             if self.count:
                 return
             self.ended = time.monotonic()
+            self.rested = self.ended + rest
             self.calm.set()
 
 
@@ -43,14 +46,14 @@ _state = _State()
 
 
 @contextmanager
-def answering() -> Iterator[None]:
-    """A caller waits for the first answer of its kind, which is made inside."""
+def answering(rest: float = HANDED) -> Iterator[None]:
+    """A caller waits for the first answer of its kind, which is made inside, and ``rest`` seconds of calm after it."""
     state = _state
     state.begin()
     try:
         yield
     finally:
-        state.end()
+        state.end(rest)
 
 
 def last_answer() -> float:
@@ -63,10 +66,10 @@ def wait_for_answers(hurry: threading.Event) -> None:
     while not hurry.is_set() and threading.main_thread().is_alive():
         if not _state.calm.wait(_LOOK):
             continue
-        left = _state.ended + _HANDED - time.monotonic()
+        left = _state.rested - time.monotonic()
         if left <= 0:
             return
-        hurry.wait(left)
+        hurry.wait(min(left, _LOOK))
 
 
 def _after_fork() -> None:

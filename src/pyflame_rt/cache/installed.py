@@ -56,6 +56,8 @@ def _groups(folder: str) -> frozenset[str]:
 
 
 def _declared(path: str) -> list[str]:
+    if not os.access(path, os.R_OK):  # most packages have none, and an error takes longer than a question
+        return []
     try:
         with open(path, "rb") as file:
             text = file.read()

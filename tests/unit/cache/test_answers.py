@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from pyflame_rt.cache.answers import answering, last_answer, wait_for_answers
+from pyflame_rt.cache.answers import RUN_FOLLOWS, answering, last_answer, wait_for_answers
 from pyflame_rt.cache.writer import CacheWriter
 
 
@@ -38,6 +38,21 @@ def test_waiting_ends_with_the_answers():
     waiter.join(120)
     thread.join(120)
     assert waited == [None]
+
+
+def test_who_has_a_session_runs_it_before_others_begin():
+    with answering(RUN_FOLLOWS):
+        begin = time.monotonic()
+    wait_for_answers(threading.Event())
+    assert time.monotonic() - begin >= RUN_FOLLOWS
+
+
+def test_the_run_that_followed_is_not_waited_for_again():
+    with answering(1000.0):
+        pass
+    with answering():
+        pass
+    wait_for_answers(threading.Event())  # else until the test is ended
 
 
 def test_answers_leave_what_belongs_to_the_whole_process_alone():

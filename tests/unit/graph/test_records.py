@@ -75,6 +75,46 @@ def test_construction_gives_or_refuses_the_same(pair, args, options):
     assert made[0] == made[1]
 
 
+@pytest.mark.parametrize("which", range(5))
+def test_first_objects_are_made_as_later_ones(which):
+    mine, theirs = family(ours)[which], family(dataclasses.dataclass)[which]
+    stands_in, calls = mine.__init__, [((1,), {}), ((), {}), ((1, 5), {}), ((), {next(iter(mine.__match_args__)): 7})]
+    made = []
+    for i in range(160):
+        args, options = calls[i % 4]
+        try:
+            wanted = theirs(*args, **options)
+        except TypeError:
+            continue
+        made.append(mine(*args, **options))
+        assert all(getattr(made[-1], f.name) == getattr(wanted, f.name) for f in dataclasses.fields(wanted))
+        if len(made) < 20:
+            assert mine.__init__ is stands_in
+    assert mine.__init__ is not stands_in
+
+
+def test_an_overridden_setter_sees_every_field():
+    @ours()
+    class Counted:
+        a: int
+        b: int = 2
+
+        def __setattr__(self, name, value):
+            object.__setattr__(self, name, 10 * value)
+
+    assert [(c.a, c.b) for c in (Counted(1), Counted(b=3, a=1))] == [(10, 20), (10, 30)]
+
+
+@pytest.mark.parametrize(("args", "options"), [((), {}), ((1, 2, 3, 4), {}), ((1,), {"x": 2}), ((1,), {"other": 2})])
+def test_refusals_read_as_the_standard_ones(args, options):
+    texts = []
+    for kind in (family(ours)[0], family(dataclasses.dataclass)[0]):
+        with pytest.raises(TypeError) as caught:
+            kind(*args, **options)
+        texts.append(str(caught.value).rpartition("Point.")[2])
+    assert texts[0] == texts[1]
+
+
 def test_comparing_and_hashing():
     point, point3, _, same, single = family(ours)
     assert point(1, names=["a"]) == point(1, names=["b"]) != point(2)

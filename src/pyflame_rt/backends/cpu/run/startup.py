@@ -10,14 +10,22 @@ from pyflame_rt.backends.cpu.driver.native_driver import openmp, prepare_driver
 from pyflame_rt.backends.cpu.jit.compiler import compiling, start
 from pyflame_rt.backends.cpu.onednn import library
 from pyflame_rt.backends.cpu.onednn.runtime import engine
+from pyflame_rt.cache.installed import is_declared
+from pyflame_rt.cache.signature import code_signature
 from pyflame_rt.ops.core.registry import find_op
 
 __all__ = ["expect", "prepare"]
 
 
+# All that keys of kept models, graphs, plans and kernels ask of our own code.
+_SOURCES = ("backends/cpu", "cache", "format", "graph", "importers", "ops", "opt")
+
+
 def prepare() -> None:
-    """Load libraries and operators; machine code, which takes memory, waits for the first model."""
+    """Load libraries and operators, look at what keys in the cache depend on; machine code takes memory, and waits."""
     find_op("Identity")
+    code_signature(*_SOURCES)
+    is_declared("pyflame_rt.passes")  # it looks for every group
     openmp()
     if library.available():
         engine()
