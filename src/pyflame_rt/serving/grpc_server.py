@@ -19,6 +19,8 @@ from google.protobuf.message import DecodeError
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.errors import InputError, MissingExtra, PyFlameRTError
 from pyflame_rt.serving.errors import RequestError, as_request_error
+from pyflame_rt.serving.grpc_answers import CallAnswers
+from pyflame_rt.serving.grpc_messages import CallMessages
 from pyflame_rt.serving.guard import RateLimiter
 from pyflame_rt.serving.messages import METHODS, SERVICE, message
 from pyflame_rt.serving.tensors import decode_list, decode_raw, encode_raw, kind_of, refuse, shape_of, v2_name
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["GRPCServer"]
 
 log = logging.getLogger("pyflame_rt.serving")
-READERS = 64  # messages that may be on their way at the same time; for one more, the oldest is refused
+_GRPC_LOG = logging.getLogger("grpc._cython.cygrpc")
 INLINE_BYTES = 64 << 10  # longer messages are read and written by other threads
 _STATUS = {
     **dict.fromkeys((400, 413, 415), "INVALID_ARGUMENT"),
@@ -47,6 +49,7 @@ _STATUS = {
     504: "DEADLINE_EXCEEDED",
 }
 _OPEN = ("ServerLive", "ServerReady")
+RAW_CONTENTS = b"\x32"  # field 6 of ModelInferResponse, bytes with their length before them
 # Where tensors are that come as numbers; FP16 and BF16 have none, and come as bytes.
 _CONTENTS = {
     **dict.fromkeys((DType.Int8, DType.Int16, DType.Int32), "int_contents"),
@@ -82,9 +85,9 @@ class GRPCServer:
         self._keys = [key.encode() for key in config.api_keys]
         self._limiter = RateLimiter(config.rate_limit) if config.rate_limit.enabled else None
         self._seconds = config.http.request_timeout_ms / 1e3
-        self._max_pending = config.http.max_pending_bytes or 4 * config.grpc.max_message_size
-        self._pending = 0  # bytes of the messages under way
-        self._readers: dict[asyncio.Timeout, None] = {}  # calls whose message has not come, the oldest first
+        limit = config.http.max_pending_bytes or 4 * config.grpc.max_message_size
+        self.messages = CallMessages(limit, config.grpc.max_message_size, self._seconds)
+        self.answers = CallAnswers(limit, config.http.send_timeout_ms / 1e3)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="pyflame-rt-grpc", daemon=True)
         self._credentials = self._read_credentials()
@@ -107,6 +110,7 @@ class GRPCServer:
         Raises:
             InputError: The address or a certificate cannot be used.
         """
+        _GRPC_LOG.addFilter(_but_no_leaving)
         self._thread.start()
         self._wait_for(self._listen())
 
@@ -130,6 +134,7 @@ class GRPCServer:
                 self.port = self._server.add_secure_port(address, self._credentials)
         except RuntimeError as error:
             raise InputError(f"cannot listen on {address} for gRPC: {error}") from error
+        self.answers.port = self.messages.port = self.port
         await self._server.start()
 
     def close(self) -> None:
@@ -145,18 +150,20 @@ class GRPCServer:
     # ------------------------------------------------------------------ calls
 
     def _handler(self, name: str) -> Any:
-        method: Callable[[Any, Any], Awaitable[Any]] = getattr(self, f"_{name}")
+        method: Callable[[Any, Any], Awaitable[bytes]] = getattr(self, f"_{name}")
 
-        async def call(messages: AsyncIterator[bytes], context: Any) -> Any:
+        async def call(messages: AsyncIterator[bytes], context: Any) -> bytes:
             try:
                 if name not in _OPEN:
                     self._admit(context)
-                data = await self._read(messages)
+                data = await self.messages.read(messages, context.peer())
                 try:
                     request = await _aside(len(data), _parsed, f"{name}Request", data)
-                    return await method(request, context)
+                    answer = await method(request, context)
                 finally:
-                    self._pending -= len(data)
+                    self.messages.release(len(data))
+                self.answers.begin(context, len(answer))
+                return answer
             except PyFlameRTError as error:
                 refused = as_request_error(error)
             except Exception as error:
@@ -166,27 +173,7 @@ class GRPCServer:
             await context.abort(status, str(refused))
             raise AssertionError("abort raises")
 
-        return self._grpc.stream_unary_rpc_method_handler(
-            call, response_serializer=message(f"{name}Response").SerializeToString
-        )
-
-    async def _read(self, messages: AsyncIterator[bytes]) -> bytes:
-        """The message of a call, counted among those under way; one that does not come is not waited for."""
-        if len(self._readers) >= READERS:
-            next(iter(self._readers)).reschedule(self._loop.time())
-        clock = asyncio.timeout(self._seconds)
-        try:
-            async with clock:
-                self._readers[clock] = None
-                data = await anext(messages, b"")
-        except TimeoutError:
-            raise RequestError(408, "Timeout", "the message did not come in time, or others needed its place") from None
-        finally:
-            self._readers.pop(clock, None)
-        if self._pending and self._pending + len(data) > self._max_pending:
-            raise RequestError(503, "QueueFull", "too many messages are being read; try again later")
-        self._pending += len(data)
-        return data
+        return self._grpc.stream_unary_rpc_method_handler(call)
 
     def _admit(self, context: Any) -> None:
         sent = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
@@ -200,31 +187,31 @@ class GRPCServer:
         if self._limiter is not None and self._limiter.wait(given if self._keys else context.peer().rsplit(":", 1)[0]):
             raise RequestError(429, "RateLimited", "too many requests; try again later")
 
-    async def _ServerLive(self, request: Any, context: Any) -> Any:
+    async def _ServerLive(self, request: Any, context: Any) -> bytes:
         del request, context
-        return message("ServerLiveResponse")(live=True)
+        return _encoded("ServerLive", live=True)
 
-    async def _ServerReady(self, request: Any, context: Any) -> Any:
+    async def _ServerReady(self, request: Any, context: Any) -> bytes:
         del request, context
-        return message("ServerReadyResponse")(ready=self._service.ready())
+        return _encoded("ServerReady", ready=self._service.ready())
 
-    async def _ModelReady(self, request: Any, context: Any) -> Any:
+    async def _ModelReady(self, request: Any, context: Any) -> bytes:
         del context
-        return message("ModelReadyResponse")(ready=self._registry.has(request.name, request.version or None))
+        return _encoded("ModelReady", ready=self._registry.has(request.name, request.version or None))
 
-    async def _ServerMetadata(self, request: Any, context: Any) -> Any:
+    async def _ServerMetadata(self, request: Any, context: Any) -> bytes:
         del request, context
-        return message("ServerMetadataResponse")(**SERVER)
+        return _encoded("ServerMetadata", **SERVER)
 
-    async def _ModelMetadata(self, request: Any, context: Any) -> Any:
+    async def _ModelMetadata(self, request: Any, context: Any) -> bytes:
         del context
         instance = await self._service.acquire(request.name, request.version or None)
         try:
-            return message("ModelMetadataResponse")(**model_metadata(self._registry, instance))
+            return _encoded("ModelMetadata", **model_metadata(self._registry, instance))
         finally:
             instance.release()
 
-    async def _ModelStatistics(self, request: Any, context: Any) -> Any:
+    async def _ModelStatistics(self, request: Any, context: Any) -> bytes:
         del context
         names = [request.name] if request.name else self._registry.list_models()
         found = []
@@ -233,29 +220,29 @@ class GRPCServer:
             found += model_statistics(self._registry, name, request.version or None)
         for stats in found:
             stats.pop("batch_stats")
-        return message("ModelStatisticsResponse")(model_stats=found)
+        return _encoded("ModelStatistics", model_stats=found)
 
-    async def _RepositoryIndex(self, request: Any, context: Any) -> Any:
+    async def _RepositoryIndex(self, request: Any, context: Any) -> bytes:
         del context
-        return message("RepositoryIndexResponse")(models=repository_index(self._registry, only_ready=request.ready))
+        return _encoded("RepositoryIndex", models=repository_index(self._registry, only_ready=request.ready))
 
-    async def _RepositoryModelLoad(self, request: Any, context: Any) -> Any:
+    async def _RepositoryModelLoad(self, request: Any, context: Any) -> bytes:
         del context
         self._check_control()
         await asyncio.to_thread(self._registry.load, request.model_name)
-        return message("RepositoryModelLoadResponse")()
+        return _encoded("RepositoryModelLoad")
 
-    async def _RepositoryModelUnload(self, request: Any, context: Any) -> Any:
+    async def _RepositoryModelUnload(self, request: Any, context: Any) -> bytes:
         del context
         self._check_control()
         await asyncio.to_thread(self._registry.unload, request.model_name)
-        return message("RepositoryModelUnloadResponse")()
+        return _encoded("RepositoryModelUnload")
 
     def _check_control(self) -> None:
         if not self._config.model_control:
             raise RequestError(403, "Forbidden", "this server does not let clients load or unload models")
 
-    async def _ModelInfer(self, request: Any, context: Any) -> Any:
+    async def _ModelInfer(self, request: Any, context: Any) -> bytes:
         service = self._service
         size = request.ByteSize()
         with service.counted(request.model_name):
@@ -327,9 +314,30 @@ def _from_contents(contents: Any, kind: DType, shape: tuple[int, ...], where: st
     return decode_list(values, kind, shape, where)
 
 
-def _response(number: str, answer: Answer) -> Any:
+def _but_no_leaving(record: logging.LogRecord) -> bool:
+    """A client that leaves while it is answered is no error; gRPC writes a traceback for each."""
+    return not str(record.msg).startswith("ExecuteBatchError")
+
+
+def _encoded(name: str, /, **fields: Any) -> bytes:
+    return message(f"{name}Response")(**fields).SerializeToString()
+
+
+def _response(number: str, answer: Answer) -> bytes:
+    """A ModelInferResponse: the bytes of outputs are the last of its fields, and are copied once."""
     made = message("ModelInferResponse")(model_name=answer.name, model_version=answer.version, id=number)
+    parts: list[bytes | memoryview] = [b""]
     for name, array in answer.outputs.items():
         made.outputs.add(name=name, datatype=v2_name(answer.kinds[name]), shape=array.shape)
-        made.raw_output_contents.append(bytes(encode_raw(array)))
-    return made
+        raw = encode_raw(array)
+        parts += [RAW_CONTENTS, _varint(len(raw)), raw]
+    parts[0] = made.SerializeToString()
+    return b"".join(parts)
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*found, number])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import itertools
 import logging
@@ -277,7 +278,7 @@ class _Reply:
                 self.begun()
             for name, value in headers:
                 if name == b"content-length" and int(value) > PIECE:
-                    self._answers.make_room(int(value))
+                    self._answers.make_room(int(value), asyncio.get_running_loop().time())
             self.status = message["status"]
             message["headers"] = [*headers, *self._extra]
         elif len(message.get("body", b"")) > PIECE:

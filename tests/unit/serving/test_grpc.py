@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pyflame_rt.graph import DType
-from pyflame_rt.serving import GRPCConfig, RateLimitConfig, grpc_server
+from pyflame_rt.serving import GRPCConfig, RateLimitConfig, grpc_messages
 from pyflame_rt.serving.messages import METHODS, SERVICE, message
 from pyflame_rt.serving.tensors import V2_NAMES, decode_raw, encode_raw
 from tests.unit.serving.scene import Gate, identity, saved, scaled, serving
@@ -160,7 +160,7 @@ def test_models_come_and_go(tmp_path):
 
 
 def test_calls_that_send_no_message_shut_nobody_out(monkeypatch):
-    monkeypatch.setattr(grpc_server, "READERS", 4)
+    monkeypatch.setattr(grpc_messages, "READERS", 4)
     ended = threading.Event()
 
     def nothing():

@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyflame_rt.serving import RateLimitConfig, protocol
+from pyflame_rt.serving.answers import AnswerBudget
+from pyflame_rt.serving.errors import RequestError
 from tests.unit.serving.scene import Gate, ask, scaled, serving, talk, tensor
 
 X = np.ones((1, 3), np.float32)
@@ -389,3 +391,26 @@ def test_answers_that_nobody_takes_need_no_memory_of_the_bodies():
         wait_for(lambda: server._host._app.answers.held)
         assert not server._host._app.pending
         assert taken(connection) > ROWS.nbytes
+
+
+def test_young_answers_do_not_guard_old_ones():
+    """A budget looks for who takes least among those of whom that can be told."""
+    gone = []
+
+    class One:
+        def __init__(self, begun, speed):
+            self.left, self.begun, self.speed = 60, begun, speed
+
+        def rate(self, now):
+            return self.speed
+
+        def let_go(self, now):
+            gone.append(self)
+
+    budget = AnswerBudget(130)
+    old, young = One(0.0, 100), One(9.9, 0)
+    budget._sending.update({old: None, young: None})
+    budget.make_room(60, 10.0)
+    assert gone == [old]
+    with pytest.raises(RequestError):
+        budget.make_room(100, 10.0)
