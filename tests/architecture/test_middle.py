@@ -14,8 +14,8 @@ RT = SRC / "pyflame_rt"
 # Class names of the runtime that stand for two things each; no name may join them.
 TWICE = {
     "Arena", "Block", "Body", "BufferCache", "Family", "FastPath", "Graph", "Host", "InferenceRequest",
-    "InferenceResponse", "InferenceSession", "Kind", "Layout", "ModelMetadata", "NodeArg", "Operand", "Piece",
-    "Program", "Rows", "RunOptions", "SessionOptions", "Store", "Stream", "Value", "Weights", "Window",
+    "InferenceResponse", "Kind", "Layout", "ModelMetadata", "Operand", "Piece", "Program", "Rows", "Store", "Stream",
+    "Value", "Weights", "Window",
 }  # fmt: skip
 # Who opens composites: the specialiser, and three who follow a graph with open sizes.
 OPENERS = {
@@ -30,7 +30,8 @@ def imports_of(path):
 
 
 def test_one_class_name_has_one_meaning():
-    trees = (ast.parse(path.read_text("utf-8")) for path in RT.rglob("*.py"))
+    # The names in `ort` are ONNX Runtime's, whatever they stand for here.
+    trees = (ast.parse(path.read_text("utf-8")) for path in RT.rglob("*.py") if RT / "ort" not in path.parents)
     names = Counter(n.name for tree in trees for n in ast.walk(tree) if isinstance(n, ast.ClassDef))
     twice = {name for name, count in names.items() if count > 1 and not name.startswith("_")}
     assert twice <= TWICE, f"defined twice: {sorted(twice - TWICE)}"
