@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from pyflame_rt.generate.checks import ANY, number_problems, prompt_tokens, token_set
 from pyflame_rt.generate.sampling import log_softmax
 from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import InputError
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Beam", "BeamParams", "beam_search", "bucket", "padded", "read_prompt"]
 
 Scores = np.ndarray[Any, Any]
+_MOST_POWER = 700.0  # of e, that a number holds
 
 
 @dataclass(slots=True)
@@ -50,20 +53,22 @@ class BeamParams:
 
     def validate(self) -> list[str]:
         """What is wrong with the settings; empty when nothing is."""
-        names = ("num_beams", "max_new_tokens", "num_return_sequences")
-        problems = [f"{name} must be at least 1, got {v}" for name in names if (v := getattr(self, name)) < 1]
+        whole = {"num_beams": 1, "max_new_tokens": 1, "num_return_sequences": 1}
+        if problems := number_problems(self, whole, {"length_penalty": ANY}):
+            return problems
         if self.num_return_sequences > self.num_beams:
             problems.append(
                 f"num_return_sequences must be at most num_beams, {self.num_beams}; got {self.num_return_sequences}"
             )
+        if abs(self.length_penalty) * math.log(self.max_new_tokens) > _MOST_POWER:
+            problems.append(f"length_penalty of {self.length_penalty} is too much for {self.max_new_tokens} tokens")
         if self.early_stopping not in (True, False, "never"):
             problems.append(f"early_stopping must be True, False or 'never', got {self.early_stopping!r}")
         return problems
 
     def ends(self) -> frozenset[int]:
         """Tokens that end a sequence."""
-        given = self.eos_token_id
-        return frozenset(() if given is None else [given] if isinstance(given, int) else given)
+        return token_set(self.eos_token_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,23 +112,26 @@ def beam_search(decoder: Decoder, prompt: Sequence[int], params: BeamParams, *, 
     """The best continuations of a prompt, best first.
 
     Raises:
-        InputError: The prompt is empty, or settings are not valid.
+        InputError: The prompt is none, or settings are not valid.
     """
     expect(params, BeamParams, "the params of a beam search")
     if problems := params.validate():
         raise InputError("invalid settings of a beam search: " + "; ".join(problems))
-    if not len(prompt):
-        raise InputError("a prompt needs at least one token")
+    prompt = prompt_tokens(prompt, decoder.words, decoder.context)
+    most = params.max_new_tokens if decoder.context is None else decoder.context + 1 - len(prompt)
+    most = min(most, params.max_new_tokens)
     cache = decoder.new_cache(page)
     cache.add()
     first = log_softmax(read_prompt(decoder, cache, 0, prompt))
     search, ends = _Search(params), params.ends()
     beams: list[tuple[int, ...]] = [()]
     sums, logs = np.zeros(1), first[None]
-    for length in range(1, params.max_new_tokens + 1):
+    for length in range(1, most + 1):
         # Twice as many as are kept: each beam may end with at most one of them, or with each of `ends`.
         count = min(params.num_beams * (1 + max(1, len(ends))), logs.size)
         totals = sums[:, None] + logs
+        if not np.isfinite(totals.max()):
+            raise InputError("no beam can be continued: the scores of the model are no numbers")
         order = np.argsort(-totals, axis=None, kind="stable")[:count]
         kept: list[tuple[int, int, float]] = []
         for rank, at in enumerate(order):
@@ -138,7 +146,7 @@ def beam_search(decoder: Decoder, prompt: Sequence[int], params: BeamParams, *, 
             return search.ended[: params.num_return_sequences]
         beams = [(*beams[beam], token) for beam, token, _ in kept]
         sums = np.array([total for *_, total in kept])
-        if length < params.max_new_tokens:
+        if length < most:
             cache.gather([beam for beam, *_ in kept])
             tokens = np.array([[token] for _, token, _ in kept])
             scores = decoder.forward(cache, 0, tokens, [1] * len(kept), last=True)

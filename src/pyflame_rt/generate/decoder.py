@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.generate.cache import KVCache
+from pyflame_rt.generate.checks import rows_looked_up
 from pyflame_rt.graph import TensorType
 from pyflame_rt.graph.arguments import expect_graph_of
 from pyflame_rt.graph.errors import InputError
@@ -15,7 +16,7 @@ from pyflame_rt.streaming.states import state_pairs
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyflame_rt.graph import TensorInfo
+    from pyflame_rt.graph import Graph, TensorInfo
     from pyflame_rt.session import InferenceSession
 
 __all__ = ["Decoder"]
@@ -34,9 +35,16 @@ class Decoder:
         session: the model.
         state_map: pairs of output and input, where they are not found by name.
 
+    Attributes:
+        words: how many tokens the model knows; None where that is not seen.
+        context: how many tokens it reads, where positions are looked up in a table; None where they are not.
+
     Raises:
         InputError: The model is not of that form.
     """
+
+    words: int | None
+    context: int | None
 
     def __init__(self, session: InferenceSession, state_map: Mapping[str, str] | None = None) -> None:
         self.session = session
@@ -71,6 +79,10 @@ class Decoder:
         self._kinds: dict[str, np.dtype[Any]] = {}
         for name in self._pairs.values():
             self._read_state(inputs[name])
+        self._read_tables(graph, self.tokens, self.positions)
+
+    def _read_tables(self, graph: Graph, tokens: str, positions: str) -> None:
+        self.words, self.context = rows_looked_up(graph, tokens), rows_looked_up(graph, positions)
 
     def _read_state(self, info: TensorInfo) -> None:
         """A state is [rows, ..., tokens, ...], everything else known."""

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.generate.beams import BeamParams, beam_search, bucket, padded
+from pyflame_rt.generate.checks import prompt_tokens
 from pyflame_rt.generate.constraints import constraint_for
 from pyflame_rt.generate.in_place import open_decoder
 from pyflame_rt.generate.models import open_model
 from pyflame_rt.generate.prefix import PrefixCache
 from pyflame_rt.generate.sampling import Sampler, SamplingParams, Token
 from pyflame_rt.generate.text_stream import TextStream
+from pyflame_rt.graph.arguments import expect, expect_whole
 from pyflame_rt.graph.errors import InputError, ModelNotFoundError
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.importers.detection import detect
@@ -41,7 +43,8 @@ class Completion:
         prompt: the tokens it began with.
         tokens: those that were added, without what ended it.
         text: of these, where there is a tokenizer.
-        finish_reason: "stop" (a token or a sequence that ends it), "length", or "cancelled".
+        finish_reason: "stop" (a token or a sequence that ends it), "length" (of what was asked for, or of what the
+            model reads), "cancelled", or "error".
         logprobs: of each token, when asked for.
         score: of a beam search; None otherwise.
     """
@@ -61,14 +64,26 @@ class Sequence:
         number: its id.
         tokens: what was added so far, without what ended it.
         finish_reason: "" as long as it goes on.
+        error: why it could not go on, where its finish_reason is "error".
     """
 
-    def __init__(self, prompt: Tokens[int], params: SamplingParams, tokenizer: Any) -> None:
+    def __init__(
+        self,
+        prompt: Tokens[int],
+        params: SamplingParams,
+        tokenizer: Any,
+        *,
+        words: int | None = None,
+        context: int | None = None,
+    ) -> None:
+        expect(params, SamplingParams, "the params of a Sequence")
         self.number = next(_numbers)
-        self.prompt = tuple(int(token) for token in prompt)
+        self.prompt = prompt_tokens(prompt, words, context)
         self.params = params.checked()
         self.tokens: list[int] = []
-        self.finish_reason = ""
+        self.finish_reason = "" if params.max_new_tokens else "length"
+        self.error: Exception | None = None
+        self._room = None if context is None else context + 1 - len(self.prompt)
         self._chosen: list[Token] = []
         self._constraint = constraint_for(params, tokenizer)
         self._sampler = Sampler(params, self.prompt, self._constraint)
@@ -76,12 +91,20 @@ class Sequence:
         self._ends = params.ends() | (frozenset() if self._constraint is None else self._constraint.ends)
         if any(isinstance(stop, str) for stop in params.stop) and tokenizer is None:
             raise InputError("a text to stop at needs a tokenizer: give stop as lists of tokens")
-        if not self.prompt:
-            raise InputError("a prompt needs at least one token")
 
     def cancel(self) -> None:
         """End it before the next step."""
         self.finish_reason = self.finish_reason or "cancelled"
+
+    def fail(self, error: Exception) -> None:
+        """End it, and none of its company."""
+        self.finish_reason, self.error = "error", error
+
+    def checked(self) -> Sequence:
+        """This sequence, unless it ended by an error, which is raised."""
+        if self.error is not None:
+            raise self.error
+        return self
 
     def completion(self) -> Completion:
         """What was generated so far."""
@@ -103,7 +126,7 @@ class Sequence:
             return self._ended_by(token)
         if self._constraint is not None and self._constraint.ended:
             self.finish_reason = "stop"
-        elif len(self.tokens) >= self.params.max_new_tokens:
+        elif len(self.tokens) in (self.params.max_new_tokens, self._room):
             self.finish_reason = "length"
         said = "" if self._words is None else self._words.take(whole=bool(self.finish_reason))
         return Token(token.id, said, token.logprob, token.top_logprobs)
@@ -163,7 +186,9 @@ class Generator:
         prefix_cache_bytes: int = 256 << 20,
         state_map: Mapping[str, str] | None = None,
     ) -> None:
-        if prefix_cache_bytes < 0:
+        max_batch_size, page = expect_whole(max_batch_size, "max_batch_size"), expect_whole(page, "page")
+        prefill_chunk = expect_whole(prefill_chunk, "prefill_chunk")
+        if expect_whole(prefix_cache_bytes, "prefix_cache_bytes") < 0:
             raise InputError(f"prefix_cache_bytes must not be negative, got {prefix_cache_bytes}")
         if min(max_batch_size, page, prefill_chunk) < 1:
             raise InputError("max_batch_size, page and prefill_chunk must be at least 1")
@@ -204,26 +229,31 @@ class Generator:
                 for owner, token in self.step():
                     if owner is sequence:
                         yield token
+            sequence.checked()
         finally:
             sequence.cancel()
 
     def generate(self, prompts: Tokens[str | Tokens[int]], params: SamplingParams | None = None) -> list[Completion]:
         """Continue several prompts; completions in their order."""
-        sequences = [self.add(prompt, params) for prompt in prompts]
-        while any(not sequence.finish_reason for sequence in sequences):
-            self.step()
-        return [sequence.completion() for sequence in sequences]
+        sequences: list[Sequence] = []
+        try:
+            sequences.extend(self.add(prompt, params) for prompt in prompts)
+            while any(not sequence.finish_reason for sequence in sequences):
+                self.step()
+        finally:
+            for sequence in sequences:
+                sequence.cancel()
+        return [sequence.checked().completion() for sequence in sequences]
 
     # ------------------------------------------------------------------ the loop
 
     def add(self, prompt: str | Tokens[int], params: SamplingParams | None = None) -> Sequence:
         """Have a prompt continued by the steps to come."""
-        sequence = Sequence(
-            encoded(prompt, self.tokenizer), SamplingParams() if params is None else params, self.tokenizer
-        )
-        if not sequence.params.max_new_tokens:
-            sequence.finish_reason = "length"
-        else:
+        chosen = SamplingParams() if params is None else params
+        words, context = self.decoder.words, self.decoder.context
+        tokens = encoded(prompt, self.tokenizer)
+        sequence = Sequence(tokens, chosen, self.tokenizer, words=words, context=context)
+        if not sequence.finish_reason:
             self._waiting.append(sequence)
         return sequence
 
@@ -249,7 +279,10 @@ class Generator:
         return len(self._rows) + len(self._waiting)
 
     def step(self) -> list[tuple[Sequence, Token]]:
-        """Read a piece of one prompt, and give every other sequence its next token; what was chosen."""
+        """Read a piece of one prompt, and give every other sequence its next token; what was chosen.
+
+        What goes wrong with one sequence ends that one alone: see its ``error``.
+        """
         self._drop_finished()
         while self._waiting and len(self._rows) < self.max_batch_size:
             sequence = self._waiting.popleft()
@@ -310,7 +343,11 @@ class Generator:
     def _taken(self, scored: list[tuple[Sequence, np.ndarray[Any, Any]]]) -> list[tuple[Sequence, Token]]:
         found = []
         for sequence, scores in scored:
-            token = sequence.take(scores)
+            try:
+                token = sequence.take(scores)
+            except Exception as error:  # noqa: BLE001 - it belongs to one sequence; the others have their tokens
+                sequence.fail(error)
+                continue
             if token is not None:
                 found.append((sequence, token))
         return found

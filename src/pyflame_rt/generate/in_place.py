@@ -56,6 +56,7 @@ class InPlaceDecoder(Decoder):
         self._shapes, self._axes, self._kinds = {}, {}, {}
         for name in self._pairs.values():
             self._read_state(inputs[name])
+        self._read_tables(graph, _TOKENS, _POSITIONS)
         self._targets = {i: self._pairs[name] for i, name in enumerate(self._names) if name in self._pairs}
         self._engine = session._compile(overrides=False).executable
         self._engine.donate([(name, i) for i, name in self._targets.items()])

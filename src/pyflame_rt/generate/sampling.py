@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import field
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.generate.checks import ANY, Bound, number_problems, prompt_tokens, token_set
 from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pyflame_rt.generate.constraints import Constraint
 
 __all__ = ["Sampler", "SamplingParams", "Token", "distribution", "log_softmax"]
 
 Scores = np.ndarray[Any, Any]
+_REAL: dict[str, Bound] = {
+    "temperature": (lambda value: value >= 0, "not be negative"),
+    "top_p": (lambda value: 0 < value <= 1, "be above 0 and at most 1"),
+    "min_p": (lambda value: 0 <= value <= 1, "be from 0 to 1"),
+    "repetition_penalty": (lambda value: value > 0, "be positive"),
+    "presence_penalty": ANY,
+    "frequency_penalty": ANY,
+}
 
 
 @dataclass(slots=True)
@@ -69,29 +80,24 @@ class SamplingParams:
     grammar: str | None = None
 
     def ends(self) -> frozenset[int]:
-        """Tokens that end a sequence."""
-        given = self.eos_token_id
-        if given is None:
-            return frozenset()
-        return frozenset([given] if isinstance(given, int) else given)
+        """Tokens that end a sequence.
+
+        Raises:
+            InputError: They are no tokens.
+        """
+        return token_set(self.eos_token_id)
 
     def validate(self) -> list[str]:
         """What is wrong with the settings; empty when nothing is."""
-        names = ("max_new_tokens", "min_new_tokens", "temperature", "top_k", "min_p")
-        problems = [f"{name} must not be negative, got {v}" for name in names if (v := getattr(self, name)) < 0]
-        if not 0 < self.top_p <= 1:
-            problems.append(f"top_p must be above 0 and at most 1, got {self.top_p}")
-        if self.min_p > 1:
-            problems.append(f"min_p must be at most 1, got {self.min_p}")
-        if not self.repetition_penalty > 0:
-            problems.append(f"repetition_penalty must be positive, got {self.repetition_penalty}")
-        if self.logprobs is not None and self.logprobs < 0:
-            problems.append(f"logprobs must not be negative, got {self.logprobs}")
-        if sum(form is not None for form in (self.json_schema, self.regex, self.grammar)) > 1:
+        whole = dict.fromkeys(("max_new_tokens", "min_new_tokens", "top_k"), 0)
+        whole |= {name: 0 for name in ("logprobs", "seed") if getattr(self, name) is not None}
+        problems = number_problems(self, whole, _REAL)
+        forms = (self.json_schema, self.regex, self.grammar)
+        if sum(form is not None for form in forms) > 1:
             problems.append("only one of json_schema, regex and grammar can be followed")
-        if any(len(stop) == 0 for stop in self.stop):
-            problems.append("a stop sequence must not be empty")
-        return problems
+        if any(form is not None and not isinstance(form, str) for form in forms[1:]):
+            problems.append("regex and grammar must be texts")
+        return [*problems, *_stop_problems(self.stop), *_bias_problems(self.logit_bias)]
 
     def checked(self) -> SamplingParams:
         """These settings.
@@ -102,7 +108,34 @@ class SamplingParams:
         problems = self.validate()
         if problems:
             raise InputError("invalid sampling settings: " + "; ".join(problems))
+        self.ends()
         return self
+
+
+def _stop_problems(stop: Any) -> list[str]:
+    """What is wrong with what ends a text; a single text would be taken for its letters."""
+    if isinstance(stop, str) or not isinstance(stop, Collection):
+        return [f"stop must be a list of texts, or of lists of tokens, got {stop!r}"]
+    problems = []
+    for end in stop:
+        tokens = isinstance(end, Collection) and all(isinstance(token, Integral) for token in end)
+        if not isinstance(end, str) and not tokens:
+            problems.append(f"a stop sequence must be a text or a list of tokens, got {end!r}")
+        elif len(end) == 0:
+            problems.append("a stop sequence must not be empty")
+    return problems
+
+
+def _bias_problems(given: Any) -> list[str]:
+    if not isinstance(given, Mapping):
+        return [f"logit_bias must give a number for each of some tokens, got {given!r}"]
+    problems = []
+    for token, bias in given.items():
+        if not isinstance(token, Integral) or token < 0:
+            problems.append(f"logit_bias is for tokens, which count from 0, got {token!r}")
+        if not isinstance(bias, Real) or not bias < np.inf:
+            problems.append(f"logit_bias of {token!r} must be a number, or minus infinity, got {bias!r}")
+    return problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +173,9 @@ def distribution(scores: Scores, params: SamplingParams) -> Scores:
         >>> distribution(scores, SamplingParams(temperature=1, min_p=0.5)).round(3).tolist()
         [0.625, 0.375, 0.0, 0.0]
     """
-    chances = _softmax(scores.astype(np.float64) / params.temperature)
+    raised = scores.astype(np.float64)
+    with np.errstate(over="ignore"):  # a temperature near zero leaves the best tokens alone
+        chances = _softmax((raised - raised.max()) / params.temperature)
     if 0 < params.top_k < len(chances):
         worst = np.partition(chances, -params.top_k)[-params.top_k]
         chances = _only(chances, chances >= worst)
@@ -186,14 +221,22 @@ class Sampler:
         self.params = params.checked()
         self._constraint = constraint
         self._random = np.random.default_rng(params.seed)
-        self._prompt = np.unique(np.fromiter(prompt, np.int64))
+        self._prompt = np.unique(np.array(prompt_tokens(given) if (given := list(prompt)) else [], np.int64))
         self._counts: dict[int, int] = {}  # of tokens that were chosen
         self._ends = params.ends() | (frozenset() if constraint is None else constraint.ends)
 
     def choose(self, scores: Scores) -> Token:
-        """The next token, for the model's scores of all tokens."""
+        """The next token, for the model's scores of all tokens.
+
+        Raises:
+            InputError: Scores are no numbers, settings allow no token, or name one that there is not.
+        """
         params = self.params
         changed = self._changed(scores)
+        best = changed.max()
+        if not -np.inf < best < np.inf:
+            said = "no token is left that the settings allow" if best == -np.inf else f"the best score is {best}"
+            raise InputError(f"no token can be chosen: {said}")
         if params.temperature == 0:
             chosen = int(changed.argmax())
         else:
@@ -218,6 +261,8 @@ class Sampler:
         if not (early or penal or params.repetition_penalty != 1 or params.logit_bias or self._constraint):
             return scores
         changed = scores.astype(np.float64)
+        if (named := max(params.logit_bias, default=0)) >= len(changed):
+            raise InputError(f"logit_bias names token {named}; the model has {len(changed)}")
         if params.repetition_penalty != 1:
             seen = np.union1d(self._prompt, np.fromiter(self._counts, np.int64))
             there = changed[seen]
@@ -227,9 +272,7 @@ class Sampler:
         for token, bias in params.logit_bias.items():
             changed[token] += bias
         if early:
-            changed[list(self._ends)] = -np.inf
+            changed[[token for token in self._ends if 0 <= token < len(changed)]] = -np.inf
         if self._constraint is not None:
             changed[~self._constraint.allowed(len(changed))] = -np.inf
-            if changed.max() == -np.inf:
-                raise InputError("no token is left that json_schema, regex or grammar and the other settings allow")
         return changed

@@ -10,6 +10,7 @@ from pyflame_rt.generate.beams import read_prompt
 from pyflame_rt.generate.generator import Completion, Sequence, encoded
 from pyflame_rt.generate.in_place import open_decoder
 from pyflame_rt.generate.sampling import SamplingParams, Token
+from pyflame_rt.graph.arguments import expect_whole
 from pyflame_rt.graph.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,10 +52,14 @@ class SpeculativeGenerator:
         lookahead: int = 8,
         page: int = 64,
     ) -> None:
-        if lookahead < 1:
+        if expect_whole(lookahead, "lookahead") < 1:
             raise InputError(f"lookahead must be at least 1, got {lookahead}")
         self.decoder, self.draft = open_decoder(session), open_decoder(draft)
         self.tokenizer, self.lookahead, self.page = tokenizer, lookahead, page
+        reads = [model.context for model in (self.decoder, self.draft) if model.context is not None]
+        self._readable = min(reads, default=1 << 62)
+        knows = [model.words for model in (self.decoder, self.draft) if model.words is not None]
+        self._words = min(knows, default=1 << 62)  # tables may be filled up to different sizes
         self.proposed = self.accepted = 0
 
     def generate(self, prompts: Tokens[str | Tokens[int]], params: SamplingParams | None = None) -> list[Completion]:
@@ -72,11 +77,9 @@ class SpeculativeGenerator:
         return self._run(self._sequence(prompt, params))
 
     def _sequence(self, prompt: str | Tokens[int], params: SamplingParams | None) -> Sequence:
-        tokens = encoded(prompt, self.tokenizer)
-        sequence = Sequence(tokens, SamplingParams() if params is None else params, self.tokenizer)
-        if not sequence.params.max_new_tokens:
-            sequence.finish_reason = "length"
-        return sequence
+        chosen = SamplingParams() if params is None else params
+        words, context = self.decoder.words, self.decoder.context
+        return Sequence(encoded(prompt, self.tokenizer), chosen, self.tokenizer, words=words, context=context)
 
     def _run(self, sequence: Sequence) -> Iterator[Token]:
         if sequence.finish_reason:
@@ -90,8 +93,8 @@ class SpeculativeGenerator:
             yield token
         while not sequence.finish_reason:
             known = [*sequence.prompt, *sequence.tokens]
-            left = sequence.params.max_new_tokens - len(sequence.tokens)
-            guesses = self._guesses(small, known, min(ahead, left - 1))  # the large model adds one itself
+            left = sequence.params.max_new_tokens - len(sequence.tokens) - 1  # the large model adds one itself
+            guesses = self._guesses(small, known, min(ahead, left, self._readable - len(known)))
             tokens = np.array([[known[-1], *guesses]])
             scores = self.decoder.forward(large, 0, tokens, [tokens.shape[1]])[0]
             agreed = 0
@@ -109,11 +112,11 @@ class SpeculativeGenerator:
             small.truncate(0, min(small.lengths[0], len(known) + agreed))
 
     def _guesses(self, cache: Any, known: list[int], count: int) -> list[int]:
-        """What the draft would say next."""
+        """What the draft would say next; nothing after a token that it does not know."""
         guesses: list[int] = []
         pending = known[cache.lengths[0] :]
-        while len(guesses) < count:
-            best = int(read_prompt(self.draft, cache, 0, pending).argmax())
+        while len(guesses) < count and max(pending) < self._words:
+            best = int(read_prompt(self.draft, cache, 0, pending)[: self._words].argmax())
             guesses.append(best)
             pending = [best]
         return guesses

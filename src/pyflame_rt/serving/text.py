@@ -71,7 +71,7 @@ class Stream:
             self._deliver(text[self._sent :])
             self._sent = len(text)
         if ended:
-            self._deliver(None)
+            self._deliver(None if self.sequence is None else self.sequence.error)
 
     def fail(self, error: BaseException) -> None:
         """Tell that there will be no more."""
@@ -133,10 +133,9 @@ class TextModel:
                 fresh, self._new = self._new, []
                 if self._closed and not fresh and not self._streams:
                     return
+            for stream in fresh:
+                self._begin(stream)
             try:
-                for stream in fresh:
-                    self._streams.append(stream)
-                    stream.begin(self._generator)
                 self._generator.step()
             except Exception as error:  # noqa: BLE001 - whoever waits gets it
                 log.warning("a step of text generation failed: %s", error)
@@ -145,6 +144,14 @@ class TextModel:
             for stream in self._streams:
                 stream.advance()
             self._streams = [stream for stream in self._streams if not stream.reason]
+
+    def _begin(self, stream: Stream) -> None:
+        try:
+            stream.begin(self._generator)
+        except Exception as error:  # noqa: BLE001 - a prompt or settings that cannot be: told who asked
+            stream.fail(error)
+        else:
+            self._streams.append(stream)
 
     def _fail(self, error: Exception) -> None:
         """A step failed: for whom is not known, so that all are told, and those to come begin anew."""

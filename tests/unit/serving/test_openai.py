@@ -210,15 +210,19 @@ def test_bad_requests_are_told_why(scene, path, body, status, message):
     assert found["error_message"] == found["error"]["message"]
 
 
-def test_a_model_that_fails_on_the_way_says_so(scene):
-    """This model has 200 places: what goes beyond is an error of the client, and the next request is answered."""
+def test_a_text_ends_where_the_model_reads_no_further(scene):
+    """This model has 200 places: an answer ends there, and a longer prompt is an error of the client."""
     server, _ = scene
     body = {"model": "gpt", "prompt": "hello", "max_tokens": 500, "temperature": 0}
     status, _, found = ask(server, "POST", "/v1/completions", body)
-    assert status in (400, 500)
-    assert found["error"]
+    assert (status, found["choices"][0]["finish_reason"]) == (200, "length")
+    assert found["usage"]["total_tokens"] == 201
     text = ask(server, "POST", "/v1/completions", {**body, "stream": True})[2]
-    assert b'"error"' in text
+    assert b'"finish_reason":"length"' in text.replace(b" ", b"")
+    long = {**body, "prompt": "hello " * 300}
+    status, _, found = ask(server, "POST", "/v1/completions", long)
+    assert (status, "longer than" in found["error"]["message"]) == (400, True)
+    assert b'"error"' in ask(server, "POST", "/v1/completions", {**long, "stream": True})[2]
     assert ask(server, "POST", "/v1/completions", {**body, "max_tokens": 4})[0] == 200
 
 

@@ -1,0 +1,132 @@
+"""What generation is given, checked: numbers of settings, tokens of prompts, and the tables that these must fit."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+from pyflame_rt.graph.errors import InputError
+from pyflame_rt.ops.onnx.cast import Cast
+from pyflame_rt.ops.onnx.index import Gather
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyflame_rt.graph import Graph
+
+__all__ = ["ANY", "Bound", "number_problems", "prompt_tokens", "rows_looked_up", "token_set"]
+
+
+Bound = tuple["Callable[[float], bool]", str]
+ANY: Bound = (lambda _: True, "")  # what is finite
+
+
+def number_problems(settings: Any, whole: Mapping[str, int], real: Mapping[str, Bound]) -> list[str]:
+    """What is wrong with numbers of settings: some are whole and at least so much, others finite and within bounds.
+
+    Example:
+        >>> from pyflame_rt.generate import BeamParams
+        >>> settings = BeamParams(num_beams=0, max_new_tokens=1.5, length_penalty=float("nan"))
+        >>> number_problems(settings, {"num_beams": 1, "max_new_tokens": 1}, {"length_penalty": ANY})[:2]
+        ['num_beams must be at least 1, got 0', 'max_new_tokens must be a whole number, got 1.5']
+    """
+    problems = []
+    for name, low in whole.items():
+        value = getattr(settings, name)
+        if not isinstance(value, Integral):
+            problems.append(f"{name} must be a whole number, got {value!r}")
+        elif value < low:
+            problems.append(f"{name} must {f'be at least {low}' if low else 'not be negative'}, got {value}")
+    for name, (fits, bound) in real.items():
+        value = getattr(settings, name)
+        if not isinstance(value, Real) or value != value:
+            problems.append(f"{name} must be a number, got {value!r}")
+        elif not fits(float(value)):
+            problems.append(f"{name} must {bound}, got {value}")
+        elif abs(value) == math.inf:
+            problems.append(f"{name} must be finite, got {value}")
+    return problems
+
+
+def token_set(given: Any) -> frozenset[int]:
+    """Tokens, of which one, several or None are given.
+
+    Raises:
+        InputError: They are no whole numbers.
+
+    Example:
+        >>> sorted(token_set([2, 1])), token_set(3), token_set(None)
+        ([1, 2], frozenset({3}), frozenset())
+    """
+    if given is None:
+        return frozenset()
+    try:
+        several = [given] if isinstance(given, Integral) else list(given)
+    except TypeError:
+        several = [given]
+    if not all(isinstance(token, Integral) for token in several):
+        raise InputError(f"eos_token_id must be a token, tokens or None, got {given!r}")
+    return frozenset(int(token) for token in several)
+
+
+def prompt_tokens(prompt: Sequence[int], words: int | None = None, context: int | None = None) -> tuple[int, ...]:
+    """A prompt, of tokens that a model knows and not longer than it reads.
+
+    Args:
+        prompt: whole numbers.
+        words: so many tokens are known, where that is told.
+        context: so many tokens can be read, where there is a bound.
+
+    Raises:
+        InputError: It is another thing, empty, or too long, or holds what is no token of the model.
+
+    Example:
+        >>> prompt_tokens([1, 2, 3], context=3)
+        (1, 2, 3)
+        >>> prompt_tokens([1, -1])
+        Traceback (most recent call last):
+        ...
+        pyflame_rt.graph.errors.InputError: a prompt holds -1, which is no token: they count from 0
+    """
+    try:
+        tokens = list(prompt)
+    except TypeError:
+        raise InputError(f"a prompt is a list of tokens, got {type(prompt).__name__}") from None
+    if not tokens:
+        raise InputError("a prompt needs at least one token")
+    strange = next((t for t in tokens if not isinstance(t, Integral)), None)
+    if strange is not None:
+        raise InputError(f"a prompt is a list of tokens, which are whole numbers: it holds {strange!r}")
+    wrong = next((t for t in tokens if t < 0 or t >= (words or 1 << 63)), None)
+    if wrong is not None:
+        bound = f" to {words - 1}" if words else ""
+        raise InputError(f"a prompt holds {wrong}, which is no token: they count from 0{bound}")
+    if context is not None and len(tokens) > context:
+        raise InputError(f"a prompt of {len(tokens)} tokens is longer than the {context} that the model reads")
+    return tuple(int(token) for token in tokens)
+
+
+def rows_looked_up(graph: Graph, name: str) -> int | None:
+    """Rows of the smallest table that an input is looked up in; None where there is none.
+
+    Example:
+        >>> import numpy as np
+        >>> from pyflame_rt import DType, Graph
+        >>> graph = Graph("table")
+        >>> _ = graph.add_input("ids", ["n"], DType.Int64)
+        >>> _ = graph.add_initializer("words", np.zeros((7, 2), np.float32))
+        >>> _ = graph.add_node("look", "Gather", ["words", "ids"], ["y"])
+        >>> _ = graph.add_output("y", ["n", 2])
+        >>> rows_looked_up(graph, "ids"), rows_looked_up(graph, "other")
+        (7, None)
+    """
+    same, rows = {name}, []
+    for node in graph.topological_sort():
+        if node.full_name == Cast.name and node.inputs[0] in same:
+            same.update(node.outputs)
+        elif node.full_name == Gather.name and node.inputs[1] in same and not node.attributes.get("axis", 0):
+            table = graph.initializers.get(node.inputs[0])
+            if table is not None and isinstance(size := table.shape[0], int):
+                rows.append(size)
+    return min(rows, default=None)
