@@ -40,17 +40,31 @@ def _rsub(x: Any, other: Any, alpha: Any = 1) -> Value:
     return _sub(other, x, alpha=alpha)
 
 
+def _in_full(x: Any, other: Any, combine: Callable[[Value, Value], Value]) -> Value | None:
+    """A product or quotient of half precision and a number: torch rounds the result, and not the number before."""
+    kind = result_type(x, other)
+    if kind not in (DType.Float16, DType.BFloat16) or not isinstance(x, Value) or not x.rank:
+        return None
+    if isinstance(other, Value) and other.rank:
+        return None
+    return cast(combine(number(x, DType.Float32), number(other, DType.Float32)), kind)
+
+
 @aten("mul", "multiply")
 def _mul(x: Any, other: Any) -> Value:
+    if (found := _in_full(x, other, lambda a, b: a * b)) is not None:
+        return found
     left, right = promoted(x, other)
     return logic.And(left, right) if left.dtype is DType.Bool else left * right
 
 
 @aten("div", "divide", "true_divide")
 def _div(x: Any, other: Any, *, rounding_mode: str | None = None) -> Value:
-    left, right = promoted(x, other)
     if rounding_mode == "floor":
-        return _floor_divide(left, right)
+        return _floor_divide(x, other)
+    if rounding_mode is None and (found := _in_full(x, other, lambda a, b: a / b)) is not None:
+        return found
+    left, right = promoted(x, other)
     if rounding_mode == "trunc":
         if not left.dtype.is_float:
             return arithmetic.Div(left, right)  # of integers: towards zero
@@ -59,11 +73,26 @@ def _div(x: Any, other: Any, *, rounding_mode: str | None = None) -> Value:
     return floated(left) / floated(right)
 
 
+def _floor_of_floats(left: Value, right: Value) -> Value:
+    """What is left after as many whole times as go in; the floor of the rounded quotient may be one too many."""
+    zero, one, quotient = number(0.0, left.dtype), number(1.0, left.dtype), left / right
+    rest = arithmetic.Mod(left, right, fmod=1)
+    away = logic.And(logic.Not(logic.Equal(rest, zero)), logic.Xor(rest < zero, right < zero))
+    times = (left - rest) / right
+    times = logic.Where(away, times - one, times)
+    whole = maths.Floor(times)
+    whole = logic.Where(times - whole > number(0.5, left.dtype), whole + one, whole)
+    whole = logic.Where(logic.Equal(times, zero), quotient * zero, whole)
+    return logic.Where(logic.Equal(right, zero), quotient, whole)
+
+
 @aten("floor_divide")
 def _floor_divide(x: Any, other: Any) -> Value:
+    if (found := _in_full(x, other, _floor_of_floats)) is not None:
+        return found
     left, right = promoted(x, other)
     if left.dtype.is_float:
-        return maths.Floor(left / right)
+        return _floor_of_floats(left, right)
     quotient = arithmetic.Div(left, right)
     rest = left - quotient * right
     short = logic.And(logic.Not(logic.Equal(rest, number(0, left.dtype))), logic.Xor(rest < 0, right < 0))

@@ -33,9 +33,21 @@ def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
     return product if bias is None else product + bias
 
 
-@aten("matmul", "linalg_matmul", "mm", "bmm", "mv", "dot", "inner", "vdot")
+@aten("matmul", "linalg_matmul", "mm", "bmm", "mv", "dot", "vdot")
 def _matmul(x: Value, other: Value) -> Value:
     return MatMul(*promoted(x, other))
+
+
+@aten("inner")
+def _inner(x: Value, other: Value) -> Value:
+    """Sums of products over the last axes, for every pair of the others."""
+    left, right = promoted(x, other)
+    if not left.rank or not right.rank:
+        return left * right
+    if right.rank < 3:
+        return MatMul(left, swapped(right, 0, 1))
+    rows = Reshape(right, shape_value([-1, sizes(right)[-1]]))
+    return reshaped(MatMul(left, swapped(rows, 0, 1)), [*sizes(left)[:-1], *sizes(right)[:-1]])
 
 
 @aten("addmm")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DType
 from pyflame_rt.importers.aten.table import aten
-from pyflame_rt.importers.aten.values import Num, cast, floated, number, promoted, refuse, result_type
+from pyflame_rt.importers.aten.values import Num, cast, floated, number, promoted, refuse, result_type, torch_dtype
 from pyflame_rt.ops.core.value import Value, constant
 from pyflame_rt.ops.onnx import activation, arithmetic, logic
 from pyflame_rt.ops.onnx import math as maths
@@ -70,13 +70,13 @@ def _expm1(x: Value) -> Value:
 
 @aten("log_softmax", "_log_softmax", "special_log_softmax")
 def _log_softmax(x: Value, dim: int, dtype: Any = None) -> Value:
-    value = floated(x) if dtype in (None, False, True) else cast(x, dtype)
+    value = floated(x) if dtype in (None, False, True) else cast(x, torch_dtype(dtype))
     return activation.LogSoftmax(value, axis=dim) if value.rank else value - value
 
 
 @aten("softmax", "_softmax", "special_softmax", "_safe_softmax")
 def _softmax(x: Value, dim: int, dtype: Any = None) -> Value:
-    value = floated(x) if dtype in (None, False, True) else cast(x, dtype)
+    value = floated(x) if dtype in (None, False, True) else cast(x, torch_dtype(dtype))
     return activation.Softmax(value, axis=dim) if value.rank else maths.Exp(value - value)
 
 

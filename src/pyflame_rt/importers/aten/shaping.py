@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -29,7 +30,7 @@ from pyflame_rt.ops.onnx.sequence import ConcatFromSequence
 from pyflame_rt.ops.onnx.shape import Expand, Reshape, Shape, Squeeze, Transpose, Unsqueeze
 from pyflame_rt.ops.onnx.slicing import Concat, Pad, Slice, Split, Tile
 
-__all__ = ["expanded", "joined", "part", "reshaped", "sliced", "swapped", "widen"]
+__all__ = ["expanded", "joined", "moved_order", "part", "parted", "reshaped", "sliced", "swapped", "widen"]
 
 END = (1 << 63) - 1
 
@@ -102,7 +103,7 @@ def _transpose(x: Value, dim0: int, dim1: int) -> Value:
     return swapped(x, dim0, dim1)
 
 
-@aten("t", "numpy_T", "matrix_H", "t_copy")
+@aten("t", "numpy_T", "t_copy")
 def _t(x: Value) -> Value:
     return Transpose(x, perm=list(reversed(range(x.rank)))) if x.rank > 1 else x
 
@@ -112,20 +113,32 @@ def _mt(x: Value) -> Value:
     return swapped(x, -2, -1)
 
 
+@aten("mH", "adjoint", "matrix_H")
+def _adjoint(x: Value) -> Value:
+    if x.dtype.is_complex:
+        raise refuse("the adjoint of complex numbers")
+    return swapped(x, -2, -1)
+
+
 @aten("permute", "permute_copy")
 def _permute(x: Value, dims: Any) -> Value:
     order = [axis(d, x.rank) for d in dims]
     return Transpose(x, perm=order) if order != sorted(order) else x
 
 
-@aten("movedim", "moveaxis")
-def _movedim(x: Value, source: Any, destination: Any) -> Value:
-    come = [axis(d, x.rank) for d in (source if isinstance(source, (list, tuple)) else [source])]
-    go = [axis(d, x.rank) for d in (destination if isinstance(destination, (list, tuple)) else [destination])]
-    order = [i for i in range(x.rank) if i not in come]
+def moved_order(rank: int, source: Any, destination: Any) -> list[int]:
+    """The permutation that puts axes in other places."""
+    come = [axis(d, rank) for d in (source if isinstance(source, (list, tuple)) else [source])]
+    go = [axis(d, rank) for d in (destination if isinstance(destination, (list, tuple)) else [destination])]
+    order = [i for i in range(rank) if i not in come]
     for to, frm in sorted(zip(go, come, strict=True)):
         order.insert(to, frm)
-    return Transpose(x, perm=order)
+    return order
+
+
+@aten("movedim", "moveaxis")
+def _movedim(x: Value, source: Any, destination: Any) -> Value:
+    return Transpose(x, perm=moved_order(x.rank, source, destination))
 
 
 @aten("expand", "expand_copy", "broadcast_to")
@@ -256,7 +269,25 @@ def _length(x: Value, at: int) -> int:
     return size
 
 
-@aten("split", "tensor_split")
+def parted(length: int, places: Any) -> list[tuple[int, int]]:
+    """From where to where the parts of an axis go: equal ones, the first longer by one, or those between places."""
+    if isinstance(places, Value):
+        places = places.contents().tolist()
+    if not isinstance(places, (list, tuple)):
+        count = int(static(places, "the number of parts"))
+        places = [i * (length // count) + min(i, length % count) for i in range(1, count)]
+    ends = static(list(places), "the places of parts")
+    bounds = [0, *(min(max(p + length if p < 0 else p, 0), length) for p in ends), length]
+    return [(low, max(low, high)) for low, high in itertools.pairwise(bounds)]
+
+
+@aten("tensor_split")
+def _tensor_split(x: Value, places: Any, dim: int = 0) -> list[Value]:
+    at = axis(dim, x.rank)
+    return [sliced(x, at, low, high) for low, high in parted(_length(x, at), places)]
+
+
+@aten("split")
 def _split(x: Value, split_size: Any, dim: int = 0) -> list[Value]:
     if isinstance(split_size, (list, tuple)):
         return _split_with_sizes(x, split_size, dim)

@@ -376,7 +376,7 @@ def _bounded(length: int) -> None:
 
 
 @_builtin("mul")
-def _repeated(machine: Machine, a: Any, b: Any = None) -> Any:
+def _repeated(machine: Machine, a: Any, b: Any = None, **_: Any) -> Any:
     if not isinstance(a, ScriptList):
         return NotImplemented
     times = static(b, "how often a list is repeated")

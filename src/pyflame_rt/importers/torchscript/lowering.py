@@ -70,7 +70,7 @@ def run_program(
 def _argument(machine: Machine, plan: Any, inputs: Sequence[Any]) -> Any:
     match plan:
         case ["tensor", place]:
-            return Cell(inputs[place])
+            return Cell(inputs[place], ordered=True)
         case ["number", place, kind]:
             return Num(inputs[place], {"int": int, "float": float, "bool": bool}[kind])
         case ["sequence", place]:
@@ -81,7 +81,7 @@ def _argument(machine: Machine, plan: Any, inputs: Sequence[Any]) -> Any:
             made = tuple(_argument(machine, part, inputs) for part in parts)
             return None if made and all(part is None for part in made) else made
         case ["optional", place]:
-            return None if inputs[place] is None else Cell(inputs[place])
+            return None if inputs[place] is None else Cell(inputs[place], ordered=True)
         case ["dict", parts]:
             return ScriptDict({key: _argument(machine, part, inputs) for key, part in parts.items()})
         case ["fixed", value]:

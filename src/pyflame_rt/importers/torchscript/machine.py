@@ -18,6 +18,7 @@ from pyflame_rt.importers.aten.values import Num, cast, refuse
 from pyflame_rt.importers.torchscript import control
 from pyflame_rt.importers.torchscript.archive import ScriptedObject
 from pyflame_rt.importers.torchscript.builtins import BUILTINS
+from pyflame_rt.importers.torchscript.constants import as_numbers, number_of
 from pyflame_rt.importers.torchscript.merging import Changes
 from pyflame_rt.importers.torchscript.objects import (
     UNSET,
@@ -33,7 +34,18 @@ from pyflame_rt.importers.torchscript.objects import (
 )
 from pyflame_rt.importers.torchscript.program import Program, Weight
 from pyflame_rt.importers.torchscript.structures import static_key
-from pyflame_rt.importers.torchscript.views import ALIASES, TURNS, VIEWS, view_of, way_of
+from pyflame_rt.importers.torchscript.views import (
+    ALIASES,
+    COPIES_OF_MOVED,
+    DOUBTFUL,
+    PARTS,
+    TURNS,
+    VIEWS,
+    keeps_order,
+    part_ways,
+    view_of,
+    way_of,
+)
 from pyflame_rt.ops.core.value import Value, constant
 from pyflame_rt.ops.onnx.shape import Expand, Shape
 
@@ -45,8 +57,6 @@ __all__ = ["Machine"]
 MAX_STEPS = 2_000_000
 MAX_CALLS = 150
 _NUMBERS = {"inf": math.inf, "nan": math.nan, "True": True, "False": False, "None": None}
-_NEVER_ALIASED = frozenset(("clone", "lift_fresh", "lift_fresh_copy"))
-_COPIES_OF_MOVED = frozenset(("reshape", "flatten", "reshape_as", "contiguous"))
 
 
 class _Return(Exception):
@@ -67,7 +77,7 @@ class Machine:
 
     def __init__(self, program: Program, weights: Sequence[Value]) -> None:
         self.program = program
-        self.weights = [Cell(value, name="a parameter") for value in weights]
+        self.weights = [Cell(value, name="a parameter", ordered=True) for value in weights]
         self.depth = 0  # of bodies of control flow
         self.steps = 0
         self.calls = 0
@@ -222,7 +232,10 @@ class Machine:
     def _constant(self, index: int) -> Any:
         if index >= len(self.program.constants):
             raise InvalidModelError(f"the code reads constant {index}, which the archive does not have")
-        return self.loaded(self.program.constants[index])
+        found = self.loaded(self.program.constants[index])
+        if isinstance(found, Cell):
+            found.number = number_of(found.peek())
+        return found
 
     def attribute(self, owner: Any, name: str) -> Any:
         """An attribute of a module or a field of a named tuple."""
@@ -245,7 +258,7 @@ class Machine:
             cell.name = value.name
             return cell
         if isinstance(value, np.ndarray):
-            return Cell(constant(value), self.depth, name="a buffer")
+            return Cell(constant(value), self.depth, name="a buffer", ordered=True)
         if isinstance(value, tuple) and not isinstance(value, (Record, FunctionName, TypeName)):
             return tuple(self.loaded(v, name) for v in value)
         if isinstance(value, (list, dict)):
@@ -374,26 +387,51 @@ class Machine:
         first = args[0] if args else None
         if name in VIEWS and isinstance(first, Cell):
             return self._view(name, first, args[1:], kwargs)
+        if name in PARTS and isinstance(first, Cell):
+            return self._parts(name, first, args[1:], kwargs)
         return self._lowered(name, args, kwargs)
 
     def _view(self, name: str, base: Cell, args: list[Any], kwargs: dict[str, Any]) -> Cell:
         plain = [self.plain(a) for a in args]
         named = {k: self.plain(v) for k, v in kwargs.items()}
-        if name in _COPIES_OF_MOVED and base.base is not None:
-            made = self.tensor(get_lowering(name)(base.get(), *plain, **named))
+        if name in COPIES_OF_MOVED and (not base.ordered or named.get("memory_format") not in (None, 0)):
+            whole = name == "contiguous" and named.get("memory_format") in (None, 0)
+            made = self.tensor(get_lowering(name)(base.get(), *plain, **named), ordered=whole)
             made.link(base)
             return made
-        return view_of(name, base, plain, named, self.depth)
+        return base if name == "contiguous" else view_of(name, base, plain, named, self.depth)
+
+    def _parts(self, name: str, base: Cell, args: list[Any], kwargs: dict[str, Any]) -> ScriptList:
+        plain = [self.plain(a) for a in args]
+        ways = part_ways(name, base.get(), plain, {k: self.plain(v) for k, v in kwargs.items()})
+        return self.listed([Cell(way.forward(base.get()), self.depth, base, way) for way in ways])
 
     def _lowered(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         plain = [self.plain(a) for a in args]
-        made = get_lowering(name)(*plain, **{k: self.plain(v) for k, v in kwargs.items()})
+        named = {k: self.plain(v) for k, v in kwargs.items()}
+        if isinstance(out := kwargs.get("out"), Cell):
+            del named["out"]
+            return self._given_out(out, get_lowering(name)(*plain, **named))
+        made = get_lowering(name)(*as_numbers(name, args, plain), **named)
         first = args[0] if args else None
-        if name in ALIASES and isinstance(first, Cell) and made is plain[0]:
-            return first
-        if made is plain[0] if plain else False:
-            return self.tensor(made) if name not in _NEVER_ALIASED else Cell(made, self.depth)
-        return self.wrapped(made)
+        if name in ALIASES and isinstance(first, Cell) and made is plain[0] and not _copied(args, kwargs):
+            return first if first.number is None else self.tensor(made)
+        cells = [cell for a in (*args, *kwargs.values()) for cell in _cells(a)]
+        found = self.wrapped(made, ordered=keeps_order(name, cells, named.get("memory_format")))
+        if name in DOUBTFUL:
+            for cell in _cells(found):
+                for one in cells:
+                    cell.link(one)
+        return found
+
+    def _given_out(self, out: Cell, made: Any) -> Cell:
+        """A result written to a tensor, which takes its sizes and keeps its own element type."""
+        old = out.get()
+        if not isinstance(made, Value) or (made.shape != old.shape and out.viewed | (out.base is not None)):
+            raise refuse("out= of another size, or of several tensors")
+        self.touch(out.root)
+        out.set(cast(made, old.dtype))
+        return out
 
     def _in_place(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         target, *rest = args
@@ -421,21 +459,21 @@ class Machine:
 
     # ------------------------------------------------------------------ values
 
-    def tensor(self, value: Value) -> Cell:
-        """A tensor of its own."""
-        return Cell(value, self.depth)
+    def tensor(self, value: Value, *, ordered: bool = False) -> Cell:
+        """A tensor of its own, which surely has its elements in their order or not."""
+        return Cell(value, self.depth, ordered=ordered)
 
     def listed(self, items: list[Any], kind: Any = None) -> ScriptList:
         """A new list."""
         return ScriptList(items, self.depth, kind)
 
-    def wrapped(self, made: Any) -> Any:
+    def wrapped(self, made: Any, *, ordered: bool = False) -> Any:
         """What lowerings give, as the code sees it."""
         if isinstance(made, Value):
-            return self.tensor(made)
+            return self.tensor(made, ordered=ordered)
         if isinstance(made, tuple):
-            return tuple(self.wrapped(v) for v in made)
-        return self.listed([self.wrapped(v) for v in made]) if isinstance(made, list) else made
+            return tuple(self.wrapped(v, ordered=ordered) for v in made)
+        return self.listed([self.wrapped(v, ordered=ordered) for v in made]) if isinstance(made, list) else made
 
     def plain(self, value: Any) -> Any:
         """What the code has, as lowerings take it."""
@@ -488,6 +526,21 @@ class Machine:
             if not one.doubted:
                 one.doubted = True
                 self.doubts.append(one)
+
+
+def _cells(value: Any) -> list[Cell]:
+    """The tensors of an argument."""
+    if isinstance(value, Cell):
+        return [value]
+    if isinstance(value, ScriptList):
+        value = value.peek()[0]
+    return [cell for item in value for cell in _cells(item)] if isinstance(value, (list, tuple)) else []
+
+
+def _copied(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether torch.to is asked for a copy: ``(.., non_blocking, copy, ..)``."""
+    flags = [a for a in args if type(a) is bool]
+    return kwargs.get("copy", flags[1] if len(flags) > 1 else False)
 
 
 def _has_tensor(args: Sequence[Any]) -> bool:

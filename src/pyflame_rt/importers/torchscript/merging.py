@@ -135,7 +135,8 @@ class Merge:
 
         def build(made: Sequence[Value]) -> Cell:
             if key not in self._tensors:
-                self._tensors[key] = self._related(self.machine.tensor(made[at]), a, b)
+                both = self.machine.tensor(made[at], ordered=a.ordered and b.ordered)
+                self._tensors[key] = self._related(both, a, b)
             return self._tensors[key]
 
         return build

@@ -14,6 +14,7 @@ from pyflame_rt.graph.errors import UnsupportedOperatorError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyflame_rt.importers.aten.values import Num
     from pyflame_rt.ops.core.value import Value
 
 __all__ = [
@@ -97,14 +98,19 @@ class Shared:
 
 
 class Cell(Shared):
-    """A tensor: its value now, and where it is a view, of what."""
+    """A tensor: its value now, where it is a view, of what, and whether torch surely has its elements in their order.
 
-    __slots__ = ("_seen", "_value", "base", "version", "viewed", "way")
+    A reshape of such a tensor is a view of it; of another it may be one, or a copy.
+    """
+
+    __slots__ = ("_seen", "_value", "base", "number", "ordered", "version", "viewed", "way")
 
     def __init__(self, value: Value, depth: int = 0, base: Cell | None = None, way: Way | None = None,
-                 name: str = "") -> None:  # fmt: skip
+                 name: str = "", *, ordered: bool = False) -> None:  # fmt: skip
         super().__init__(depth, name)
         self._value = value
+        self.ordered = ordered
+        self.number: Num | None = None  # of a constant that stands for one
         self.base = base
         self.way = way
         self.version = 0
@@ -152,6 +158,7 @@ class Cell(Shared):
         Raises:
             UnsupportedOperatorError: It has views, which would have to be taken in another way.
         """
+        self.ordered = False
         if self.viewed:
             raise UnsupportedOperatorError(
                 "the model changes the shape of a tensor in place, of which it has taken views before. "
@@ -160,7 +167,7 @@ class Cell(Shared):
         if self.base is None:
             self.set(way.forward(self.peek()))
             return
-        before = Cell(self._value, self.depth, self.base, self.way)
+        before = Cell(self._value, self.depth, self.base, self.way, ordered=self.ordered)
         before._seen = self._seen
         self._value, self.base, self.way, self._seen = way.forward(before.peek()), before, way, self.root.version
 

@@ -229,24 +229,33 @@ class WrittenCopy(nn.Module):
         return moved
 
 
-class WrittenTwin(nn.Module):
+class RowTwin(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = x.clone()
         y[0].reshape(-1, 1).add_(1)  # of what lies together a view
         return y
 
 
+class WrittenTwin(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.clone()
+        y[:, 0].reshape(-1, 1).add_(1)
+        return y
+
+
 class ReadTwin(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = x.clone()
-        row = y[0].reshape(-1, 1)
+        column = y[:, 0].reshape(-1, 1)
         y.add_(1)
-        return row
+        return column
 
 
 def test_writes_that_strides_decide_are_refused_where_they_matter(tmp_path):
     save_scripted(WrittenCopy().eval(), tmp_path / "copy.pt")
     close(_answer(tmp_path / "copy.pt"), POSITIVE.t().reshape(-1) + 1)
+    save_scripted(RowTwin().eval(), tmp_path / "row.pt")
+    close(_answer(tmp_path / "row.pt"), RowTwin()(POSITIVE))
     for model in (WrittenTwin(), ReadTwin()):
         save_scripted(model.eval(), tmp_path / "twin.pt")
         with pytest.raises(UnsupportedOperatorError, match="depends on strides"):
