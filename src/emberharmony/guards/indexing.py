@@ -144,7 +144,26 @@ def index_put(
     places = lib.ravel(within(lib, indices, x.shape[0]))
     shape = lib.shape(indices)
     new = lib.broadcast_to(lib.as_array(values, lib.dtype(x)), (*shape, *x.shape[1:]))
-    return native(x, places, lib.reshape(new, (places.shape[0], *x.shape[1:])), mode)
+    new = lib.reshape(new, (places.shape[0], *x.shape[1:]))
+    # NumPy writes in order, and has no gradients.
+    last = None if mode is not None or lib.looks_at_indices else _last(lib, places, x.shape[0])
+    if last is not None:
+        places, new = (lib.take(v, lib.from_numpy(last), axis=0) for v in (places, new))
+    return native(x, places, new, mode)
+
+
+def _last(lib: Library, places: Array, length: int) -> np.ndarray[Any, Any] | None:
+    """Where each place is named for the last time; None if none is named twice, or nobody can look.
+
+    The rows written over are left out: they are no part of the answer, and no gradient goes to them.
+    """
+    host = lib.values(places)
+    if host is None:
+        return None
+    winner = np.full(length, -1)
+    winner[host] = np.arange(host.size)
+    kept = winner[winner >= 0]
+    return np.sort(kept) if kept.size < host.size else None
 
 
 # ---------------------------------------------------------------------- keys of `x[key]`

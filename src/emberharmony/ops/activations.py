@@ -77,7 +77,10 @@ def softplus(lib: Library, x: ArrayLike) -> Array:
     """
 
     def body(v: Array) -> Array:
-        return lib.add(lib.maximum(v, 0), lib.log1p(lib.exp(lib.negative(lib.abs(v)))))
+        # By choice, not by maximum and abs: those have corners at 0, where this has a slope.
+        above = lib.greater(v, 0)
+        small = lib.exp(lib.where(above, lib.negative(v), v))
+        return lib.add(lib.where(above, v, 0), lib.log1p(small))
 
     return _wide(lib, x, body)
 
@@ -143,8 +146,9 @@ def elu(lib: Library, x: ArrayLike, alpha: float = 1.0) -> Array:
     """
 
     def body(v: Array) -> Array:
-        below = lib.multiply(alpha, lib.expm1(lib.minimum(v, 0)))
-        return lib.where(lib.greater(v, 0), v, below)
+        above = lib.greater(v, 0)
+        below = lib.multiply(alpha, lib.expm1(lib.where(above, 0, v)))
+        return lib.where(above, v, below)
 
     return _wide(lib, x, body)
 
@@ -158,8 +162,9 @@ def celu(lib: Library, x: ArrayLike, alpha: float = 1.0) -> Array:
     """
 
     def body(v: Array) -> Array:
-        below = lib.multiply(alpha, lib.expm1(lib.divide(lib.minimum(v, 0), alpha)))
-        return lib.add(lib.maximum(v, 0), below)
+        above = lib.greater(v, 0)
+        below = lib.multiply(alpha, lib.expm1(lib.divide(lib.where(above, 0, v), alpha)))
+        return lib.where(above, v, below)
 
     return _wide(lib, x, body)
 

@@ -339,7 +339,9 @@ def hypot(lib: Library, x1: ArrayLike, x2: ArrayLike) -> Array:
     array([5.])
     """
     x1, x2 = (lib.abs(v) for v in lib.promote_float(x1, x2))
-    big, small = lib.maximum(x1, x2), lib.minimum(x1, x2)
+    # Chosen together, so that gradients of equal sides reach both.
+    first = lib.greater(x1, x2)
+    big, small = lib.where(first, x1, x2), lib.where(first, x2, x1)
     # Scaled by the larger side, so that squares neither overflow nor vanish.
     ratio = lib.divide(small, lib.where(lib.equal(big, 0), lib.ones_like(big), big))
     length = lib.multiply(big, lib.sqrt(lib.add(1, lib.square(ratio))))

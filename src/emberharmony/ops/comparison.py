@@ -160,7 +160,8 @@ def isclose(
     array([ True, False])
     """
     # Differences in float32 or wider: the default tolerances vanish in half precision.
-    x1, x2 = (lib.cast(v, compute_dtype(float_for(lib.dtype(v)))) for v in lib.promote(x1, x2))
+    known = (lib.stop_gradient(v) for v in lib.promote(x1, x2))
+    x1, x2 = (lib.cast(v, compute_dtype(float_for(lib.dtype(v)))) for v in known)
     near = lib.less_equal(lib.abs(lib.subtract(x1, x2)), lib.add(atol, lib.multiply(rtol, lib.abs(x2))))
     near = lib.logical_and(near, lib.isfinite(x2))
     close = lib.logical_or(near, lib.equal(x1, x2))

@@ -11,6 +11,7 @@ import numpy as np
 from emberharmony.dtypes import compute_dtype, float_for, real_dtype
 from emberharmony.guards.axes import plain_axes, reduced_axes
 from emberharmony.library import Library
+from emberharmony.ops.reductions import root
 from emberharmony.registry import op, primitive
 from emberharmony.typing import Array, ArrayLike, Axis
 
@@ -381,7 +382,7 @@ def norm(  # noqa: D417
     axes = reduced_axes(axis, len(x.shape))
     matrix = len(axes) == 2 and not isinstance(axis, int | np.integer)
     if ord is None or ord == "fro" or (ord == 2 and not matrix):
-        found = lib.sqrt(lib.sum(lib.square(lib.abs(wide)), axis, keepdims))
+        found = root(lib, lib.sum(lib.square(lib.abs(wide)), axis, keepdims))
     elif matrix:
         found = _matrix_norm(lib, wide, ord, (axes[0], axes[1]), keepdims)
     else:

@@ -181,7 +181,20 @@ def std(lib: Library, x: ArrayLike, axis: Axis = None, keepdims: bool = False, d
     x = lib.as_array(x)
     answer = float_for(lib.dtype(x))
     wide = lib.cast(x, compute_dtype(answer))
-    return lib.cast(lib.sqrt(lib.var(wide, axis, keepdims, ddof)), real_dtype(answer))
+    return lib.cast(root(lib, lib.var(wide, axis, keepdims, ddof)), real_dtype(answer))
+
+
+def root(lib: Library, x: Array) -> Array:
+    """The square root of a sum of squares, with the gradient 0 where that is 0; the root's own is endless there.
+
+    >>> from emberharmony.library import library
+    >>> root(library("numpy"), np.array([0.0, 4.0]))
+    array([0., 2.])
+    """
+    if lib.name == "numpy":
+        return lib.sqrt(x)
+    none = lib.equal(x, 0)
+    return lib.where(none, 0, lib.sqrt(lib.where(none, 1, x)))
 
 
 @op

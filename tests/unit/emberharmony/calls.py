@@ -7,7 +7,7 @@ import numpy as np
 
 from emberharmony.dtypes import as_dtype
 from tests.unit.emberharmony import calls_arrays as arrays
-from tests.unit.emberharmony.pools import DTYPES, FLOATS, OUTSIDE, A, Call, edges, grid, mild, quiet, shaped
+from tests.unit.emberharmony.pools import DTYPES, FLOATS, LAYOUTS, OUTSIDE, A, Call, edges, grid, mild, quiet, shaped
 
 __all__ = ["FAMILIES"]
 
@@ -314,6 +314,25 @@ def _random() -> Iterator[Call]:
         yield Call("random_shuffle", (A(np.zeros((0,))),), {"seed": seed})
 
 
+def _relaid(value: Any, layout: str) -> Any:
+    if isinstance(value, A):
+        return A(value.values, layout) if value.values.ndim else value
+    return type(value)(_relaid(v, layout) for v in value) if isinstance(value, list | tuple) else value
+
+
+def _layouts() -> Iterator[Call]:
+    """Some calls of every operation, each with its arrays in memory in every way."""
+    for make in list(FAMILIES.values())[:-1]:
+        called: dict[str, list[Call]] = {}
+        for call in make():
+            called.setdefault(call.op, []).append(call)
+        for calls in called.values():
+            for call in calls[:: max(len(calls) // 9, 1)]:
+                for layout in LAYOUTS:
+                    args, options = _relaid(call.args, layout), {k: _relaid(v, layout) for k, v in call.options.items()}
+                    yield Call(call.op, args, options)
+
+
 FAMILIES = {
     "unary": _unary,
     "binary": _binary,
@@ -327,4 +346,5 @@ FAMILIES = {
     "networks": arrays.networks,
     "control": _control,
     "random": _random,
+    "layouts": _layouts,
 }

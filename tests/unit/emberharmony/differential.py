@@ -61,9 +61,25 @@ def _made(value: Any, lib: Any) -> Any:
     return value
 
 
+def _changed(given: Any, made: Any, lib: Any) -> bool:
+    """Whether an array has other values than it was made with."""
+    if isinstance(given, A):
+        return _native(lib.to_numpy(made)).tobytes() != given.values.tobytes()
+    if isinstance(given, dict):
+        return any(_changed(v, made[k], lib) for k, v in given.items())
+    if isinstance(given, list | tuple):
+        return any(_changed(g, m, lib) for g, m in zip(given, made, strict=True))
+    return False
+
+
+def _native(x: np.ndarray) -> np.ndarray:
+    """The bytes of numbers in this machine's order, which NumPy keeps as they were."""
+    return x.astype(x.dtype.newbyteorder("=")) if x.dtype.byteorder == ">" else x
+
+
 def _host(value: Any, lib: Any) -> Any:
     if lib.is_array(value):
-        return lib.to_numpy(value)
+        return _native(lib.to_numpy(value))
     if isinstance(value, list | tuple):
         return type(value)(_host(v, lib) for v in value)
     # NumPy's operators give scalars where the others give arrays.
@@ -99,9 +115,11 @@ def answer(call: Call, name: str) -> Answer:
         args = _made(call.args, lib)
         options = {k: _made(v, lib) for k, v in call.options.items()}
         try:
-            return Answer(_meaning(call.op, _host(getattr(lib, call.op)(*args, **options), lib)))
+            found = Answer(_meaning(call.op, _host(getattr(lib, call.op)(*args, **options), lib)))
         except Exception as error:  # noqa: BLE001 - any error is an answer, to be compared
-            return Answer(error=error)
+            found = Answer(error=error)
+        changed = any(_changed(*pair, lib) for pair in zip((call.args, call.options), (args, options), strict=True))
+        return Answer(error=RuntimeError("an argument was changed")) if changed else found
 
 
 def _kind(error: BaseException) -> str:

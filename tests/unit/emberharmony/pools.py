@@ -10,12 +10,13 @@ import numpy as np
 
 from emberharmony.dtypes import COMPLEX, FLOAT, INTEGER, as_dtype, kind
 
-__all__ = ["DTYPES", "FLOATS", "OUTSIDE", "A", "Call", "edges", "grid", "mild", "quiet", "shaped"]
+__all__ = ["DTYPES", "FLOATS", "LAYOUTS", "OUTSIDE", "A", "Call", "edges", "grid", "mild", "quiet", "shaped"]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 SIGNED = ("int8", "int16", "int32", "int64")
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
 DTYPES = ("bool", *SIGNED, *UNSIGNED, *FLOATS, "complex64")
+LAYOUTS = ("transposed", "strided", "offset", "reversed", "foreign")
 OUTSIDE = (300, -1, -129, 2**31, 2**32 + 1, 2**63, -(2**63) - 1, 0.5, -2.5, float("nan"), float("inf"), 1e300, True)
 
 
@@ -34,12 +35,24 @@ class A:
         if self.layout == "strided":
             wide = lib.from_numpy(np.repeat(self.values, 2, axis=-1))
             return wide[..., ::2]
+        if self.layout == "reversed":
+            return lib.flip(lib.from_numpy(self.values[::-1].copy()), 0)
+        if self.layout == "foreign":
+            return lib.from_numpy(foreign(self.values))
         if self.layout == "offset":
             return lib.concatenate([x[:1], x], 0)[1:]
         return x
 
     def __repr__(self) -> str:
         return f"A({self.values.tolist()}, {self.values.dtype}, {self.layout})"
+
+
+def foreign(values: np.ndarray) -> np.ndarray:
+    """The values as other programs may hand them over: backwards in memory, not to be written, bytes swapped."""
+    order = values.dtype.newbyteorder(">") if values.dtype.kind in "iufc" and values.dtype.itemsize > 1 else None
+    made = np.flip(np.flip(values).astype(values.dtype if order is None else order))
+    made.flags.writeable = False
+    return made
 
 
 @dataclass(frozen=True)

@@ -182,3 +182,18 @@ def test_limits():
     assert dtypes.real_dtype(dtypes.complex128) == np.float64
     assert dtypes.as_dtype(ml_dtypes.bfloat16) == dtypes.bfloat16
     assert promote_types(np.dtype("U2"), np.dtype("U5")) == np.dtype("U5")
+
+
+@pytest.mark.parametrize("name", ["float64", "float16", "int64", "complex128"])
+def test_bytes_in_the_other_order_are_the_same_numbers(name):
+    from tests.unit.emberharmony.calls import REDUCTIONS, UNARY
+
+    lib = library("numpy")
+    x = np.array([[0.5, 2.0, 3.5], [1.0, 0.25, 7.0]]).astype(name)
+    swapped = x.astype(x.dtype.newbyteorder(">"))
+    for op in {*UNARY, *REDUCTIONS, "softmax", "norm", "cumsum"} - {"empty_like", "to_numpy"}:
+        try:
+            want = getattr(lib, op)(x)
+        except TypeError:
+            continue
+        np.testing.assert_array_equal(getattr(lib, op)(swapped), want, err_msg=op)

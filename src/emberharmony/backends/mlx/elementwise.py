@@ -165,7 +165,8 @@ _BINARY = [
     "greater_equal",
 ]
 NATIVE.update({name: _binary(getattr(mx, name)) for name in _BINARY})
-NATIVE.update({n: _float_binary(getattr(mx, n)) for n in ("divide", "arctan2")})
+NATIVE["divide"] = _float_binary(mx.divide)
+NATIVE["arctan2"] = _float_binary(lambda y, x: mx.arctan2(widened(y), widened(x)).astype(y.dtype))
 NATIVE["logical_and"] = _logical(mx.logical_and)
 NATIVE["logical_or"] = _logical(mx.logical_or)
 NATIVE["logical_xor"] = _logical(mx.not_equal)
@@ -249,8 +250,10 @@ def _trunc(x1: Array, x2: Array) -> Array:
 
 def _fmod(x1: Array, x2: Array) -> Array:
     if is_float(x1):
-        rest = _mod(mx.abs(x1), mx.abs(x2))
-        return mx.where(x1 < 0, mx.negative(rest), rest)
+        # Not mx.abs of the dividend: at 0 it has no slope, and the remainder has.
+        below = x1 < 0
+        rest = _mod(mx.where(below, mx.negative(x1), x1), mx.abs(x2))
+        return mx.where(below, mx.negative(rest), rest)
     return x1 - _trunc(x1, x2) * x2
 
 
@@ -267,14 +270,37 @@ def power(x1: ArrayLike, x2: ArrayLike) -> Array:
     if x1.dtype == mx.bool_:
         x1, x2 = x1.astype(mx.int8), x2.astype(mx.int8)
     if x1.dtype == mx.complex64:
-        # MLX goes by the logarithm, which 0 does not have.
-        return mx.where(x2 == 0, mx.ones_like(x1), mx.power(x1, x2))
-    if mx.issubdtype(x1.dtype, mx.inexact) or mx.issubdtype(x1.dtype, mx.unsignedinteger):
+        return _complex_power(x1, x2)
+    if is_float(x1):
+        return _float_power(x1, x2)
+    if mx.issubdtype(x1.dtype, mx.unsignedinteger):
         return mx.power(x1, x2)
     below = x2 < 0
     two = mx.array(2).astype(x2.dtype)
     result = mx.power(x1, mx.where(below, mx.remainder(x2, two), x2))
     return mx.where(below & (mx.abs(x1) != 1), mx.zeros_like(result), result)
+
+
+def _float_power(x1: Array, x2: Array) -> Array:
+    """Powers of floats; the gradients of 0 to the 0, which is 1 as every base gives, are those of 1 to the 0."""
+    return mx.power(mx.where((x1 == 0) & (x2 == 0), mx.ones_like(x1), x1), x2)
+
+
+def _complex_power(x1: Array, x2: Array) -> Array:
+    """Powers of complex numbers, whose gradient MLX has for real ones only."""
+
+    def backward(primals: Any, gradient: Array, result: Array) -> tuple[Array, Array]:
+        base, exponent = primals
+        none = base == 0
+        safe = mx.where(none, mx.ones_like(base), base)
+        slopes = exponent * mx.power(safe, exponent - 1), result * mx.log(safe)
+        towards = [gradient * mx.conj(mx.where(none, mx.zeros_like(s), s)) for s in slopes]
+        return towards[0], towards[1]
+
+    # MLX goes by the logarithm, which 0 does not have.
+    power: Any = mx.custom_function(lambda a, b: mx.where(b == 0, mx.ones_like(a), mx.power(a, b)))
+    power.vjp(backward)
+    return power(x1, x2)
 
 
 def _shift(function: Callable[[Array, Array], Array], arithmetic: bool) -> Any:
@@ -333,7 +359,7 @@ def round_(x: ArrayLike, decimals: int = 0) -> Array:
 def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike) -> Array:
     """Choose; the branches meet in one dtype, not the condition."""
     x1, x2 = meet(x1, x2)
-    return mx.where(as_mlx(condition).astype(mx.bool_), x1, x2)
+    return mx.where(mx.stop_gradient(as_mlx(condition)).astype(mx.bool_), x1, x2)
 
 
 @native
@@ -342,7 +368,8 @@ def cast(x: ArrayLike, dtype: DTypeLike) -> Array:
     x, wanted = as_mlx(x), native_dtype(dtype)
     if x.dtype == mx.complex64 and wanted == mx.bool_:
         return x != 0
-    return x.astype(wanted)
+    # MLX would take a step for a slope of 1.
+    return x.astype(wanted) if mx.issubdtype(wanted, mx.inexact) else mx.stop_gradient(x).astype(wanted)
 
 
 @native

@@ -15,6 +15,14 @@ from emberharmony.typing import ArrayLike, Axis, DTypeLike
 Array = mx.array
 
 
+def _summands(x: ArrayLike, dtype: DTypeLike) -> tuple[Array, mx.Dtype]:
+    """An array in the dtype of its sums on the way, and the dtype of its sum. Integers have no gradients."""
+    x = as_mlx(x)
+    dtypes = sum_dtype(dtype_of(x), dtype)
+    answer, inner = native_dtype(dtypes), native_dtype(compute_dtype(dtypes))
+    return (x if mx.issubdtype(answer, mx.inexact) else mx.stop_gradient(x)).astype(inner), answer
+
+
 def _reduced(function: Callable[..., Array], x: Array, axis: Axis, keepdims: bool, empty: Any) -> Array:
     """A reduction that never hands MLX an array without elements: its loops do not end on some of them."""
     axes = reduced_axes(axis, x.ndim)
@@ -27,10 +35,8 @@ def _fold(function: Callable[..., Array], empty: int) -> Callable[..., Array]:
     """A sum or product: integers in their dtype, half precision in float32."""
 
     def call(x: ArrayLike, axis: Axis = None, keepdims: bool = False, dtype: DTypeLike = None) -> Array:
-        x = as_mlx(x)
-        answer = sum_dtype(dtype_of(x), dtype)
-        wide = x.astype(native_dtype(compute_dtype(answer)))
-        return _reduced(function, wide, axis, keepdims, empty).astype(native_dtype(answer))
+        wide, answer = _summands(x, dtype)
+        return _reduced(function, wide, axis, keepdims, empty).astype(answer)
 
     return call
 
@@ -77,11 +83,9 @@ def argmin(x: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Arr
 
 def _running(function: Callable[..., Array]) -> Callable[..., Array]:
     def call(x: ArrayLike, axis: int | None = None, dtype: DTypeLike = None) -> Array:
-        x = as_mlx(x)
-        answer = sum_dtype(dtype_of(x), dtype)
-        wide = x.astype(native_dtype(compute_dtype(answer)))
+        wide, answer = _summands(x, dtype)
         wide = wide.reshape(-1) if axis is None else wide
-        return function(wide, axis=0 if axis is None else axis).astype(native_dtype(answer))
+        return function(wide, axis=0 if axis is None else axis).astype(answer)
 
     return call
 

@@ -41,8 +41,8 @@ def is_array(x: object) -> bool:
 
 
 def dtype(x: np.ndarray) -> np.dtype[Any]:
-    """The dtype of an array."""
-    return x.dtype
+    """The dtype of an array, whose bytes may be in any order."""
+    return x.dtype if x.dtype.isnative else x.dtype.newbyteorder("=")
 
 
 def native_dtype(dtype: DTypeLike) -> np.dtype[Any]:
@@ -56,8 +56,9 @@ def supports(dtype: DTypeLike) -> bool:
 
 
 def from_numpy(array: np.ndarray) -> np.ndarray:
-    """The array itself."""
-    return np.asarray(array)
+    """The array itself, its bytes in this machine's order."""
+    array = np.asarray(array)
+    return array if array.dtype.isnative else array.astype(dtype(array))
 
 
 to_numpy = from_numpy
@@ -106,7 +107,7 @@ def as_array(x: ArrayLike) -> np.ndarray:
     if isinstance(x, np.ndarray):
         if type(x) is not np.ndarray:
             refuse_masked(x)
-        return x
+        return x if x.dtype.isnative else from_numpy(x)
     if isinstance(x, np.generic):
         return np.asarray(x)
     return plain_array(x)
@@ -120,7 +121,7 @@ def scalar_array(value: Any, dtype: np.dtype[Any]) -> np.ndarray:
 def meet(*values: ArrayLike) -> list[np.ndarray]:
     """The values as arrays of the dtype they promote to."""
     arrays = [v if is_scalar(v) or isinstance(v, np.ndarray) else _listed(v) for v in values]
-    strong = [a.dtype for a in arrays if isinstance(a, np.ndarray)]
+    strong = [dtype(a) for a in arrays if isinstance(a, np.ndarray)]
     weak = [a for a in arrays if not isinstance(a, np.ndarray)]
     answer = result_dtype(strong, weak)
     return [a.astype(answer, copy=False) if isinstance(a, np.ndarray) else scalar_array(a, answer) for a in arrays]

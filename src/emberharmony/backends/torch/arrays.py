@@ -194,6 +194,10 @@ def gradients(target: Callable[..., Tensor] | Tensor, xs: Any) -> Any:
         tensors = [t.detach().requires_grad_() for t in tensors]
         with torch.enable_grad():
             target = target(*tensors)
+        if not target.requires_grad:
+            # The function does not depend on them.
+            found = [torch.zeros_like(t) for t in tensors]
+            return found[0] if single else found
     found = torch.autograd.grad(target.sum(), tensors, allow_unused=True)
     filled = [torch.zeros_like(t) if g is None else g for g, t in zip(found, tensors, strict=True)]
     return filled[0] if single else filled

@@ -90,15 +90,14 @@ _UNARY = [
     "arctan",
     "sinh",
     "cosh",
-    "tanh",
     "arcsinh",
     "arccosh",
     "arctanh",
     "erf",
-    "sigmoid",
 ]
 NATIVE.update({name: _float_unary(getattr(torch, name)) for name in _UNARY})
-_WIDE = ["erfc", "erfinv", "lgamma", "digamma"]
+# The last two: their gradients are made from results, which half precision rounds to 1.
+_WIDE = ["erfc", "erfinv", "lgamma", "digamma", "sigmoid", "tanh"]
 NATIVE.update({name: _wide_unary(getattr(torch, name)) for name in _WIDE})
 NATIVE["silu"] = _wide_unary(functional.silu)
 NATIVE["softplus"] = _wide_unary(lambda x: functional.softplus(x, threshold=40.0))
@@ -208,7 +207,10 @@ def power(x1: ArrayLike, x2: ArrayLike) -> Tensor:
         x1, x2 = x1.to(torch.int8), x2.to(torch.int8)
     if x1.is_complex():
         # torch goes by the logarithm, which 0 does not have.
-        return torch.where(x2 == 0, 1, torch.pow(x1, x2)).to(x1.dtype)
+        none = x1 == 0
+        settled = (x2 == 0) & (none | ~torch.isfinite(x1))
+        found = torch.pow(torch.where(settled, 1, x1), torch.where(none, x2.detach(), x2))
+        return torch.where(settled, 1, found).to(x1.dtype)
     if x1.is_floating_point() or x1.dtype is torch.uint8:
         return torch.pow(x1, x2)
     below = x2 < 0

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from emberharmony.backends.torch.base import NATIVE, as_float, meet, native, widened
 from emberharmony.cotangents import pulled_back
+from emberharmony.errors import UnsupportedOpError
 from emberharmony.typing import ArrayLike, Pairs
 
 Tensor = torch.Tensor
@@ -118,7 +119,22 @@ def svd(x: ArrayLike, full_matrices: bool = True, compute_uv: bool = True) -> An
     """Singular value decomposition."""
     if not compute_uv:
         return _solver(torch.linalg.svdvals)(x)
-    return _solver(lambda m: tuple(torch.linalg.svd(m, full_matrices)))(x)
+    found = _solver(lambda m: tuple(torch.linalg.svd(m, full_matrices)))(x)
+    least = min(as_float(x).shape[-2:])
+    for vectors, axis in ((found[0], -1), (found[2], -2)):
+        if vectors.requires_grad and vectors.shape[axis] > least:
+            vectors.register_hook(_refusing(axis, least))
+    return found
+
+
+def _refusing(axis: int, known: int) -> Callable[[Tensor], None]:
+    """A look at the gradient of singular vectors beyond the singular values, which torch would leave out."""
+
+    def look(gradient: Tensor) -> None:
+        if bool(gradient.narrow(axis, known, gradient.shape[axis] - known).any()):
+            raise UnsupportedOpError("the gradient of svd with full matrices", "torch", "give full_matrices=False")
+
+    return look
 
 
 @native

@@ -14,16 +14,18 @@ from emberharmony.typing import ArrayLike, Axis, DTypeLike
 Tensor = torch.Tensor
 
 
-def _answer_dtypes(x: Tensor, dtype: DTypeLike) -> tuple[torch.dtype, torch.dtype]:
-    answer = sum_dtype(dtype_of(x), dtype)
-    return native_dtype(answer), native_dtype(compute_dtype(answer))
+def _summands(x: ArrayLike, dtype: DTypeLike) -> tuple[Tensor, torch.dtype, torch.dtype]:
+    """An array, the dtype of its sum and that of its sums on the way. Integers have no gradients."""
+    x = as_tensor(x)
+    dtypes = sum_dtype(dtype_of(x), dtype)
+    answer, inner = native_dtype(dtypes), native_dtype(compute_dtype(dtypes))
+    return x if answer.is_floating_point or answer.is_complex else x.detach(), answer, inner
 
 
 @native
 def sum_(x: ArrayLike, axis: Axis = None, keepdims: bool = False, dtype: DTypeLike = None) -> Tensor:
     """Sum; integers in their dtype, half precision in float32."""
-    x = as_tensor(x)
-    answer, inner = _answer_dtypes(x, dtype)
+    x, answer, inner = _summands(x, dtype)
     axes = reduced_axes(axis, x.ndim)
     # torch reads an empty list of axes as all of them.
     return (torch.sum(x, axes, keepdims, dtype=inner) if axes else x).to(answer)
@@ -32,8 +34,7 @@ def sum_(x: ArrayLike, axis: Axis = None, keepdims: bool = False, dtype: DTypeLi
 @native
 def prod(x: ArrayLike, axis: Axis = None, keepdims: bool = False, dtype: DTypeLike = None) -> Tensor:
     """Product; torch takes one axis at a time."""
-    x = as_tensor(x)
-    answer, inner = _answer_dtypes(x, dtype)
+    x, answer, inner = _summands(x, dtype)
     for a in sorted(reduced_axes(axis, x.ndim), reverse=True):
         x = torch.prod(x, a, keepdims, dtype=inner)
     return x.to(answer)
@@ -98,8 +99,7 @@ def argmin(x: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Ten
 
 def _running(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def call(x: ArrayLike, axis: int | None = None, dtype: DTypeLike = None) -> Tensor:
-        x = as_tensor(x)
-        answer, inner = _answer_dtypes(x, dtype)
+        x, answer, inner = _summands(x, dtype)
         x = x.reshape(-1) if axis is None else x
         return function(x, 0 if axis is None else axis, dtype=inner).to(answer)
 
