@@ -11,14 +11,14 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyflame_rt.batching.config import BatchConfig
+from pyflame_rt.batching.config import BatchConfig, is_timeout
 from pyflame_rt.batching.layout import Layout, Piece, Rows
 from pyflame_rt.batching.queueing import FairQueue
 from pyflame_rt.batching.requests import BatchFuture, InferenceRequest, Ticket, as_request
 from pyflame_rt.batching.runs import Batch, Threads
 from pyflame_rt.batching.stats import BatchStats, Tally
 from pyflame_rt.batching.window import Costs, Window
-from pyflame_rt.graph.arguments import expect, expect_graph_of
+from pyflame_rt.graph.arguments import expect, expect_callable, expect_graph_of
 from pyflame_rt.graph.errors import (
     InputError,
     QueueFullError,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DynamicBatcher"]
 
+FOR_EVER_MS = 1e11  # three years: no clock waits longer
 LONG = 0.05  # seconds from which on a run is watched, so that it ends when nobody wants it any more
 _numbers = itertools.count(1)
 
@@ -104,7 +105,7 @@ class DynamicBatcher:
         self._running: list[Batch] = []
         self._idle = 0  # workers that wait,
         self._wanted = 1  # and the rows they wait for
-        self._window = Window(self.config.max_latency_us / 1e6, self.config.min_batch_size)
+        self._window = Window(float(self.config.max_latency_us) / 1e6, self.config.min_batch_size)
 
     # ------------------------------------------------------------------ starting and stopping
 
@@ -225,6 +226,7 @@ class DynamicBatcher:
         caller: Hashable = None,
     ) -> int:
         """Ask for a run; ``callback(request_id, success, outputs, error)`` is called once. Returns the request's id."""
+        expect_callable(callback, "callback")
         future = self.submit(inputs, output_names=output_names, timeout_ms=timeout_ms, caller=caller)
         self._call_back(future, callback)
         return future.request_id
@@ -256,7 +258,9 @@ class DynamicBatcher:
         rows = self.layout.read(request.inputs)
         names = self.checked_names(request.output_names)
         timeout = self.config.timeout_ms if request.timeout_ms is None else request.timeout_ms
-        deadline = None if timeout is None else time.perf_counter() + timeout / 1e3
+        if not is_timeout(timeout):
+            raise InputError(f"timeout_ms must be positive or None, got {timeout!r}")
+        deadline = None if timeout is None or timeout > FOR_EVER_MS else time.perf_counter() + float(timeout) / 1e3
         caller = threading.get_ident() if request.caller is None else request.caller
         ticket = Ticket(next(_numbers), rows, names, caller, priority, deadline, self._withdraw)
         with self._lock:
@@ -285,6 +289,8 @@ class DynamicBatcher:
         Raises:
             InputError: There is no such output.
         """
+        if isinstance(names, str):
+            raise InputError(f"output_names is a list of names; write [{names!r}]")
         for name in names or ():
             if name not in self._names:
                 close = closest(name, self._names)

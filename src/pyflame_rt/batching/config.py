@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import field
 from datetime import timedelta
+from numbers import Integral, Real
 from typing import Any
 
+from pyflame_rt.graph.arguments import number_problems
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.records import dataclass
 
-__all__ = ["BatchConfig"]
+__all__ = ["BatchConfig", "is_timeout"]
 
 _FULL = ("reject", "wait")
+_WHOLE: dict[str, int] = {
+    "max_batch_size": 1, "min_batch_size": 1, "num_workers": 1, "queue_capacity": 1, "priority_rows": 1,
+}  # fmt: skip
+
+
+def is_timeout(value: Any) -> bool:
+    """Whether it is a time that a request may take: a number above zero, or None."""
+    return value is None or (isinstance(value, Real) and float(value) > 0)
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, Integral) and int(value) >= 1
 
 
 @dataclass(slots=True)
@@ -75,22 +90,21 @@ class BatchConfig:
 
     def validate(self) -> list[str]:
         """What is wrong with the settings; empty when nothing is."""
-        least = {"max_batch_size": 1, "max_latency_us": 0, "min_batch_size": 1, "num_workers": 1, "queue_capacity": 1}
-        problems = [
-            f"{name} must be at least {low}, got {getattr(self, name)}"
-            for name, low in {**least, "priority_rows": 1}.items()
-            if getattr(self, name) < low
-        ]
-        if self.min_batch_size > self.max_batch_size:
+        problems = number_problems(self, _WHOLE, {"max_latency_us": (lambda value: value >= 0, "not be negative")})
+        bounds = (self.min_batch_size, self.max_batch_size)
+        if all(isinstance(bound, Integral) for bound in bounds) and bounds[0] > bounds[1]:
             problems.append(
                 f"min_batch_size ({self.min_batch_size}) must not exceed max_batch_size ({self.max_batch_size})"
             )
-        if any(size < 1 for size in (*self.preferred_sizes, *(self.length_buckets or ()))):
-            problems.append("preferred_sizes and length_buckets must be positive")
+        given = (self.preferred_sizes, () if self.length_buckets is None else self.length_buckets)
+        if not all(isinstance(sizes, Collection) and all(map(_is_size, sizes)) for sizes in given):
+            problems.append("preferred_sizes and length_buckets must be lists of positive whole numbers")
         if self.when_full not in _FULL:
             problems.append(f"when_full must be one of {', '.join(_FULL)}, got {self.when_full!r}")
-        if self.timeout_ms is not None and not self.timeout_ms > 0:
-            problems.append(f"timeout_ms must be positive or None, got {self.timeout_ms}")
+        if not is_timeout(self.timeout_ms):
+            problems.append(f"timeout_ms must be positive or None, got {self.timeout_ms!r}")
+        if not isinstance(self.pad_values, Mapping):
+            problems.append(f"pad_values must give a number for each of some inputs, got {self.pad_values!r}")
         return problems
 
     def checked(self) -> BatchConfig:

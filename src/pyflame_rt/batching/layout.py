@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from pyflame_rt.graph.errors import BackendError, InputError, ShapeMismatchError
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from pyflame_rt.batching.config import BatchConfig
     from pyflame_rt.graph import Graph
@@ -92,6 +94,9 @@ class Layout:
         self._batch = _batch_dim(required or graph.inputs)
         self.inputs = {info.name: self._axis(info, self._batch) for info in graph.inputs}
         self.outputs = {info.name: self._axis(info, self._batch) for info in graph.outputs}
+        for name, value in self.pad_values.items():
+            if name not in self.inputs or not isinstance(value, Real):
+                raise InputError(f"pad_values gives inputs ({', '.join(self.inputs)}) numbers, got {name!r}: {value!r}")
         self._find_problem(required, graph.outputs)
         self._find_lengths(graph, config)
 
@@ -178,10 +183,12 @@ class Layout:
 
     def _with_batch_axis(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
         """Values with an axis for the batch, and whether it had to be added."""
+        if not isinstance(inputs, Mapping):
+            raise InputError(f"a request maps input names to values, got {type(inputs).__name__}")
         feed = dict(inputs)
         if self.problem:
             return feed, False
-        shapes = {name: _shape(value) for name, value in feed.items() if self.inputs.get(name) is not None}
+        shapes = {name: _shape(name, value) for name, value in feed.items() if self.inputs.get(name) is not None}
         ranks = {name: _rank(self._types[name]) for name in shapes}
         stacked = bool(shapes) and all(r is not None and len(shapes[n]) == r - 1 for n, r in ranks.items())
         if stacked:
@@ -196,7 +203,7 @@ class Layout:
         for name, axis in self.length_in.items():
             batch = self.inputs[name]
             if name in feed and batch is not None and isinstance(kind, TensorType):
-                shape = _shape(feed[name])
+                shape = _shape(name, feed[name])
                 feed[self.mask] = np.ones((shape[batch], shape[axis]), kind.dtype.numpy)
                 return
 
@@ -336,9 +343,12 @@ def _rank(kind: Any) -> int | None:
     return kind.rank if isinstance(kind, TensorType) else None
 
 
-def _shape(value: Any) -> tuple[int, ...]:
+def _shape(name: str, value: Any) -> tuple[int, ...]:
     found = getattr(value, "shape", None)
-    return tuple(np.shape(value) if found is None else found)
+    try:
+        return tuple(np.shape(value) if found is None else found)
+    except ValueError as error:
+        raise InputError(f"input {name!r}: the list is not rectangular: {error}") from None
 
 
 def _array(value: Any) -> Array:

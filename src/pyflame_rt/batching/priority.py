@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.batching.batcher import DynamicBatcher
 from pyflame_rt.batching.requests import as_request
+from pyflame_rt.graph.arguments import expect_whole
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -41,4 +42,4 @@ class PriorityBatcher(DynamicBatcher):
         caller: Hashable = None,
     ) -> BatchFuture:
         """Ask for a run, as :meth:`submit` does (which has priority 0); higher is sooner."""
-        return self._submit(as_request(inputs, output_names, timeout_ms, caller), priority)
+        return self._submit(as_request(inputs, output_names, timeout_ms, caller), expect_whole(priority, "priority"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from pyflame_rt.graph.records import dataclass
 from pyflame_rt.responses import Pending, Response
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
 
@@ -48,14 +49,22 @@ def as_request(
     timeout_ms: float | None,
     caller: Hashable,
 ) -> InferenceRequest:
-    """A request from its inputs, or from another one with some of it changed."""
+    """A request from its inputs, or from another one with some of it changed.
+
+    Raises:
+        TypeError: The caller cannot be told from others.
+    """
+    who = inputs.caller if isinstance(inputs, InferenceRequest) and caller is None else caller
+    if not isinstance(who, Hashable):
+        raise TypeError(f"caller must be hashable, got {type(who).__name__}")
     if not isinstance(inputs, InferenceRequest):
-        return InferenceRequest(dict(inputs), output_names, timeout_ms, caller)
+        given: Any = dict(inputs) if isinstance(inputs, Mapping) else inputs
+        return InferenceRequest(given, output_names, timeout_ms, who)
     return InferenceRequest(
         inputs.inputs,
         inputs.output_names if output_names is None else output_names,
         inputs.timeout_ms if timeout_ms is None else timeout_ms,
-        inputs.caller if caller is None else caller,
+        who,
     )
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from pyflame_rt.generate.checks import ANY, number_problems, prompt_tokens, token_set
+from pyflame_rt.generate.checks import prompt_tokens, token_set
 from pyflame_rt.generate.sampling import log_softmax
-from pyflame_rt.graph.arguments import expect
+from pyflame_rt.graph.arguments import ANY, expect, number_problems
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.records import dataclass
 

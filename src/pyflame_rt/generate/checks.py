@@ -1,9 +1,8 @@
-"""What generation is given, checked: numbers of settings, tokens of prompts, and the tables that these must fit."""
+"""Tokens that generation is given, checked: those of prompts and of ends, and the tables that these must fit."""
 
 from __future__ import annotations
 
-import math
-from numbers import Integral, Real
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph.errors import InputError
@@ -11,42 +10,11 @@ from pyflame_rt.ops.onnx.cast import Cast
 from pyflame_rt.ops.onnx.index import Gather
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from pyflame_rt.graph import Graph
 
-__all__ = ["ANY", "Bound", "number_problems", "prompt_tokens", "rows_looked_up", "token_set"]
-
-
-Bound = tuple["Callable[[float], bool]", str]
-ANY: Bound = (lambda _: True, "")  # what is finite
-
-
-def number_problems(settings: Any, whole: Mapping[str, int], real: Mapping[str, Bound]) -> list[str]:
-    """What is wrong with numbers of settings: some are whole and at least so much, others finite and within bounds.
-
-    Example:
-        >>> from pyflame_rt.generate import BeamParams
-        >>> settings = BeamParams(num_beams=0, max_new_tokens=1.5, length_penalty=float("nan"))
-        >>> number_problems(settings, {"num_beams": 1, "max_new_tokens": 1}, {"length_penalty": ANY})[:2]
-        ['num_beams must be at least 1, got 0', 'max_new_tokens must be a whole number, got 1.5']
-    """
-    problems = []
-    for name, low in whole.items():
-        value = getattr(settings, name)
-        if not isinstance(value, Integral):
-            problems.append(f"{name} must be a whole number, got {value!r}")
-        elif value < low:
-            problems.append(f"{name} must {f'be at least {low}' if low else 'not be negative'}, got {value}")
-    for name, (fits, bound) in real.items():
-        value = getattr(settings, name)
-        if not isinstance(value, Real) or value != value:
-            problems.append(f"{name} must be a number, got {value!r}")
-        elif not fits(float(value)):
-            problems.append(f"{name} must {bound}, got {value}")
-        elif abs(value) == math.inf:
-            problems.append(f"{name} must be finite, got {value}")
-    return problems
+__all__ = ["prompt_tokens", "rows_looked_up", "token_set"]
 
 
 def token_set(given: Any) -> frozenset[int]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.generate.checks import ANY, Bound, number_problems, prompt_tokens, token_set
-from pyflame_rt.graph.arguments import expect
+from pyflame_rt.generate.checks import prompt_tokens, token_set
+from pyflame_rt.graph.arguments import ANY, Bound, expect, number_problems
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.records import dataclass
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
 
+from pyflame_rt.graph.arguments import number_problems
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.records import dataclass
 
@@ -23,6 +25,10 @@ def rounded_up(size: int) -> int:
     """
     shift = max(size.bit_length() - 3, 0)
     return -(-size >> shift) << shift
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, Integral) and int(value) >= 1
 
 
 @dataclass(slots=True)
@@ -74,12 +80,12 @@ class PoolConfig:
 
     def validate(self) -> list[str]:
         """What is wrong with the settings; empty when nothing is."""
-        names = ("memory_limit", "max_blocks_per_class", "max_cached_bytes", "initial_pool_size")
-        problems = [f"{name} must not be negative, got {v}" for name in names if (v := getattr(self, name)) < 0]
-        if self.alignment < 1 or self.alignment & (self.alignment - 1):
-            problems.append(f"alignment must be a power of two, got {self.alignment}")
-        if any(size < 1 for size in self.size_classes or ()):
-            problems.append("size_classes must be positive")
+        names: Sequence[str] = ("memory_limit", "max_blocks_per_class", "max_cached_bytes", "initial_pool_size")
+        problems = number_problems(self, dict.fromkeys(names, 0), {})
+        if not _is_size(self.alignment) or self.alignment & (self.alignment - 1):
+            problems.append(f"alignment must be a power of two, got {self.alignment!r}")
+        if not all(map(_is_size, self.size_classes or ())):
+            problems.append("size_classes must be positive whole numbers")
         if not self.auto_grow and not self.initial_pool_size:
             problems.append("without auto_grow, initial_pool_size says how much memory there is")
         return problems

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyflame_rt.dispatch import Callbacks
 from pyflame_rt.feeds import FeedReader
 from pyflame_rt.futures import RequestFuture
-from pyflame_rt.graph.arguments import expect, expect_graph_of
+from pyflame_rt.graph.arguments import expect, expect_callable, expect_graph_of, expect_whole
 from pyflame_rt.graph.errors import (
     InputError,
     QueueFullError,
@@ -203,6 +203,7 @@ class AsyncSession:
         output_names: Mapping[str, Any] | Sequence[str] | None = None,
     ) -> int:
         """Run, then call ``callback(request_id, success, outputs, error)`` once. Returns the request's id."""
+        expect_callable(callback, "callback")
         future = self.run_async(inputs, output_names)
         self._callbacks.after(future, callback)
         return future.request_id
@@ -211,6 +212,8 @@ class AsyncSession:
         feed, names = (inputs, output_names) if isinstance(inputs, Mapping) else (output_names, inputs)
         if not isinstance(feed, Mapping):
             raise InputError("run_async needs a feed: run_async({name: value})")
+        if isinstance(names, str):
+            raise InputError(f"output_names is a list of names; write [{names!r}]")
         for name in names or ():
             if name not in self._names:
                 raise InputError(f"the model has no output {name!r}. Outputs: {self._names}")
@@ -253,7 +256,7 @@ class AsyncSession:
         return min(range(len(self._pending)), key=self._pending.__getitem__)
 
     def _stream(self, stream_id: int) -> int:
-        if not 0 <= stream_id < self.options.num_streams:
+        if not 0 <= expect_whole(stream_id, "stream_id") < self.options.num_streams:
             raise InputError(f"there is no stream {stream_id}; there are {self.options.num_streams}, from 0 on")
         return stream_id
 

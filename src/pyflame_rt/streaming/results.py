@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyflame_rt.graph.arguments import number_problems
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.responses import Response
@@ -42,8 +43,7 @@ class AsyncOptions:
 
     def validate(self) -> list[str]:
         """What is wrong with the settings; empty when nothing is."""
-        names = ("num_streams", "callback_threads", "max_pending")
-        problems = [f"{name} must be at least 1, got {value}" for name in names if (value := getattr(self, name)) < 1]
+        problems = number_problems(self, {"num_streams": 1, "callback_threads": 1, "max_pending": 1}, {})
         if self.when_full not in _FULL:
             problems.append(f"when_full must be one of {', '.join(_FULL)}, got {self.when_full!r}")
         return problems
