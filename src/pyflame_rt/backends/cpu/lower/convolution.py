@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from pyflame_rt.backends.cpu.lower.tiled_products import (
     packed_step,
     product_step,
 )
+from pyflame_rt.backends.cpu.lower.window_sums import Reach, fits_windows, sums_of_windows
 from pyflame_rt.backends.cpu.memory.buffer_views import contiguous_strides
 from pyflame_rt.backends.cpu.memory.packed_weights import channel_filters, panels, tap_panels, winograd_panels
 from pyflame_rt.backends.cpu.onednn.library import available
@@ -39,6 +41,8 @@ from pyflame_rt.ops.onnx.conv import ConvTranspose
 from pyflame_rt.ops.onnx.windows import Windows, windows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyflame_rt.backends.cpu.graph.groups import Group
     from pyflame_rt.backends.cpu.memory.buffer_views import View
     from pyflame_rt.opt.specialized_graph import SpecializedNode
@@ -94,11 +98,11 @@ def convolution(low: Lowering, step: SpecializedNode, group: Group | None = None
     if low.concrete.dtype(data) is not DType.Float32:
         raise NotNative("not an image of float32")
     at = _windows(step, source[2:], taps[2:])
-    ways = _ways(step.attributes["group"], taps, at, shape)
     if weights is None:
-        ways = tuple(way for way in ways if way.startswith("winograd") or way == "library")
-        if not any(way.startswith("winograd") for way in ways):
-            raise NotNative("weights that are not constant")
+        plain = group is None and not (rest and rest[0])
+        ways = _trained_ways(step.attributes["group"], taps, at, shape, plain=plain)
+    else:
+        ways = _ways(step.attributes["group"], taps, at, shape)
     label = label_of(step, group)
     form = f"s{at.strides} p{at.padding} d{at.dilations} g{step.attributes['group']}"
     if step.node.outputs[0] in low.concrete.exact:
@@ -124,6 +128,9 @@ def convolution(low: Lowering, step: SpecializedNode, group: Group | None = None
     out = low.new((n, height, width, channels), DType.Float32).permuted([0, 3, 1, 2])
     if way in ("padded", "pixels", "product") and scales is None:
         weights = low.weights_of(name)
+    if way == "windows":
+        _windowed(low, label, x, low.dense(name), out, at)
+        return out
     given = Filters(low.dense(name), turned=False) if weights is None else weights
     _LOWERINGS[way](low, _Task(label, x, given, operands, ending.finish, out, at, scales))
     return out
@@ -146,6 +153,51 @@ def turned_convolution(low: Lowering, step: SpecializedNode, padding: tuple[tupl
     out = low.new((n, height, width, columns), DType.Float32).permuted([0, 3, 1, 2])
     _LOWERINGS[way](low, _Task(ConvTranspose.name, x, filters, [], PLAIN, out, at))
     return out
+
+
+def gathered_convolution(
+    low: Lowering, step: SpecializedNode, steps: Sequence[int], gaps: Sequence[int], begin: Sequence[int]
+) -> bool:
+    """A transposed convolution without bias as sums over what reaches a pixel; False where something else is better."""
+    data, name = step.node.inputs[:2]
+    shape, taps = low.concrete.shape(step.node.outputs[0]), low.concrete.shape(name)
+    if not fits_windows(shape[0], *taps[:2]) or low.weights_of(name) is not None:
+        return False
+    sizes = [list(low.concrete.shape(data)), list(taps)]
+    case = f"ConvTranspose {sizes} s{list(steps)} d{list(gaps)} p{list(begin)}".replace(", ", ",")
+    if low.choices.pick(case, ("windows", "library"), step.node.name) == "library":
+        return False
+    x, (n, channels, height, width) = channels_last(low, data), shape
+    out = low.new((n, height, width, channels), DType.Float32).permuted([0, 3, 1, 2])
+    down, across = (
+        Reach(x.shape[i + 2], shape[i + 2], taps[i + 2], steps[i], gaps[i], begin[i], back=True) for i in (0, 1)
+    )
+    sums_of_windows(low, ConvTranspose.name, x, low.dense(name), out, (down, across), (1, 0))
+    low.places[step.node.outputs[0]] = out
+    return True
+
+
+def _trained_ways(
+    groups: int, weights: tuple[int, ...], at: Windows, shape: tuple[int, ...], *, plain: bool
+) -> tuple[str, ...]:
+    """Kernels for weights that are known only while running."""
+    ways: tuple[str, ...] = ()
+    with suppress(NotNative):
+        ways = tuple(way for way in _ways(groups, weights, at, shape) if way.startswith("winograd"))
+    if plain and groups == 1 and fits_windows(shape[0], weights[1], weights[0]):
+        ways = (*ways, "windows")
+    if not ways:
+        raise NotNative("weights that are not constant")
+    return (*ways, "library")
+
+
+def _windowed(low: Lowering, label: str, x: View, weights: View, out: View, at: Windows) -> None:
+    """Tap by tap, pixels of all images together."""
+    down, across = (
+        Reach(x.shape[i + 2], out.shape[i + 2], at.kernel[i], at.strides[i], at.dilations[i], at.padding[i][0])
+        for i in (0, 1)
+    )
+    sums_of_windows(low, label, x, weights, out, (down, across), (0, 1))
 
 
 def _windows(step: SpecializedNode, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> Windows:

@@ -12,7 +12,7 @@ from pyflame_rt.backends.cpu.graph.op_support import LOOP_TYPES
 from pyflame_rt.backends.cpu.ir.kernel_program import Reduce, Reduction, Scalar, apply, load, scalar
 from pyflame_rt.backends.cpu.kernels.tiles.register_tile import PLAIN
 from pyflame_rt.backends.cpu.lower.box_copies import spaced
-from pyflame_rt.backends.cpu.lower.convolution import turned_convolution
+from pyflame_rt.backends.cpu.lower.convolution import gathered_convolution, turned_convolution
 from pyflame_rt.backends.cpu.lower.dot_products import dot_products
 from pyflame_rt.backends.cpu.lower.loop_nests import row_step
 from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative, lowers
@@ -109,7 +109,8 @@ def conv_transpose(low: Lowering, step: SpecializedNode) -> None:
     """The library's deconvolution; ONNX keeps weights (in, out / groups, ...)."""
     src, kernel = low.strided(step.node.inputs[0]), step.node.inputs[1]
     if src.count and (src.dtype is DType.Float64 or (src.dtype is DType.Float32 and not available())):
-        low.places[step.node.outputs[0]] = _general_transposed(low, step)
+        if src.dtype is DType.Float64 or not _gathered(low, step):
+            low.places[step.node.outputs[0]] = _general_transposed(low, step)
         return
     if src.dtype is not DType.Float32 or not src.count or not 3 <= len(src.shape) <= 5:
         raise NotNative(f"transposed convolution of {src.dtype.label}{list(src.shape)}")
@@ -124,6 +125,8 @@ def conv_transpose(low: Lowering, step: SpecializedNode) -> None:
     ]
     rest = step.node.inputs[2] if len(step.node.inputs) > 2 else ""
     if not rest and groups == 1 and set(steps) == set(gaps) == {1} and _turned(low, step, begin, end):
+        return
+    if _gathered(low, step):
         return
     bias = low.dense(rest) if rest else None
     wide = (groups, taps[1], taps[0] // groups, *taps[2:])
@@ -146,6 +149,16 @@ def conv_transpose(low: Lowering, step: SpecializedNode) -> None:
     out = low.new_blocked(primitive.args["dst"], DType.Float32)
     low.primitive(ConvTranspose.name, primitive, {**args, "dst": out})
     low.places[step.node.outputs[0]] = out
+
+
+def _gathered(low: Lowering, step: SpecializedNode) -> bool:
+    """A transposed convolution as sums over what reaches a pixel; False where something else is better."""
+    shape, taps = (low.concrete.shape(name) for name in step.node.inputs[:2])
+    if len(taps) != 4 or step.attributes["group"] != 1 or any(step.node.inputs[2:]):
+        return False
+    attributes = {k: v for k, v in step.attributes.items() if k != "group"}
+    steps, gaps, padding, _ = transposed_geometry(_Sized(shape), _Sized(taps), **attributes)
+    return gathered_convolution(low, step, steps, gaps, [int(begin) for begin, _ in padding])
 
 
 def _general_transposed(low: Lowering, step: SpecializedNode) -> View:

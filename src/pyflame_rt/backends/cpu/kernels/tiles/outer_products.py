@@ -15,11 +15,12 @@ from pyflame_rt.backends.cpu.kernels.tiles.control import (
     floats,
     least,
     load_vector,
+    most,
     mul,
     store_vector,
     when,
 )
-from pyflame_rt.backends.cpu.kernels.tiles.register_tile import row_panel, store_sums
+from pyflame_rt.backends.cpu.kernels.tiles.register_tile import each_tile, row_panel, store_sums
 from pyflame_rt.backends.cpu.kernels.tiles.winograd import combined, filter_lines
 
 if TYPE_CHECKING:
@@ -27,23 +28,30 @@ if TYPE_CHECKING:
 
     from pyflame_rt.backends.cpu.kernels.tiles.register_tile import Tile
 
-__all__ = ["COLLECT_PARAMS", "OUTER_PARAMS", "CollectKernel", "OuterKernel"]
+__all__ = ["COLLECT_PARAMS", "OUTER_PARAMS", "POINT_FIELDS", "CollectKernel", "OuterKernel"]
 
-OUTER_PARAMS = ("depth", "rows", "panels", "left_point", "right_point", "result_point", "result_panel", "keep", "run")
+OUTER_PARAMS = (
+    "rows", "panels", "left_panel", "right_panel", "left_line", "right_line", "result_point", "result_panel", "keep",
+)  # fmt: skip
+POINT_FIELDS = ("left", "right", "lines", "length", "run")
 COLLECT_PARAMS = ("rows", "columns", "points", "source_point", "source_panel", "result_column", "result_row")
 _UNROLL = 2
 
 
 @dataclass(frozen=True)
 class OuterKernel:
-    """Result[panel, point, row, column] = sum of left[point, k, row] * right[point, k, column], added to if ``keep``.
+    """Result[panel, point, row, column] = sum over places of left[place, row] * right[place, column].
 
-    Both operands are packed as SpreadKernel does, the left one in panels of ``row_panel``, the right one, like the
-    result, in panels of a tile's columns. The result has room for rows up to the end of the last tile.
+    The left operand lies in panels of ``row_panel``, the right one, like the result, in panels of a tile's columns, and
+    places follow each other in a panel. A point sums over ``lines`` of ``length`` places, of which the first ones are
+    at ``left`` and ``right``, and lines follow each other ``left_line`` and ``right_line`` places apart. The result is
+    added to if ``keep``, and has room for rows up to the end of the last tile.
 
-    Products are summed over ``run`` of the depth at a time, and those sums added: that loses less than one long sum.
+    Products of ``run`` lines are summed at a time, and those sums added: that loses less than one long sum, and the
+    right operand of a run is in the first-level cache for all rows.
 
-    bufs: left, right, result. params: OUTER_PARAMS. rows: items, that is points times panels of the right operand.
+    bufs: left, right, points (POINT_FIELDS of each, int64), result. params: OUTER_PARAMS. rows: items, that is points
+    times panels of the right operand.
     """
 
     tile: Tile
@@ -73,49 +81,67 @@ class _Outer:
 
     def emit(self) -> None:
         b, p = self.b, self.p
-        left, right, result = buffers(b, 3)
+        left, right, points, result = buffers(b, 4)
         with Loop(b, "%begin", "%end") as item:
             point, panel = b.integer(f"sdiv {item}, {p['panels']}"), b.integer(f"srem {item}, {p['panels']}")
-            columns = floats(b, right, mul(b, point, p["right_point"]))
-            columns = floats(b, columns, mul(b, mul(b, panel, p["depth"]), self.width))
-            rows = floats(b, left, mul(b, point, p["left_point"]))
+            fields = b.element("i64", points, mul(b, point, len(POINT_FIELDS)))
+            self.at_point = {
+                name: b.op(f"load i64, ptr {b.element('i64', fields, str(k))}") for k, name in enumerate(POINT_FIELDS)
+            }
+            columns = floats(b, right, mul(b, panel, p["right_panel"]))
             target = floats(b, result, add(b, mul(b, point, p["result_point"]), mul(b, panel, p["result_panel"])))
-            with Loop(b, "0", p["rows"], self.tile.rows) as row:
-                block, inside = b.integer(f"udiv {row}, {self.panel}"), b.integer(f"urem {row}, {self.panel}")
-                start = add(b, mul(b, mul(b, block, p["depth"]), self.panel), inside)
-                self._tile(floats(b, rows, start), columns, floats(b, target, mul(b, row, self.width)))
+            self._point(left, columns, target)
 
-    def _tile(self, rows: str, columns: str, target: str) -> None:
-        b, depth, run = self.b, self.p["depth"], self.p["run"]
-        keep = b.op(f"icmp ne i64 {self.p['keep']}, 0")
-        with Loop(b, "0", depth, run) as k:
-            more = b.op(f"or i1 {keep}, {b.op(f'icmp ne i64 {k}, 0')}")
-            left, right = floats(b, rows, mul(b, k, self.panel)), floats(b, columns, mul(b, k, self.width))
-            self._run(left, right, least(b, b.integer(f"sub {depth}, {k}"), run), target, more)
+    def _point(self, left: str, columns: str, target: str) -> None:
+        """All rows of one point, run by run; a point without lines is zero."""
+        b, p, at = self.b, self.p, self.at_point
+        keep = b.op(f"icmp ne i64 {p['keep']}, 0")
+        with Loop(b, "0", most(b, at["lines"], "1"), at["run"]) as line:
+            more = b.op(f"or i1 {keep}, {b.op(f'icmp ne i64 {line}, 0')}")
+            lines = least(b, b.integer(f"sub {at['lines']}, {line}"), at["run"])
+            right = add(b, at["right"], mul(b, line, p["right_line"]))
+            right = floats(b, columns, mul(b, right, self.width))
+            place = mul(b, add(b, at["left"], mul(b, line, p["left_line"])), self.panel)
+            with Loop(b, "0", p["rows"], self.panel) as row:
+                start = add(b, mul(b, b.integer(f"udiv {row}, {self.panel}"), p["left_panel"]), place)
+                start, sums = floats(b, left, start), floats(b, target, mul(b, row, self.width))
+                high = least(b, b.integer(f"sub {p['rows']}, {row}"), self.panel)
 
-    def _run(self, rows: str, columns: str, depth: str, target: str, more: str) -> None:
-        b, at, vector = self.b, self.at, self.at.type("float")
-        carried = [
-            ("ptr", rows),
-            ("ptr", columns),
-            *[(vector, "zeroinitializer")] * (self.tile.rows * self.tile.vectors),
-        ]
-        whole = b.integer(f"and {depth}, {-_UNROLL}")
-        for low, high, step in (("0", whole, _UNROLL), (whole, depth, 1)):
+                def tile(size: int, inside: str, _: str, start: str = start, sums: str = sums) -> None:
+                    into = floats(b, sums, mul(b, inside, self.width))
+                    self._run(size, floats(b, start, inside), right, lines, into, more)
+
+                each_tile(b, self.tile, "0", high, tile)
+
+    def _run(self, size: int, rows: str, columns: str, lines: str, target: str, more: str) -> None:
+        """Some lines of places, summed into ``size`` rows of the result."""
+        b, at, p, length = self.b, self.at, self.p, self.at_point["length"]
+        kind = at.type("float")
+        whole = b.integer(f"and {length}, {-_UNROLL}")
+        begin = [(kind, "zeroinitializer")] * (size * self.tile.vectors)
+        over = Loop(b, "0", lines, 1, [("ptr", rows), ("ptr", columns), *begin])
+        _, (left_line, right_line, *sums) = over.open()
+        carried = [("ptr", left_line), ("ptr", right_line), *((kind, s) for s in sums)]
+        for low, high, step in (("0", whole, _UNROLL), (whole, length, 1)):
             loop = Loop(b, low, high, step, carried)
             _, (left, right, *sums) = loop.open()
             for _ in range(step):
-                sums = self._turn(left, right, sums)
+                sums = self._turn(size, left, right, sums)
                 left, right = floats(b, left, self.panel), floats(b, right, self.width)
             ended = loop.close([left, right, *sums])
-            carried = [("ptr", ended[0]), ("ptr", ended[1]), *((vector, s) for s in ended[2:])]
-        store_sums(at, [V(at, "float", s) for _, s in carried[2:]], target, more)
+            carried = [("ptr", ended[0]), ("ptr", ended[1]), *((kind, s) for s in ended[2:])]
+        following = [
+            floats(b, left_line, mul(b, p["left_line"], self.panel)),
+            floats(b, right_line, mul(b, p["right_line"], self.width)),
+        ]
+        ended = over.close([*following, *(value for _, value in carried[2:])])
+        store_sums(at, [V(at, "float", s) for s in ended[2:]], target, more)
 
-    def _turn(self, left: str, right: str, sums: Sequence[str]) -> list[str]:
+    def _turn(self, size: int, left: str, right: str, sums: Sequence[str]) -> list[str]:
         b, at, vectors = self.b, self.at, self.tile.vectors
         columns = [load_vector(at, floats(b, right, v * at.lanes)) for v in range(vectors)]
         result = list(sums)
-        for r in range(self.tile.rows):
+        for r in range(size):
             value = at.splat("float", b.op(f"load float, ptr {floats(b, left, r)}, align 4"))
             for v, column in enumerate(columns):
                 here = r * vectors + v
@@ -168,20 +194,23 @@ class _Collect:
             left = b.integer(f"sub {p['columns']}, {column}")
             begin = floats(b, source, mul(b, panel, p["source_panel"]))
             target = floats(b, result, mul(b, column, p["result_column"]))
-            with Loop(b, "0", p["rows"]) as row:
-                start = floats(b, begin, mul(b, row, self.width))
-                place = floats(b, target, mul(b, row, p["result_row"]))
-                if self.kernel.kind == "taps":
-                    self._copy(start, place, least(b, left, self.width))
-                else:
-                    self._vectors(start, place, left)
+            for v in range(self.kernel.tile.vectors):
+                with when(b, b.op(f"icmp sgt i64 {left}, {v * self.at.lanes}")):
+                    self._vector(
+                        v, begin, target, least(b, b.integer(f"sub {left}, {v * self.at.lanes}"), self.at.lanes)
+                    )
 
-    def _vectors(self, source: str, target: str, left: str) -> None:
-        b, lanes = self.b, self.at.lanes
-        for v in range(self.kernel.tile.vectors):
-            with when(b, b.op(f"icmp sgt i64 {left}, {v * lanes}")):
-                moved = mul(b, self.p["result_column"], v * lanes)
-                self._back(floats(b, source, v * lanes), floats(b, target, moved))
+    def _vector(self, v: int, source: str, target: str, columns: str) -> None:
+        """All rows of one vector of columns: what they write to stays in the cache."""
+        b, p, first = self.b, self.p, v * self.at.lanes
+        target = floats(b, target, mul(b, p["result_column"], first))
+        with Loop(b, "0", p["rows"]) as row:
+            start = floats(b, source, add(b, mul(b, row, self.width), first))
+            place = floats(b, target, mul(b, row, p["result_row"]))
+            if self.kernel.kind == "taps":
+                self._copy(start, place, columns)
+            else:
+                self._back(start, place)
 
     def _copy(self, source: str, target: str, columns: str) -> None:
         b, p = self.b, self.p

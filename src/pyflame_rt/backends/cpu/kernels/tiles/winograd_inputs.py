@@ -1,4 +1,4 @@
-"""Tiles of images at the points of Winograd's method, or under the taps of a window, packed for outer products."""
+"""Tiles of images at the points of Winograd's method, packed for outer products."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from pyflame_rt.backends.cpu.kernels.tiles.control import (
     load_vector,
     mul,
     store_vector,
-    when,
 )
 from pyflame_rt.backends.cpu.kernels.tiles.winograd import spread_gradient, spread_image
 
@@ -27,7 +26,7 @@ __all__ = ["SPREAD_PARAMS", "SpreadKernel"]
 
 SPREAD_PARAMS = (
     "channels", "height", "width", "tiles_y", "tiles_x", "first", "count", "pad_y", "pad_x",
-    "source_image", "source_y", "source_x", "point", "taps_y", "taps_x", "step_y", "step_x", "gap_y", "gap_x",
+    "source_image", "source_y", "source_x", "point",
 )  # fmt: skip
 
 
@@ -36,14 +35,14 @@ class SpreadKernel:
     """An image, channels last, as result[point, channel // panel, tile, channel % panel].
 
     ``image`` takes the inputs of tiles of ``edge`` x ``edge`` results to Winograd's points, ``gradient`` the results
-    themselves (the transposed map); ``taps`` makes a tile of every window, and a point of each of its taps.
+    themselves (the transposed map).
 
     bufs: source, zeros (one per channel), result. params: SPREAD_PARAMS; ``first`` is the first tile of those packed,
-    ``count`` their number, ``point`` the floats from one point to the next; taps, steps and gaps are read for ``taps``
-    alone. rows: tiles counted from ``first``. The first two forms take whole vectors of channels.
+    ``count`` their number, ``point`` the floats from one point to the next. rows: tiles counted from ``first``.
+    Channels are whole vectors.
     """
 
-    kind: Literal["image", "gradient", "taps"]
+    kind: Literal["image", "gradient"]
     panel: int
     edge: int = 4
 
@@ -83,10 +82,7 @@ class _Spread:
             y, image = b.integer(f"urem {line}, {p['tiles_y']}"), b.integer(f"udiv {line}, {p['tiles_y']}")
             base = floats(b, self.source, mul(b, image, p["source_image"]))
             target = floats(b, self.result, mul(b, t, self.kernel.panel))
-            if self.kernel.kind == "taps":
-                self._taps(base, y, x, target)
-            else:
-                self._tile(base, y, x, target)
+            self._tile(base, y, x, target)
 
     def _at_channel(self, target: str, channel: str) -> str:
         b, panel = self.b, self.kernel.panel
@@ -102,30 +98,6 @@ class _Spread:
         inside = b.op(f"icmp ult i64 {column}, {p['width']}")
         place = floats(b, base, add(b, mul(b, line, p["source_y"]), mul(b, column, p["source_x"])))
         return b.op(f"select i1 {b.op(f'and i1 {good}, {inside}')}, ptr {place}, ptr {self.zeros}")
-
-    # ------------------------------------------------------------------ windows
-
-    def _taps(self, base: str, y: str, x: str, target: str) -> None:
-        b, p = self.b, self.p
-        top = b.integer(f"sub {mul(b, y, p['step_y'])}, {p['pad_y']}")
-        left = b.integer(f"sub {mul(b, x, p['step_x'])}, {p['pad_x']}")
-        with Loop(b, "0", p["taps_y"]) as i, Loop(b, "0", p["taps_x"]) as j:
-            place = self._place(base, add(b, top, mul(b, i, p["gap_y"])), add(b, left, mul(b, j, p["gap_x"])))
-            point = add(b, mul(b, i, p["taps_x"]), j)
-            self._copy(place, floats(b, target, mul(b, point, p["point"])))
-
-    def _copy(self, place: str, target: str) -> None:
-        """All channels of a pixel; what is left of the last vector is filled with zeros."""
-        b, p, at = self.b, self.p, self.at
-        whole = b.integer(f"and {p['channels']}, {-at.lanes}")
-        with Loop(b, "0", whole, at.lanes) as c:
-            store_vector(at, load_vector(at, floats(b, place, c)), self._at_channel(target, c))
-        rest = b.integer(f"sub {p['channels']}, {whole}")
-        with when(b, b.op(f"icmp sgt i64 {rest}, 0")):
-            mask = at.iota("0", "i64").cmp("slt", at.splat("i64", rest))
-            store_vector(at, load_vector(at, floats(b, place, whole), mask), self._at_channel(target, whole))
-
-    # ------------------------------------------------------------------ tiles
 
     def _tile(self, base: str, y: str, x: str, target: str) -> None:
         b, p, edge = self.b, self.p, self.kernel.edge
