@@ -18,13 +18,14 @@ import zlib
 from collections import Counter
 from dataclasses import field
 from datetime import timedelta
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt._version import __version__
 from pyflame_rt.cache.folders import make_folder, open_own, read_own, usable_folder
 from pyflame_rt.cache.store import DEFAULT_LIMIT, default_folder, set_default_folder
-from pyflame_rt.graph.arguments import expect
+from pyflame_rt.graph.arguments import expect, number_problems
 from pyflame_rt.graph.errors import InputError, ModelNotFoundError, PyFlameRTError
 from pyflame_rt.graph.locks import new_rlock
 from pyflame_rt.graph.pages import immutable_files
@@ -83,6 +84,25 @@ class CacheConfig:
     def ttl_seconds(self) -> float:
         """``ttl`` in seconds."""
         return self.ttl.total_seconds() if isinstance(self.ttl, timedelta) else float(self.ttl)
+
+    def validate(self) -> list[str]:
+        """What is wrong with the settings; empty when nothing is."""
+        problems = number_problems(self, {"max_size_bytes": 0, "max_entries": 0}, {})
+        if not isinstance(self.ttl, (timedelta, Real)) or not self.ttl_seconds >= 0:
+            problems.append(f"ttl must be seconds or a timedelta, not below 0, got {self.ttl!r}")
+        if not isinstance(self.cache_dir, (str, os.PathLike)) or "\0" in os.fspath(self.cache_dir):
+            problems.append(f"cache_dir must be the path of a folder, got {self.cache_dir!r}")
+        return problems
+
+    def checked(self) -> CacheConfig:
+        """These settings.
+
+        Raises:
+            InputError: They are not valid.
+        """
+        if problems := self.validate():
+            raise InputError("invalid cache settings: " + "; ".join(problems))
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +202,9 @@ class BinaryCache:
     """
 
     def __init__(self, config: CacheConfig | None = None) -> None:
-        self.config = CacheConfig() if config is None else config
+        chosen = CacheConfig() if config is None else config
+        expect(chosen, CacheConfig, "the config of the cache")
+        self.config = chosen.checked()
         expect(self.config, CacheConfig, "the config of a cache")
         self._lock = new_rlock() if self.config.thread_safe else contextlib.nullcontext()
         self._counts: Counter[str] = Counter()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.graph import DType, Graph, Shape, Tensor
+from pyflame_rt.graph.arguments import expect, expect_whole
 from pyflame_rt.graph.errors import InputError, InvalidModelError
 from pyflame_rt.graph.pages import immutable_files
 
@@ -109,6 +110,7 @@ class MappedFile:
 
     def advise(self, advice: MMapAdvice, offset: int = 0, size: int | None = None) -> bool:
         """Tell the system how the file, or a part of it, will be read; False where the system takes no advice."""
+        expect(advice, MMapAdvice, "advice")
         mapped = self._open()
         option = getattr(mmap, advice.value, None)
         if option is None:
@@ -198,8 +200,10 @@ class LazyTensor:
     """
 
     def __init__(self, file: MappedFile, offset: int, shape: Sequence[int], dtype: DType) -> None:
+        expect(file, MappedFile, "the file of a LazyTensor")
+        expect(dtype, DType, "the dtype of a LazyTensor")
         self._file = file
-        self._offset = offset
+        self._offset = expect_whole(offset, "offset")
         self._shape = Shape(shape)
         self._dtype = dtype
         self._tensor: Tensor | None = None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.graph.arguments import expect, expect_whole
 from pyflame_rt.graph.errors import InputError, MemoryLimitError
 from pyflame_rt.memory.pool import Block, MemoryPool, global_pool
 
@@ -36,7 +38,7 @@ class Arena:
     """
 
     def __init__(self, size: int, pool: MemoryPool | None = None, *, alignment: int = 64) -> None:
-        if size < 1:
+        if expect_whole(size, "size") < 1:
             raise InputError(f"an arena needs at least one byte, got {size}")
         self._alignment = alignment
         self._block: Block = (global_pool() if pool is None else pool).allocate_aligned(size, alignment)
@@ -48,6 +50,7 @@ class Arena:
         Raises:
             MemoryLimitError: There are not so many left.
         """
+        size = expect_whole(size, "size")
         taken = size + -size % self._alignment
         if size < 0 or self._used + size > self.capacity():
             raise MemoryLimitError(f"{size} bytes do not fit: {self.remaining()} of {self.capacity()} are left")
@@ -57,8 +60,8 @@ class Arena:
     def empty(self, shape: int | tuple[int, ...], dtype: Any = np.float32) -> np.ndarray[Any, Any]:
         """An array in the next bytes, its contents undefined."""
         kind = np.dtype(dtype)
-        sizes = (shape,) if isinstance(shape, int) else shape
-        return self.allocate(int(np.prod(sizes, dtype=np.int64)) * kind.itemsize).view(kind).reshape(sizes)
+        sizes = shape if isinstance(shape, tuple) else (expect_whole(shape, "shape"),)
+        return self.allocate(math.prod(map(int, sizes)) * kind.itemsize).view(kind).reshape(sizes)
 
     def capacity(self) -> int:
         """Bytes altogether."""
@@ -96,6 +99,7 @@ class ScopedArena:
     """
 
     def __init__(self, arena: Arena) -> None:
+        expect(arena, Arena, "the arena of a scope")
         self.arena = arena
         self._before = arena.used()
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame_rt.graph.arguments import expect
+from pyflame_rt.graph.arguments import expect, expect_whole
 from pyflame_rt.graph.errors import BackendError, InputError, MemoryLimitError
 from pyflame_rt.graph.locks import new_lock
 from pyflame_rt.memory.config import PoolConfig, PoolStats
@@ -154,6 +155,7 @@ class MemoryPool:
 
     def allocate_aligned(self, size: int, alignment: int) -> Block:
         """A block whose address is a multiple of ``alignment``."""
+        size, alignment = expect_whole(size, "size"), expect_whole(alignment, "alignment")
         if alignment < 1 or alignment & (alignment - 1):
             raise InputError(f"an alignment is a power of two, got {alignment}")
         if size < 0:
@@ -185,7 +187,7 @@ class MemoryPool:
             >>> MemoryPool().empty((2, 3)).shape
             (2, 3)
         """
-        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        sizes = tuple(map(int, shape)) if isinstance(shape, Iterable) else (expect_whole(shape, "shape"),)
         kind = np.dtype(dtype)
         if kind.hasobject:  # references to Python objects are Python's: borrowed bytes would be followed as such
             return np.empty(sizes, kind)
@@ -394,4 +396,5 @@ def set_global_pool_config(config: PoolConfig) -> None:
     Raises:
         InputError: The settings are not valid, or allow less than is in use.
     """
+    expect(config, PoolConfig, "the config of the pool")
     _GLOBAL.configure(config)

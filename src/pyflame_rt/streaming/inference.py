@@ -9,7 +9,7 @@ import numpy as np
 
 from pyflame_rt.arrays import host_array
 from pyflame_rt.graph import Dim, Tensor, TensorType
-from pyflame_rt.graph.arguments import expect_graph_of
+from pyflame_rt.graph.arguments import expect_callable, expect_graph_of
 from pyflame_rt.graph.errors import InputError, SessionClosedError, ShapeMismatchError
 from pyflame_rt.streaming.states import blank_state, state_pairs
 
@@ -76,6 +76,8 @@ class StreamingInference:
 
     def set_step_callback(self, callback: Callable[[Array], object] | None) -> None:
         """Have a function called with the output of every step."""
+        if callback is not None:
+            expect_callable(callback, "callback")
         self._callback = callback
 
     @property
@@ -159,7 +161,10 @@ class StreamingInference:
         kind = self._inputs[name].type
         dtype = kind.dtype.numpy if isinstance(kind, TensorType) else None
         found = value.raw() if isinstance(value, Tensor) else host_array(value)
-        array = np.asarray(value, dtype) if found is None else found
+        try:
+            array = np.asarray(value, dtype) if found is None else found
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"input {name!r} is {kind}: {error}") from None
         rank = kind.rank if isinstance(kind, TensorType) else None
         if rank is not None and array.ndim > rank:
             raise ShapeMismatchError(f"input {name!r} is {kind}, got shape {list(array.shape)}")

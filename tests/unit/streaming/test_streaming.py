@@ -190,3 +190,22 @@ def test_names_must_be_the_models():
         pytest.raises(InputError, match="size M is not known"),
     ):
         stream.step([[1, 2]])
+
+
+@pytest.mark.parametrize("token", ["a", [[1], [2, 3]], object()])
+def test_what_is_no_token_is_refused_and_changes_no_state(token):
+    graph = Graph("sum")
+    graph.add_input("x", [1, 2])
+    graph.add_input("state_in", [1, 2])
+    graph.add_node("add", "Add", ["x", "state_in"], ["state_out"])
+    graph.add_node("out", "Neg", ["state_out"], ["y"])
+    graph.add_output("y", [1, 2])
+    graph.add_output("state_out", [1, 2])
+    stream = StreamingInference(pyflame_rt.InferenceSession(graph))
+    with pytest.raises(TypeError, match="callback must be callable"):
+        stream.set_step_callback(5)
+    stream.start()
+    stream.step(np.ones((1, 2), np.float32))
+    with pytest.raises(InputError, match="'x'"):
+        stream.step(token)
+    assert stream.step(np.ones((1, 2), np.float32)).tolist() == [[-2, -2]]
