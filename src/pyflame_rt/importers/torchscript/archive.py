@@ -62,6 +62,13 @@ class Scripted(NamedTuple):
     examples: list[Any] | None
 
 
+def member(kind: str, value: Any) -> ScriptedObject:
+    """A member of an enumeration of the archive's code, which is known by its value."""
+    made = ScriptedObject(kind)
+    made.attributes = {"value": value}
+    return made
+
+
 class _ScriptArchive(TensorArchive):
     packed = "code/"
 
@@ -81,6 +88,14 @@ class _ScriptMachine(PickleMachine):
         if not isinstance(kind, PickledName) or kind.module != "__torch__" or arguments != ():
             raise Refused("it makes an object of a class that is not the archive's own")
         self.stack.append(ScriptedObject(kind.name))
+
+    def op_reduce(self, _: Any) -> None:
+        kind, value = self.stack[-2:] if len(self.stack) > 1 else (None, None)
+        if isinstance(kind, PickledName) and kind.module == "__torch__" and type(value) in (int, float, str):
+            self.take(2)
+            self.stack.append(member(kind.name, value))  # of an enumeration
+            return
+        super().op_reduce(_)
 
     def op_build(self, _: Any) -> None:
         (state,) = self.take(1)

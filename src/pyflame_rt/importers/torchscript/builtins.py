@@ -8,6 +8,7 @@ from pyflame_rt.graph import DType
 from pyflame_rt.graph.errors import InputError, InvalidModelError
 from pyflame_rt.importers.aten.scalars import SCALARS, convert, is_number
 from pyflame_rt.importers.aten.values import Num, dtype_of, is_static, number, number_kind, refuse, static, wrap
+from pyflame_rt.importers.torchscript.archive import ScriptedObject
 from pyflame_rt.importers.torchscript.objects import Cell, Maybe, OpenText, Record, ScriptDict, ScriptList
 from pyflame_rt.importers.torchscript.structures import as_sequence, static_key
 from pyflame_rt.ops.onnx.logic import Where
@@ -281,6 +282,19 @@ def _delete(machine: Machine, owner: Any, place: Any) -> None:
     _pop(machine, owner, place)
 
 
+@_builtin("remove")
+def _remove(machine: Machine, owner: ScriptList, item: Any) -> None:
+    machine.touch(owner)
+    items = machine.items(owner)
+    if any(isinstance(other, Cell) for other in items):
+        raise refuse("removing a tensor from a list by its value")
+    wanted = static(item, "an item to remove")
+    known = [static(other, "an item of a list") for other in items]
+    if wanted not in known:
+        raise InputError(f"a list has no {wanted!r} to remove")
+    del items[known.index(wanted)]
+
+
 @_builtin("reverse")
 def _reverse(machine: Machine, owner: ScriptList) -> None:
     machine.touch(owner)
@@ -466,6 +480,12 @@ def _get(machine: Machine, x: ScriptDict, key: Any, default: Any = None) -> Any:
     return x.items.get(static_key(key), default)
 
 
+@_builtin("setdefault")
+def _setdefault(machine: Machine, x: ScriptDict, key: Any, default: Any = None) -> Any:
+    machine.touch(x)
+    return x.items.setdefault(static_key(key), default)
+
+
 @_builtin("update")
 def _update(machine: Machine, x: ScriptDict, other: ScriptDict) -> None:
     machine.touch(x)
@@ -484,6 +504,8 @@ def _same_text(name: str) -> None:
             return (a == b) == (name == "eq")
         if isinstance(a, ScriptList) and isinstance(b, ScriptList):
             return SCALARS[name](machine.items(a), machine.items(b))
+        if isinstance(a, ScriptedObject) and isinstance(b, ScriptedObject):  # members of enumerations
+            return ((a.kind, a.attributes) == (b.kind, b.attributes)) == (name == "eq")
         return NotImplemented
 
     BUILTINS[name] = compared

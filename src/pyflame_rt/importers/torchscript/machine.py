@@ -16,7 +16,7 @@ from pyflame_rt.importers.aten.scalars import SCALARS, is_number
 from pyflame_rt.importers.aten.table import find_lowering, get_lowering
 from pyflame_rt.importers.aten.values import Num, cast, refuse
 from pyflame_rt.importers.torchscript import control
-from pyflame_rt.importers.torchscript.archive import ScriptedObject
+from pyflame_rt.importers.torchscript.archive import ScriptedObject, member
 from pyflame_rt.importers.torchscript.builtins import BUILTINS
 from pyflame_rt.importers.torchscript.constants import as_numbers, number_of
 from pyflame_rt.importers.torchscript.merging import Changes
@@ -224,6 +224,10 @@ class Machine:
         path = _dotted(node)
         if path is not None and path.split(".")[0] not in env:
             if path.startswith("__torch__."):
+                kind, _, name = path.rpartition(".")
+                found = self.program.classes.get(kind)
+                if found is not None and name in found.members:
+                    return member(kind, found.members[name])
                 return FunctionName(path)
             if path.startswith("CONSTANTS.c") and path[11:].isdigit():
                 return self._constant(int(path[11:]))
@@ -249,6 +253,8 @@ class Machine:
             found = self.program.classes.get(owner.kind)
             if found is not None and name in found.constants:
                 return self.loaded(found.constants[name])
+            if found is not None and found.members and name == "name" and isinstance(owner, ScriptedObject):
+                return next((n for n, v in found.members.items() if v == owner.attributes["value"]), "")
         raise InvalidModelError(f"the code reads attribute {name!r} of {owner!r}, which has none")
 
     def loaded(self, value: Any, name: str = "a constant") -> Any:

@@ -32,13 +32,17 @@ class Weight(NamedTuple):
 
 
 class ClassCode(NamedTuple):
-    """A class: its methods, its constants, for named tuples the names of the fields, and the types of fields."""
+    """A class: its methods, its constants, for named tuples the names of the fields, and the types of fields.
+
+    ``members`` has the values of an enumeration by name; it is empty for other classes.
+    """
 
     name: str
     methods: dict[str, ast.FunctionDef]
     constants: dict[str, Any]
     fields: tuple[str, ...] | None
     types: tuple[str, ...]
+    members: dict[str, Any]
 
 
 class Program(NamedTuple):
@@ -132,8 +136,16 @@ def _class(name: str, node: ast.ClassDef) -> ClassCode:
             fields[item.target.id] = ast.unparse(item.annotation)
             if item.value is not None:
                 constants[item.target.id] = _literal(item.value)
-    named = any(isinstance(base, ast.Name) and base.id == "NamedTuple" for base in node.bases)
-    return ClassCode(name, methods, constants, tuple(fields) if named else None, tuple(fields.values()))
+    bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
+    members = {
+        target.id: _literal(item.value)
+        for item in (node.body if "Enum" in bases else ())
+        if isinstance(item, ast.Assign)
+        for target in item.targets
+        if isinstance(target, ast.Name)
+    }
+    listed = tuple(fields) if "NamedTuple" in bases else None
+    return ClassCode(name, methods, constants, listed, tuple(fields.values()), members)
 
 
 def _literal(node: ast.expr) -> Any:

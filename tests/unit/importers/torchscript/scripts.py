@@ -1,5 +1,6 @@
 """Modules for torch.jit.script whose values go through ifs and loops in ways that are easy to get wrong."""
 
+import enum
 import typing
 
 import torch
@@ -160,6 +161,39 @@ class ListGrownUnderTwoNames(nn.Module):
         b = a
         b += [x + 1]
         return len(a), a[-1]
+
+
+class Kept(nn.Module):
+    def forward(self, x):
+        sizes = [3, 1, 2, 1]
+        sizes.remove(1)
+        found = {"a": x}
+        first = found.setdefault("a", x + 1)
+        second = found.setdefault("b", x + 2)
+        second.add_(1)
+        return sizes, first, found["b"], len(found)
+
+
+class Mode(enum.Enum):
+    SUM = "sum"
+    MEAN = "mean"
+
+
+class Reduction(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mode = Mode.MEAN
+
+    def chosen(self, x, mode: Mode):
+        if mode == Mode.SUM:
+            return x.sum()
+        return x.mean()
+
+    def forward(self, x):
+        total = self.chosen(x, Mode.SUM)
+        for mode in Mode:
+            total = total + self.chosen(x, mode) * len(mode.value) * len(mode.name)
+        return total, self.chosen(x, self.mode), self.mode != Mode.SUM
 
 
 class TensorOfTwo(nn.Module):

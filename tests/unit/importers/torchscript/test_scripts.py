@@ -27,7 +27,7 @@ def test_loops(model, count, tmp_path):
 @pytest.mark.parametrize("x", [X, -X])
 @pytest.mark.parametrize("model", [
     scripts.NoneOnOnePath, scripts.ObjectChanged, scripts.GivesNamedTuple, scripts.TurnedInPlace,
-    scripts.ListGrownUnderTwoNames,
+    scripts.ListGrownUnderTwoNames, scripts.Reduction, scripts.Kept,
 ])  # fmt: skip
 def test_ifs(model, x, tmp_path):
     scripted = save_scripted(model().eval(), tmp_path / "model.pt")
