@@ -1,6 +1,8 @@
 """Runs stop when they are told to, whatever they are at; long ones are announced."""
 
+import contextlib
 import logging
+import time
 
 import numpy as np
 import pytest
@@ -64,6 +66,46 @@ def test_a_hook_stops_planning_compiling_and_simulating():
             run(other, check)
         assert check.calls == last
         np.testing.assert_array_equal(run(other, None), want)
+
+
+class Gaps:
+    """The longest time of this thread between two calls; raises after some seconds of it."""
+
+    def __init__(self, seconds):
+        self.longest, self.last, self.calls = 0.0, time.thread_time(), 0
+        self.end = self.last + seconds
+
+    def __call__(self):
+        now = time.thread_time()
+        self.longest, self.last, self.calls = max(self.longest, now - self.last), now, self.calls + 1
+        if now > self.end:
+            raise Enough
+
+
+def convolutions(count, size, channels):
+    """Layers that take the simulator seconds."""
+    graph, rng = Graph("convolutions"), np.random.default_rng(0)
+    graph.add_input("h0", [1, channels, size, size])
+    for i in range(count):
+        graph.add_initializer(f"w{i}", rng.standard_normal((channels, channels, 3, 3)).astype(np.float32))
+        graph.add_node(f"n{i}", "Conv", [f"h{i}", f"w{i}"], [f"h{i + 1}"], {"pads": [1, 1, 1, 1]})
+    graph.add_output(f"h{count}", None)
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("settings", "count", "size", "channels"), [({}, 6, 40, 32), ({"rows": 8, "cols": 8}, 2, 16, 8)]
+)
+def test_long_runs_ask_all_the_time_whether_to_go_on(settings, count, size, channels):
+    backend, check = WseBackend(), Gaps(8.0)
+    backend.configure(settings)
+    made = backend.compile(convolutions(count, size, channels))
+    check.last = time.thread_time()
+    with contextlib.suppress(Enough):
+        made.run({"h0": np.ones((1, channels, size, size), np.float32)}, [f"h{count}"], RunHooks(check=check))
+        check()
+    assert check.calls > 20
+    assert check.longest < 0.5
 
 
 def test_long_runs_are_announced_with_cycles_and_minutes(monkeypatch, caplog):
