@@ -81,6 +81,58 @@ def test_targets_of_the_readme_exist():
     assert named <= targets
 
 
+PROSE = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def commands():
+    """Every command line of the documentation: the page, and its words."""
+    for page in PROSE:
+        text = page.read_text("utf-8")
+        shell = "\n".join(re.findall(r"^```(?:console|bash|shell|sh)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+        lines = [line.removeprefix("$ ") for line in shell.replace("\\\n", " ").splitlines()]
+        for line in [*lines, *re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))]:
+            words = line.partition(" #")[0].split()
+            while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+                words = words[1:]
+            if words:
+                yield page, words
+
+
+def test_commands_of_the_documentation_have_these_options():
+    from typer.main import get_command
+
+    from pyflame_rt.cli import app
+
+    known = get_command(app).commands
+    seen = set()
+    for page, (name, *words) in commands():
+        if name != "pyflame-rt" or not words or words[0].startswith("-"):
+            continue
+        options = {o for p in known[words[0]].params for o in (*p.opts, *p.secondary_opts)}
+        used = {w.partition("=")[0] for w in words[1:] if re.match(r"--?[a-z]", w)}
+        assert used <= options | {"--help"}, f"{page.name}: {words}"
+        seen.add(words[0])
+    assert len(seen) > 10
+
+
+def test_commands_of_the_documentation_name_what_exists():
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    count = 0
+    for page, (name, *words) in commands():
+        if name == "make":
+            named = [w for w in words if re.fullmatch(r"[a-z][a-z-]+", w)]
+            assert set(named) <= targets, f"{page.name}: make {words}"
+        elif name in ("pytest", "python") and words and words[0] != "-c":
+            if words[0] == "-m":
+                assert importlib.util.find_spec(words[1]) is not None, f"{page.name}: {words}"
+            for path in (w for w in words if re.match(r"(tests|benchmarks|tools|utils)/", w)):
+                assert (ROOT / path).exists(), f"{page.name}: {path}"
+        else:
+            continue
+        count += 1
+    assert count > 30
+
+
 def test_what_the_demo_is_said_to_do_is_done():
     said = next(line for line in README.read_text("utf-8").splitlines() if line.startswith("make demo"))
     steps = {"train a model": "train_digits(", "serve it": "serve(", "run it on the wafer": "run_on_wafer("}
