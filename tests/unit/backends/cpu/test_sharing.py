@@ -23,13 +23,13 @@ pytestmark = [
 ]
 
 
-def chunks(total, others, asked, rows=64, grain=1):
+def chunks(total, others, asked, rows=64, grain=1, pieces=1):
     """Into how many pieces the driver cuts a step, with so many other runs under way."""
-    pieces = []
+    found = []
     kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-    kernel = kind(lambda _bufs, _params, begin, end: pieces.append((begin, end)))
+    kernel = kind(lambda _bufs, _params, begin, end: found.append((begin, end)))
     step = (NativeStep * 1)(
-        NativeStep(StepKind.KERNEL, ctypes.cast(kernel, ctypes.c_void_p).value, None, 0, None, rows, grain)
+        NativeStep(StepKind.KERNEL, ctypes.cast(kernel, ctypes.c_void_p).value, None, 0, None, rows, grain, pieces)
     )
     words = np.array([total, others], np.int64)
     plan = NativePlan(
@@ -38,8 +38,8 @@ def chunks(total, others, asked, rows=64, grain=1):
     plan.num_threads, plan.budget = asked, words.ctypes.data if total else None
     assert run()(ctypes.addressof(plan), None) == 0
     assert words[1] == others
-    assert sorted(p for piece in pieces for p in range(*piece)) == list(range(rows))
-    return len(pieces)
+    assert sorted(p for piece in found for p in range(*piece)) == list(range(rows))
+    return len(found)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,15 @@ def test_runs_under_way_share_the_threads(total, others, asked, pieces):
     if not openmp().parallel:
         pytest.skip("no OpenMP runtime")
     assert chunks(total, others, asked) == pieces
+
+
+@pytest.mark.parametrize(
+    ("rows", "asked", "number"), [(3, 2, 2), (5, 2, 4), (7, 2, 6), (15, 2, 14), (7, 3, 6), (64, 4, 32)]
+)
+def test_every_thread_has_as_many_pieces(rows, asked, number):
+    if not openmp().parallel:
+        pytest.skip("no OpenMP runtime")
+    assert chunks(0, 0, asked, rows=rows, pieces=8) == number
 
 
 def test_small_work_stays_on_one_thread():

@@ -498,7 +498,7 @@ def _emit_kernel(
     team_size = least(b, wanted, least(b, _emit_share(b, plan), str(MAX_THREADS)))
     pieces = step.load("pieces")
     several = b.op(f"select i1 {b.op(f'icmp sgt i64 {pieces}, 1')}, i64 {pieces}, i64 1")
-    chunks = least(b, wanted, least(b, b.integer(f"mul {team_size}, {several}"), str(MAX_THREADS)))
+    most = least(b, wanted, least(b, b.integer(f"mul {team_size}, {several}"), str(MAX_THREADS)))
     many = b.op(f"icmp sgt i64 {team_size}, 1")
     both = b.op(f"and i1 {many}, {b.op(f'icmp ne ptr {parallel}, null')}")
     split, single = b.label("split"), b.label("single")
@@ -508,7 +508,8 @@ def _emit_kernel(
     b.jump(judge)
     b.place(split)
     shared = _Fields(b, _Team, team)
-    each = b.integer(f"udiv {chunks}, {team_size}")
+    each = b.integer(f"udiv {most}, {team_size}")
+    chunks = b.integer(f"mul {each}, {team_size}")  # as many for each thread
     fields = {"fn": fn, "args": args, "params": params, "rows": rows, "chunks": chunks, "claimed": "0", "each": each}
     for name, value in {**fields, "finished": "0"}.items():
         shared.store(name, value)

@@ -15,7 +15,7 @@ from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.kernels.tiles.integer_dots import GROUP, Dots, dots_for, integer_tile, packed_weights
 from pyflame_rt.backends.cpu.kernels.tiles.integer_finish import SUMS, IntegerFinish, Operand
 from pyflame_rt.backends.cpu.kernels.tiles.integer_products import IntegerKernel
-from pyflame_rt.backends.cpu.lower.box_copies import fill, part
+from pyflame_rt.backends.cpu.lower.box_copies import part, put_inside
 from pyflame_rt.backends.cpu.lower.integer_depthwise import integer_depthwise
 from pyflame_rt.backends.cpu.lower.loop_nests import external_names, group_values
 from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative, fuses, lowers
@@ -41,6 +41,7 @@ __all__ = ["integer_product", "integers_and_loop"]
 
 # Multiplications a thread must have to be worth waking, some five microseconds.
 GRAIN = 1_500_000
+LEAST_ROWS = 5  # fewer take as long: until their weights have come
 BLOCK_BYTES = 1 << 17  # of a block of rows: part of a second-level cache
 MAX_DEPTH = 32_768  # products of a sum that 32 bits surely hold
 LEAST_DEPTH = 8  # channels of a group: fewer leave groups of four half empty
@@ -214,11 +215,16 @@ def _tile(rows: Any, columns: int, task: _Task) -> Tile:
     return integer_tile(host(), task.dots, None if is_traced(rows) else rows, columns, sums=sums)
 
 
-def _block(rows: Any, depth: int, tile: Tile, task: _Task) -> Any:
-    """Rows that go together through all panels: what is read and written of them stays near meanwhile."""
+def _block(low: Lowering, rows: Any, depth: int, tile: Tile, task: _Task, panels: int) -> Any:
+    """Rows that go together through all panels: what is read and written of them stays near meanwhile.
+
+    Blocks are of equal size, and as many as give all threads the same to do.
+    """
     full = [v for v, o in zip(task.operands, task.finish.operands, strict=True) if o.reach == "full"]
     each = depth + task.outs[0].shape[1] * sum(v.dtype.itemsize for v in (*full, *task.outs))
-    return least(max(1, BLOCK_BYTES // max(each * tile.rows, 1)), -(-rows // tile.rows)) * tile.rows
+    tiles, held = -(-rows // tile.rows), most(1, BLOCK_BYTES // most(each * tile.rows, 1))
+    shared = -(-PIECES * low.threads // panels) if low.threads > 1 else 1
+    return -(-tiles // most(-(-tiles // held), shared)) * tile.rows
 
 
 # ---------------------------------------------------------------------- products
@@ -251,7 +257,7 @@ def _rows(low: Lowering, task: _Task, x: View) -> None:
     (rows, columns), depth = task.outs[0].shape, x.shape[1]
     tile = _tile(rows, columns, task)
     packed, sums, shifts = _constants(low, task.weights, tile, 1, task.dots)
-    block = _block(rows, depth, tile, task)
+    block = _block(low, rows, depth, tile, task, packed.shape[0])
     params = [rows, columns, depth // GROUP, block, task.outs[0].strides[0], x.strides[0], *_full_strides(task)]
     kernel = IntegerKernel(
         "rows", task.dots, tile, depth % GROUP, task.signed, task.weights.shifts is not None, task.finish
@@ -267,7 +273,7 @@ def _full_strides(task: _Task) -> list[int]:
 
 
 def _grain(block: Any, rows: Any, depth: int, tile: Tile, task: _Task) -> Any:
-    return GRAIN // most(least(block, rows) * depth * tile.vectors * task.dots.lanes, 1)
+    return GRAIN // most(most(least(block, rows), LEAST_ROWS) * depth * tile.vectors * task.dots.lanes, 1)
 
 
 # ---------------------------------------------------------------------- convolutions
@@ -379,11 +385,7 @@ def _bordered(low: Lowering, view: View, pads: Sequence[tuple[int, int]], zero: 
     images, channels, *sizes = view.shape
     height, width = (b + n + a for n, (b, a) in zip(sizes, pads, strict=True))
     out = _channels_last(low, (images, channels, height, width), view.dtype)
-    fill(low, zero, out)
-    inside = out
-    for axis, (before, _) in enumerate(pads):
-        inside = part(inside, 2 + axis, before, sizes[axis])
-    _put(low, view, inside)
+    put_inside(low, view, out, [(0, 0), (0, 0), *pads], zero)
     return out
 
 
@@ -405,7 +407,7 @@ def _taps(low: Lowering, task: _Task, x: View, at: Windows, size: tuple[int, int
     rows, columns = task.outs[0].shape[0], task.outs[0].shape[1] // groups
     tile = _tile(rows, columns, task)
     packed, sums, shifts = _constants(low, task.weights, tile, len(taps), task.dots)
-    block = _block(rows, depth * len(taps), tile, task)
+    block = _block(low, rows, depth * len(taps), tile, task, packed.shape[0])
     params = [
         rows, columns, depth // GROUP, block, task.outs[0].strides[0], len(taps), size[1], size[0],
         at.strides[1] * pixel, at.strides[0] * line, image, packed.shape[0], channels // groups,

@@ -37,8 +37,8 @@ _MAX_LOOKS = 400_000
 
 # Kernels that write their last operand only (but for a flag); of others every operand counts as written.
 _WRITES_LAST = frozenset(
-    {"AttentionKernel", "DepthwiseKernel", "FillKernel", "GatherKernel", "GemvKernel", "KeyPackKernel", "ProductKernel",
-     "TransposeKernel"}
+    {"AttentionKernel", "BorderKernel", "DepthwiseKernel", "FillKernel", "GatherKernel", "GemvKernel", "KeyPackKernel",
+     "ProductKernel", "TransposeKernel"}
 )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ __all__ = ["CHUNK", "BlockDots", "block_dots", "block_tile", "byte_words", "padd
 
 MOST_ROWS = 8  # of a tile
 CHUNK = 32  # of the depth: as many products of a 4-bit weight and a byte as sums of 16 bits hold
-_AHEAD = 4096  # bytes of a panel asked for ahead
+_AHEAD = 1024  # bytes of a panel asked for ahead: what lies beyond its end is another tile's
 _LOW_HALVES = 0x0F0F0F0F
 _PRODUCTS = "llvm.x86.avx2.pmadd.ub.sw"
 _SIGNS = "llvm.x86.avx2.psign.b"

@@ -128,7 +128,7 @@ def integer_tile(host: Host, dots: Dots, rows: int | None, columns: int, *, sums
         tiles = -(-many // tile.rows) * -(-columns // (tile.vectors * dots.lanes))
         return tiles * (tile.rows * tile.vectors + 0.7 * tile.vectors + 0.35 * tile.rows)
 
-    heights = {v: limit // (v + sums) for v in widths}
+    heights = {v: min(limit // (v + sums), many) for v in widths}
     return min((Tile(n, v) for v, most in heights.items() for n in range(most, most // 2, -1)), key=cost)
 
 
