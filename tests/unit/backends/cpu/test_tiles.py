@@ -181,16 +181,17 @@ def test_winograd_stays_in_bounds(images, height, width, vectors, columns, pad, 
     st.integers(4, 7),
     st.sampled_from([BIAS_RELU, BIAS_SILU]),
     st.integers(1, 3),
+    st.sampled_from([1, 2, 4]),
     st.integers(0, 2**32 - 1),
 )
-def test_depthwise_stays_in_bounds(images, size, vectors, taps, stride, pad, pixels, finish, block, seed):
+def test_depthwise_stays_in_bounds(images, size, vectors, taps, stride, pad, pixels, finish, block, group, seed):
     rng = np.random.default_rng(seed)
     channels, (height, width) = vectors * lanes(), size
     out = [(n + 2 * pad - taps) // stride + 1 for n in size]
     if min(size) + 2 * pad < taps:
         return
     x = rng.standard_normal((images, height, width, channels), dtype=np.float32)
-    w = rng.standard_normal((channels, 1, taps, taps), dtype=np.float32)
+    w = rng.standard_normal((channels, group, taps, taps), dtype=np.float32)
     bias = rng.standard_normal(channels, dtype=np.float32)
     source, filters, shift = Guarded(x), Guarded(channel_filters(w)), Guarded(bias)
     result = Guarded(np.full((images, *out, channels), np.nan, np.float32))
@@ -200,10 +201,15 @@ def test_depthwise_stays_in_bounds(images, size, vectors, taps, stride, pad, pix
     ]  # fmt: skip
     buffers = [source.address, filters.address, shift.address, result.address]
     items = images * out[0] * -(-vectors // block)
-    call(DepthwiseKernel(taps, stride, pixels, lanes(), finish), buffers, params, 0, items)
+    call(DepthwiseKernel(taps, stride, pixels, lanes(), finish, group), buffers, params, 0, items)
     image = torch.tensor(x.astype(np.float64)).permute(0, 3, 1, 2)
     exact = torch.conv2d(
-        image, torch.tensor(w).double(), torch.tensor(bias).double(), stride=stride, padding=pad, groups=channels
+        image,
+        torch.tensor(w).double(),
+        torch.tensor(bias).double(),
+        stride=stride,
+        padding=pad,
+        groups=channels // group,
     )
     wanted = (torch.relu if finish is BIAS_RELU else torch.nn.functional.silu)(exact)
     np.testing.assert_allclose(result.array, wanted.permute(0, 2, 3, 1).numpy(), rtol=1e-5, atol=1e-5)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyflame_rt.opt.specialized_graph import SpecializedNode
 
-__all__ = ["fill", "padded", "part", "put_inside", "spaced"]
+__all__ = ["fill", "padded", "part", "put_inside"]
 
 BORDER_GRAIN = 1 << 18  # bytes that are worth a thread
 PIECES = 2
@@ -110,17 +110,6 @@ def _as_one(axes: Sequence[tuple[int, int]]) -> tuple[int, int]:
             return 0, 0
         count *= size
     return count, stride
-
-
-def spaced(low: Lowering, view: View, steps: Sequence[int]) -> View:
-    """The view with zeros between its elements, so that each axis goes on by its step."""
-    if all(step == 1 for step in steps):
-        return view
-    out = low.new(tuple((n - 1) * s + 1 for n, s in zip(view.shape, steps, strict=True)), view.dtype)
-    fill(low, low.constant(np.zeros(1, view.dtype.numpy)), out)
-    strides = tuple(s * k for s, k in zip(out.strides, steps, strict=True))
-    low.copied(view, replace(out, shape=view.shape, strides=strides))
-    return out
 
 
 @lowers(Pad)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.backends.cpu.ir.kernel_program import apply, load
 from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.kernels.tiles.depthwise import DepthwiseKernel
 from pyflame_rt.backends.cpu.kernels.tiles.products import ProductKernel
@@ -47,13 +48,15 @@ if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.memory.buffer_views import View
     from pyflame_rt.opt.specialized_graph import SpecializedNode
 
-__all__ = ["channels_last", "convolution", "steps_of", "turned_convolution"]
+__all__ = ["channels_last", "convolution", "image_convolution", "steps_of", "turned_convolution", "turned_image"]
 
 # From so many weights per tap on, filters for tiles of 4x4 would not fit any cache.
 DEEP = 200_000
 SMALL_IMAGE = 64
 # Channels of a block, four lines of the cache, and floats in three quarters of a first-level cache of 32 KB.
 CHANNELS, LINE_FLOATS = 64, 6_144
+# Filters of one line that a tile of channels with few neighbours holds in registers, or nearly so.
+MOST_FILTERS = 24
 # Channels summed at a time where weights are trained: errors of one step are what the next begins with.
 TRAINED_RUN = 16
 # Products that one sum should have: fewer take more time, more lose more bits.
@@ -200,6 +203,18 @@ def _windowed(low: Lowering, label: str, x: View, weights: View, out: View, at: 
     sums_of_windows(low, label, x, weights, out, (down, across), (0, 1))
 
 
+def image_convolution(low: Lowering, x: View, weights: np.ndarray[Any, Any], bias: View | None, at: Windows) -> View:
+    """A convolution of an image, channels last, by constant filters, and a bias: a product for each tap."""
+    counts: list[Any] = at.output(x.shape[2:])
+    height, width = counts
+    out = low.new((x.shape[0], height, width, weights.shape[0]), DType.Float32).permuted([0, 3, 1, 2])
+    operands = [] if bias is None else [as_rows(low, bias, 1, weights.shape[0])]
+    finish = PLAIN if bias is None else Finish(apply("add", load(0, "float32"), load(1, "float32")), ("column",))
+    way = "padded" if any(p for pair in at.padding for p in pair) else "pixels"
+    _LOWERINGS[way](low, _Task(ConvTranspose.name, x, weights, operands, finish, out, at))
+    return out
+
+
 def _windows(step: SpecializedNode, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> Windows:
     names = ("strides", "dilations", "pads", "auto_pad", "ceil_mode")
     return windows(sizes, kernel, **{n: step.attributes[n] for n in names if step.attributes.get(n) is not None})
@@ -209,7 +224,8 @@ def _ways(groups: int, weights: tuple[int, ...], at: Windows, shape: tuple[int, 
     """Kernels that can do it, the one that is best as a rule first; NotNative where only the library can."""
     columns, depth = weights[:2]
     if groups > 1:
-        if depth == 1 and columns == groups and columns % 4 == 0 and at.dilations == (1, 1) and at.kernel[1] <= 7:
+        few = depth if columns == groups * depth and math.gcd(host().lanes(4), columns) % depth == 0 else 0
+        if 0 < few * at.kernel[1] <= MOST_FILTERS and columns % 4 == 0 and at.dilations == (1, 1):
             return ("depthwise", "library")
         raise NotNative("a convolution in groups is the library's")
     if math.prod(at.kernel) * depth > MAX_DEPTH or shape[0] * math.prod(shape[2:]) < 2:
@@ -236,12 +252,21 @@ def channels_last(low: Lowering, name: str) -> View:
         view = low.dense(name)
         sizes = (1,) * (4 - len(view.shape)) + view.shape
         view = replace(view, shape=sizes, strides=contiguous_strides(sizes))
-    if not view.is_blocked and (view.strides[1] == 1 or view.shape[1] == 1) and 0 not in view.strides:
+    if _is_turned(view):
         return _ordered(view)
     turned = f"{name}\0channels last"
     if turned not in low.places:
-        low.places[turned] = _ordered(_turned_image(low, view))
+        low.places[turned] = turned_image(low, view)
     return low.places[turned]
+
+
+def _is_turned(view: View) -> bool:
+    return not view.is_blocked and (view.strides[1] == 1 or view.shape[1] == 1) and 0 not in view.strides
+
+
+def turned_image(low: Lowering, view: View) -> View:
+    """An image with its channels last: a copy where they are not."""
+    return _ordered(view if _is_turned(view) else _turned_image(low, view))
 
 
 def _turned_image(low: Lowering, view: View) -> View:
@@ -381,7 +406,8 @@ def _depthwise(low: Lowering, task: _Task) -> None:
     images, _, height, width = task.out.shape
     # Some pixels of the last tile of a line may be computed in vain: the fewest, then the largest tile.
     pixels = min((4, 5, 6, 7), key=lambda n: (-(-width // n) * n, -n))
-    kernel = DepthwiseKernel(at.kernel[1], at.strides[1], pixels, lanes, task.finish)
+    group = task.weights.shape[1]
+    kernel = DepthwiseKernel(at.kernel[1], at.strides[1], pixels, lanes, task.finish, group)
     filters = low.constant(channel_filters(task.weights))
     block = _channels_together(channels, task.x.shape[3], at.kernel[0])
     blocks = -(-channels // block)
@@ -390,7 +416,7 @@ def _depthwise(low: Lowering, task: _Task) -> None:
         *steps_of(task.x), *steps_of(task.out), block, blocks, *_operand_steps(task),
     ]  # fmt: skip
     # A multiplication costs more here than in a product: less work is worth a thread.
-    grain = GRAIN // 4 // max(width * block * math.prod(at.kernel), 1)
+    grain = GRAIN // 4 // max(width * block * group * math.prod(at.kernel), 1)
     views = [task.x, filters, *task.operands, task.out]
     low.kernel(task.label, kernel, views, params, images * blocks * height, grain)
 

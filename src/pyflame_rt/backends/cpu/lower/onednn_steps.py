@@ -12,6 +12,7 @@ from pyflame_rt.backends.cpu.graph.op_support import LOOP_TYPES
 from pyflame_rt.backends.cpu.lower.convolution import channels_last, convolution
 from pyflame_rt.backends.cpu.lower.gemv import row_product, takes_row_product
 from pyflame_rt.backends.cpu.lower.lowering import LIBRARY_REFUSALS, Lowering, NotNative, fuses, lowers
+from pyflame_rt.backends.cpu.lower.max_windows import mean_windows
 from pyflame_rt.backends.cpu.lower.pooling import greatest
 from pyflame_rt.backends.cpu.lower.products import general_convolution, general_matmul
 from pyflame_rt.backends.cpu.lower.tiled_products import dense
@@ -20,7 +21,7 @@ from pyflame_rt.backends.cpu.memory.constants import pack
 from pyflame_rt.backends.cpu.onednn import primitives
 from pyflame_rt.backends.cpu.onednn.api import OneDnnError, cpu_isa
 from pyflame_rt.backends.cpu.onednn.attr import Attr
-from pyflame_rt.backends.cpu.onednn.library import OneDnnUnavailable
+from pyflame_rt.backends.cpu.onednn.library import OneDnnUnavailable, available
 from pyflame_rt.backends.cpu.onednn.memory import MemDesc
 from pyflame_rt.backends.cpu.run.threads import threads_for
 from pyflame_rt.graph import DType
@@ -375,6 +376,10 @@ def pool(low: Lowering, step: SpecializedNode) -> None:
     kind = _pool_kind(step)
     if kind == "avg_include_padding" and (tuple(reach) != at.padding or any(at.beyond)):
         raise NotNative("windows that reach beyond the padding they count")
+    if not available() and step.op is AveragePool:
+        whole = kind == "avg_include_padding"
+        low.places[step.node.outputs[0]] = mean_windows(low, low.strided(step.node.inputs[0]), at, whole=whole)
+        return
     try:
         primitive = primitives.pooling(
             low.desc(src),

@@ -11,13 +11,13 @@ import numpy as np
 from pyflame_rt.backends.cpu.graph.op_support import LOOP_TYPES
 from pyflame_rt.backends.cpu.ir.kernel_program import Reduce, Reduction, Scalar, apply, load, scalar
 from pyflame_rt.backends.cpu.kernels.tiles.register_tile import PLAIN
-from pyflame_rt.backends.cpu.lower.box_copies import spaced
+from pyflame_rt.backends.cpu.lower.batched_products import batched_product
 from pyflame_rt.backends.cpu.lower.convolution import gathered_convolution, turned_convolution
-from pyflame_rt.backends.cpu.lower.dot_products import dot_products
 from pyflame_rt.backends.cpu.lower.loop_nests import row_step
 from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative, lowers
 from pyflame_rt.backends.cpu.lower.pooling import add_bias, convolve
 from pyflame_rt.backends.cpu.lower.tiled_products import product_step
+from pyflame_rt.backends.cpu.lower.transposed_phases import Axis, transposed_by_phases
 from pyflame_rt.backends.cpu.memory.buffer_views import View, contiguous_strides
 from pyflame_rt.backends.cpu.onednn import primitives
 from pyflame_rt.backends.cpu.onednn.library import available
@@ -26,7 +26,7 @@ from pyflame_rt.backends.cpu.onednn.packing import pack
 from pyflame_rt.graph import DType
 from pyflame_rt.ops.onnx.conv import ConvTranspose, transposed_geometry
 from pyflame_rt.ops.onnx.signal import DFT
-from pyflame_rt.ops.onnx.windows import Windows, windows
+from pyflame_rt.ops.onnx.windows import windows
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.onednn.primitive import Primitive
@@ -46,13 +46,15 @@ def general_matmul(low: Lowering, step: SpecializedNode) -> View:
     shape = low.concrete.shape(step.node.outputs[0])
     a = replace(a, shape=(1, *a.shape), strides=(0, *a.strides)) if len(a.shape) == 1 else a
     b = replace(b, shape=(*b.shape, 1), strides=(*b.strides, 0)) if len(b.shape) == 1 else b
-    b = b.permuted([*range(len(b.shape) - 2), len(b.shape) - 1, len(b.shape) - 2])
-    b = b if b.strides[-1] == 1 else low.copied(b)
     rank = max(len(a.shape), len(b.shape)) - 2
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    m, n, depth = a.shape[-2], b.shape[-2], a.shape[-1]
+    m, n, depth = a.shape[-2], b.shape[-1], a.shape[-1]
     if a.dtype in (DType.Float32, DType.Float64) and len(batch) <= 2 and m * n * depth * math.prod(batch):
-        return _tiled_matmul(low, step.op.name, (a, b), batch, shape)
+        result = batched_product(low, step.op.name, a, b).reshaped(shape)
+        assert result is not None
+        return result
+    b = b.permuted([*range(len(b.shape) - 2), len(b.shape) - 1, len(b.shape) - 2])
+    b = b if b.strides[-1] == 1 else low.copied(b)
     full = (*batch, m, n, depth)
     left, right = a.broadcast((*batch, m, depth)), b.broadcast((*batch, n, depth))
     left = replace(left, shape=full, strides=(*left.strides[:-1], 0, left.strides[-1]))
@@ -63,25 +65,6 @@ def general_matmul(low: Lowering, step: SpecializedNode) -> View:
         value = apply("mul", load(0, a.dtype.label), load(1, b.dtype.label))
         stages = [Reduce((Reduction("r", "sum", value),)), Scalar("out", scalar("r", value.dtype), 2)]
         row_step(low, step.op.name, [left, right, target], 1, stages)
-    result = out.reshaped(shape)
-    assert result is not None
-    return result
-
-
-def _tiled_matmul(
-    low: Lowering, label: str, operands: tuple[View, View], batch: tuple[int, ...], shape: tuple[int, ...]
-) -> View:
-    """Rows times rows by register tiles; the second operand is turned already."""
-    a, b = operands
-    a = a if a.strides[-1] == 1 or a.shape[-1] == 1 else low.copied(a)
-    lead = (*(1,) * (2 - len(batch)), *batch)
-    left, right = a.broadcast((*lead, *a.shape[-2:])), b.broadcast((*lead, *b.shape[-2:]))
-    out = low.new((*lead, a.shape[-2], b.shape[-2]), a.dtype)
-    # A row of one element has no step of its own.
-    left, right = (
-        v if v.strides[3] or v.shape[3] > 1 else replace(v, strides=(*v.strides[:3], 1)) for v in (left, right)
-    )
-    dot_products(low, label, left, right, out)
     result = out.reshaped(shape)
     assert result is not None
     return result
@@ -162,29 +145,16 @@ def _gathered(low: Lowering, step: SpecializedNode) -> bool:
 
 
 def _general_transposed(low: Lowering, step: SpecializedNode) -> View:
-    """A convolution by turned filters of the input with zeros between its elements."""
+    """A transposed convolution in any type loops have."""
     x, weights = low.strided(step.node.inputs[0]), low.dense(step.node.inputs[1])
-    sizes, groups = low.concrete.shape(step.node.outputs[0])[2:], step.attributes["group"]
+    sizes = low.concrete.shape(step.node.outputs[0])[2:]
     attributes = {k: v for k, v in step.attributes.items() if k != "group"}
     steps, gaps, padding, _ = transposed_geometry(_Sized(x.shape), _Sized(weights.shape), **attributes)
-    wide = spaced(low, x, [1, 1, *steps])
-    taps = weights.shape[2:]
-    before = [(k - 1) * d - p for k, d, (p, _) in zip(taps, gaps, padding, strict=True)]
-    after = [o + (k - 1) * d - n - b for o, k, d, n, b in zip(sizes, taps, gaps, wide.shape[2:], before, strict=True)]
-    if min(*before, *after) < 0:
-        raise NotNative("a transposed convolution that cuts into its input")
-    inputs, each = weights.shape[0] // groups, weights.shape[1]
-    split = weights.reshaped((groups, inputs, each, *taps))
-    assert split is not None
-    last = sum((k - 1) * s for k, s in zip(taps, split.strides[3:], strict=True))
-    turned = replace(split, offset=split.offset + last, strides=(*split.strides[:3], *(-s for s in split.strides[3:])))
-    filters = low.copied(turned.permuted([0, 2, 1, *range(3, len(turned.shape))]))
-    kernel = filters.reshaped((groups * each, inputs, *taps))
-    assert kernel is not None
-    pads = tuple(zip(before, after, strict=True))
-    y = convolve(low, wide, kernel, Windows(tuple(taps), (1,) * len(taps), tuple(gaps), pads), groups)
+    given = zip(x.shape[2:], sizes, weights.shape[2:], steps, gaps, padding, strict=True)
+    axes = [Axis(n, result, k, s, d, int(before)) for n, result, k, s, d, (before, _) in given]
     rest = step.node.inputs[2] if len(step.node.inputs) > 2 else ""
-    return add_bias(low, y, low.strided(rest)) if rest else y
+    bias = low.strided(rest) if rest else None
+    return transposed_by_phases(low, x, weights, bias, axes, step.attributes["group"])
 
 
 def _turned(low: Lowering, step: SpecializedNode, begin: list[int], end: list[int]) -> bool:

@@ -138,6 +138,6 @@ def tap_panels(weights: Array, width: int) -> Array:
 
 
 def channel_filters(weights: Array) -> Array:
-    """Filters [channels, 1, height, width] as [height, width, channels]."""
-    turned = weights[:, 0].transpose(1, 2, 0)
+    """Filters [channels, group, height, width] as [height, width, group, channels]."""
+    turned = weights.transpose(2, 3, 1, 0)
     return _shared(weights, ("channels last",), turned.shape, lambda out: np.copyto(out, turned))

@@ -1,8 +1,9 @@
-"""Convolutions in which every channel has a filter of its own, channels last.
+"""Convolutions in which every channel has a filter of its own, or few channels share theirs, channels last.
 
 A register tile is a few neighbouring pixels of one vector of channels: each input vector is loaded once for all pixels
 whose window it lies in. The work is divided into items of one line of results and one block of channels, lines fastest:
-the lines of a block that windows share stay in the first-level cache, and so do its filters.
+the lines of a block that windows share stay in the first-level cache, and so do its filters. Where groups of channels
+are summed, each of a group is spread over its lanes in turn.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ DEPTHWISE_PARAMS = (
 class DepthwiseKernel:
     """A depthwise convolution over lines of results, so many channels at a time.
 
-    bufs: source, filters [taps_y, taps, channels], operands of the finish, result. params: DEPTHWISE_PARAMS, then the
-    strides (image, line, pixel) of "full" operands. rows: lines of results times blocks of channels, over all images.
+    bufs: source, filters [taps_y, taps, group, channels], operands of the finish, result.
+    params: DEPTHWISE_PARAMS, then the strides (image, line, pixel) of "full" operands.
+    rows: lines of results times blocks of channels, over all images.
     The number of channels and that of a block must be multiples of ``lanes``.
 
     Attributes:
@@ -49,6 +51,7 @@ class DepthwiseKernel:
         pixels: results of one register tile.
         lanes: channels of one vector.
         finish: what follows.
+        group: channels that are summed for as many results; ``lanes`` must be a multiple.
     """
 
     taps: int
@@ -56,6 +59,7 @@ class DepthwiseKernel:
     pixels: int
     lanes: int
     finish: Finish = PLAIN
+    group: int = 1
 
     @property
     def key(self) -> str:
@@ -65,7 +69,7 @@ class DepthwiseKernel:
     @cached_property
     def _key(self) -> str:
         f = self.finish
-        form = f"{self.taps} {self.stride} {self.pixels}x{self.lanes}"
+        form = f"{self.taps} {self.stride} {self.pixels}x{self.lanes} {self.group}"
         return f"depthwise {form} {','.join(f.operands)} {f.structure}"
 
     def emit(self, name: str) -> str:
@@ -178,9 +182,11 @@ class _Depthwise:
         loop = Loop(b, self.low, self.high, 1, [(vector, "zeroinitializer")] * kernel.pixels)
         tap, sums = loop.open()
         row = b.op(f"freeze ptr {floats(b, source, mul(b, tap, p['source_y']))}")
-        weight = b.op(f"freeze ptr {floats(b, filters, mul(b, mul(b, tap, p['channels']), kernel.taps))}")
+        weight = b.op(
+            f"freeze ptr {floats(b, filters, mul(b, mul(b, tap, p['channels']), kernel.taps * kernel.group))}"
+        )
         weights = []
-        for _ in range(kernel.taps):
+        for _ in range(kernel.taps * kernel.group):
             weights.append(load_vector(at, weight))
             weight = floats(b, weight, p["channels"])
         values = list(sums)
@@ -192,12 +198,25 @@ class _Depthwise:
     def _column(self, j: int, row: str, weights: list[V], sums: list[str]) -> list[str]:
         """Add what one column of the input gives to the pixels whose windows it lies in."""
         at, kernel = self.at, self.kernel
-        column, result = load_vector(at, row), list(sums)
+        columns, result = self._spread(load_vector(at, row)), list(sums)
         for k in range(kernel.pixels):
             t = j - k * kernel.stride
             if 0 <= t < kernel.taps:
-                result[k] = at.fma(column, weights[t], V(at, "float", result[k])).name
+                for column, weight in zip(columns, weights[t * kernel.group :], strict=False):
+                    result[k] = at.fma(column, weight, V(at, "float", result[k])).name
         return result
+
+    def _spread(self, column: V) -> list[V]:
+        """The first channel of every group in all lanes of that group, then the second, and so on."""
+        at, group = self.at, self.kernel.group
+        if group == 1:
+            return [column]
+        found = []
+        for channel in range(group):
+            places = ", ".join(f"i32 {lane // group * group + channel}" for lane in range(at.lanes))
+            order = f"<{at.lanes} x i32> <{places}>"
+            found.append(at.wrap("float", f"shufflevector {column.kind} {column.name}, {column.kind} poison, {order}"))
+        return found
 
     def _column_inside(self, j: int, row: str, weights: list[V], sums: list[str]) -> list[str]:
         """The same where the column may lie outside."""
