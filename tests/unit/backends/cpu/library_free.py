@@ -47,6 +47,9 @@ def pools():
     yield "all counted", "AveragePool", (1, 5, 7, 7), None, given
     given = {"kernel_shape": [2, 3], "strides": [3, 2], "dilations": [2, 1], "ceil_mode": 1}
     yield "to the end", "AveragePool", (2, 4, 8, 8), None, given
+    given = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1], "count_include_pad": 1}
+    yield "short lines", "AveragePool", (1, 40, 14, 14), None, given
+    yield "short lines of few", "AveragePool", (2, 3, 14, 14), None, given
     yield "line", "AveragePool", (2, 4, 18), None, {"kernel_shape": [5], "pads": [2, 2]}
     yield "volume", "AveragePool", (1, 2, 5, 6, 4), None, {"kernel_shape": [2, 3, 2], "pads": [1, 0, 0, 0, 1, 1]}
 

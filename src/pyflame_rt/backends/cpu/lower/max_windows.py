@@ -29,6 +29,7 @@ __all__ = ["MAX_TAPS", "max_windows", "mean_windows", "sum_windows"]
 
 # Taps along one axis, each a stream of memory.
 MAX_TAPS = 16
+SHORT_LINE = 16  # results along a line
 
 
 def max_windows(low: Lowering, x: View, at: Windows) -> View:
@@ -79,6 +80,7 @@ def _each_axis(low: Lowering, x: View, at: Windows, combine: Callable[[View, int
     counts = [int(n) for n in at.output(x.shape[lead:])]  # type: ignore[arg-type]
     if not math.prod(x.shape) or not math.prod(counts):
         raise NotNative("there is nothing to pool")
+    x = _turned(low, x) if len(counts) == 2 and at.strides[1] > 1 and counts[1] < SHORT_LINE else x
     for axis, count in enumerate(counts, lead):
         k = axis - lead
         window = _Window(at.kernel[k], at.strides[k], at.dilations[k], at.padding[k][0])
@@ -91,6 +93,14 @@ def _each_axis(low: Lowering, x: View, at: Windows, combine: Callable[[View, int
             place += run.count
         x = out
     return x
+
+
+def _turned(low: Lowering, x: View) -> View:
+    """An image of many channels with its channels last: short lines of every other element are slow to go through."""
+    if len(x.shape) != 4 or x.dtype.itemsize != 4 or x.strides[3] != 1 or x.shape[1] < SHORT_LINE:
+        return x
+    images, channels, height, width = x.shape
+    return low.copied(x, low.new((images, height, width, channels), x.dtype).permuted([0, 3, 1, 2]))
 
 
 def _runs_of(size: int, count: int, window: _Window) -> Iterator[_Run]:
