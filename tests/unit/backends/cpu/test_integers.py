@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import pyflame_rt
+from pyflame_rt.backends.cpu.ir.kernel_program import apply, cast, load, walk
+from pyflame_rt.backends.cpu.ir.whole_numbers import kept_whole
 from pyflame_rt.backends.cpu.jit.compiler import call
 from pyflame_rt.backends.cpu.jit.target import Host, host
 from pyflame_rt.backends.cpu.kernels.tiles.integer_dots import Dots, dots_for, integer_tile, packed_weights
+from pyflame_rt.backends.cpu.kernels.tiles.integer_finish import IntegerFinish, Operand
 from pyflame_rt.backends.cpu.kernels.tiles.integer_products import IntegerKernel
 
 pytestmark = pytest.mark.skipif(dots_for(host()) is None, reason="there are no kernels of integers here")
@@ -282,3 +285,28 @@ def test_an_unknown_machine_is_refused():
     env = {**os.environ, "PYFLAME_ISA": "pentium"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     assert "PYFLAME_ISA is 'pentium': it may be avx2 or avx512" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
+@pytest.mark.parametrize("dots", ways())
+def test_bytes_are_rounded_to_even_and_limited(dots, kind):
+    """Sums times a scale for each column: halves, numbers beyond 32 bits, and infinities."""
+    low, high = np.iinfo(kind).min, np.iinfo(kind).max
+    rounded = apply("round", apply("mul", cast(load(0, "int32"), "float32"), load(1, "float32")))
+    byte = cast(apply("min", apply("max", rounded, float(low)), float(high)), kind)
+    finish = IntegerFinish(kept_whole([byte]), (kind,), (Operand("column", "float32"),))
+    assert {node.op for node in walk(finish.values)}.isdisjoint({"round"})
+    scales = np.array([0.5, -0.5, 1.5, 0.25, 1e12, -1e12, 3e38, 1e-30, 0.0, np.inf], np.float32)
+    x = np.arange(-128, 128).astype(np.int8).reshape(-1, 1)
+    w = np.ones((1, len(scales)), np.int8)
+    tile = integer_tile(host(), dots, len(x), len(scales))
+    width = tile.vectors * dots.lanes
+    packed = packed_weights(w, width, 1, dots)
+    y, zero = np.zeros((len(x), len(scales)), kind), np.zeros(1, np.int8)
+    arrays = (x, packed, padded(w.sum(0), width), zero, np.pad(scales, (0, width)), y)
+    kernel = IntegerKernel("rows", dots, tile, 1, signed=True, finish=finish)
+    call(kernel, [a.ctypes.data for a in arrays], [len(x), len(scales), 0, 300, len(scales), 1], 0, len(packed))
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = np.clip(np.rint(x.astype(np.float32) * scales), low, high)
+    there = ~np.isnan(exact)  # zero times infinity is no number
+    assert np.array_equal(y[there], exact[there].astype(kind))

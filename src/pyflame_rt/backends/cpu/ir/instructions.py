@@ -214,6 +214,7 @@ _SIMPLE: dict[str, Callable[..., V]] = {
     "not": lambda a: a ^ (1 if a.elem == "i1" else -1),
     "isnan": lambda x: x.cmp("uno", x),
     "isinf": lambda x: abs(x).cmp("oeq", math.inf),
+    "nearest": lambda x: _nearest(x),
 }
 _FLOAT: dict[str, Callable[..., V]] = {
     "div": lambda a, b: a / b,
@@ -252,6 +253,13 @@ def convert(x: V, source: str, target: str) -> V:
     if source in FLOATS:
         return _float_to_integer(x, target)
     return _resize(x, source, element(target))
+
+
+def _nearest(x: V) -> V:
+    """The nearest whole number, of two the even one, in one instruction."""
+    at = x.at
+    name = f"llvm.lrint.{at.suffix('i32')}.{at.suffix(x.elem)}"
+    return V(at, "i32", at.builder.call(at.type("i32"), name, [(x.kind, x.name)]))
 
 
 def _resize(x: V, source: str, elem: str) -> V:

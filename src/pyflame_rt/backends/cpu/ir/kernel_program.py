@@ -61,7 +61,7 @@ _SIZES = {"bool": 1, "8": 1, "16": 2, "32": 4, "64": 8}
 
 # Operator name -> (number of arguments, kinds of argument it takes, type of the result).
 # Kinds: f(loat), i(nteger), b(ool).
-OPS: dict[str, tuple[int, str, Literal["same", "bool"]]] = {
+OPS: dict[str, tuple[int, str, Literal["same", "bool", "int32"]]] = {
     **dict.fromkeys(("add", "sub", "mul", "div", "pow", "rem", "mod"), (2, "fi", "same")),
     **dict.fromkeys(("max", "min"), (2, "fib", "same")),
     **dict.fromkeys(("neg", "abs", "sign"), (1, "fi", "same")),
@@ -73,6 +73,7 @@ OPS: dict[str, tuple[int, str, Literal["same", "bool"]]] = {
     **dict.fromkeys(("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"), (1, "f", "same")),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), (2, "fib", "bool")),
     **dict.fromkeys(("isnan", "isinf"), (1, "f", "bool")),
+    "nearest": (1, "f", "int32"),  # of numbers that 32 bits hold
     **dict.fromkeys(("and", "or", "xor"), (2, "ib", "same")),
     "not": (1, "ib", "same"),
     **dict.fromkeys(("shl", "shr"), (2, "i", "same")),
@@ -178,7 +179,7 @@ def apply(op: str, *args: Expr | float | bool) -> Expr:
     if len(nodes) != arity:
         raise ValueError(f"{op} takes {arity} arguments, got {len(nodes)}")
     _same_types(op, nodes, kinds)
-    return Expr(op, "bool" if result == "bool" else dtype, nodes)
+    return Expr(op, dtype if result == "same" else result, nodes)
 
 
 def _same_types(op: str, nodes: Sequence[Expr], kinds: str) -> None:

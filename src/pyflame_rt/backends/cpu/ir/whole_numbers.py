@@ -35,7 +35,34 @@ def kept_whole(roots: Sequence[Expr]) -> tuple[Expr, ...]:
         same = all(a is b for a, b in zip(args, node.args, strict=True))
         new = node if same else Expr(node.op, node.dtype, args, node.value)
         made[id(node)] = _float_of_byte(new) or new
-    return tuple(made[id(root)] for root in roots)
+    found = tuple(made[id(root)] for root in roots)
+    return (_rounded_once(found[0]),) if len(found) == 1 else found  # others may need the float, too
+
+
+def _rounded_once(root: Expr) -> Expr:
+    """A byte made of a rounded float within limits: limits first, then one instruction rounds and makes an integer.
+
+    Example:
+        >>> from pyflame_rt.backends.cpu.ir.kernel_program import cast, load, structure_of
+        >>> whole = apply("min", apply("max", apply("round", load(0, "float32")), 0.0), 255.0)
+        >>> structure_of(_rounded_once(cast(whole, "uint8")))
+        "load/float32/0();const/float32/0.0();max/float32/None(0,1);const/float32/255.0();min/float32/None(2,3);nearest/int32/None(4);cast/uint8/'uint8'(5)"
+    """
+    if root.op != "cast" or root.dtype not in _RANGES or root.args[0].dtype != "float32":
+        return root
+    limits, inside = _limits(root.args[0]), _unrounded(root.args[0])
+    low, high = _RANGES[root.dtype]
+    if inside is None or limits is None or limits[0] < low or limits[1] > high:
+        return root
+    return Expr("cast", root.dtype, (apply("nearest", inside),), root.value)
+
+
+def _unrounded(x: Expr) -> Expr | None:
+    """The same limits of what was rounded: whole ones may come first. None where anything else is done to it."""
+    if x.op == "round":
+        return x.args[0]
+    inner = _unrounded(x.args[0]) if x.op in _BOUNDS and x.args[1].op == "const" else None
+    return None if inner is None else Expr(x.op, x.dtype, (inner, x.args[1]), x.value)
 
 
 def _float_of_byte(node: Expr) -> Expr | None:
