@@ -94,8 +94,8 @@ class Node:
     def clone(self) -> Node:
         """An equal node; attribute values are shared until one of the two is set."""
         twin = Node.__new__(Node)
-        for slot in Node.__slots__:
-            setattr(twin, slot, getattr(self, slot))
+        twin.name, twin.op_type, twin.domain, twin.full_name = self.name, self.op_type, self.domain, self.full_name
+        twin.inputs, twin.outputs, twin._attributes = self.inputs, self.outputs, self._attributes
         return twin
 
     def __repr__(self) -> str:

@@ -69,6 +69,12 @@ class Editor:
     def __contains__(self, node: Node) -> bool:
         return node in self._place
 
+    def place(self, node: Node) -> tuple[int, int]:
+        """Where a node stands: what runs later has a larger one."""
+        at = self._place[node]
+        slot = self._slots[at]
+        return at, 0 if len(slot) == 1 else slot.index(node)
+
     def maker(self, name: str) -> Node | None:
         """The node that makes a value; None for inputs and constants."""
         return self._maker.get(name)

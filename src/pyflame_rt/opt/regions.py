@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyflame_rt.graph.records import dataclass
@@ -81,20 +82,38 @@ def _sweep(editor: Editor, change: Change) -> list[Rewrite]:
 def _regions(editor: Editor, change: Change, key: Hashable, starts: list[Node]) -> list[_Region]:
     """Connected nodes that only read what the change made, constants and each other, and lead to where some cancel."""
     source = {node.outputs[0]: node for node in starts}
-    inside: dict[str, Node] = {}
-    for node in editor.walk():
-        if _fits(editor, change, key, node, source, inside):
-            inside[node.outputs[0]] = node
+    inside = _inside(editor, change, key, source)
     useful: set[str] = set()
-    for node in reversed(editor.nodes()):
+    for node in sorted((inside | source).values(), key=editor.place, reverse=True):
         name = node.outputs[0]
-        if name not in inside and name not in source:
-            continue
         # A reader that is useful is inside itself. Where two values of the layout meet, one change of two is left.
         leads = any(change.ends(editor, r, key) or r.outputs[0] in useful for r in editor.readers(name))
         if leads or (name in inside and len({n for n in node.inputs if n in inside or n in source}) > 1):
             useful.add(name)
     return _components({n: inside[n] for n in inside if n in useful}, {n: source[n] for n in source if n in useful})
+
+
+def _inside(editor: Editor, change: Change, key: Hashable, source: Mapping[str, Node]) -> dict[str, Node]:
+    """Nodes that can work in the inner layout, by what they make, in running order; only readers are looked at."""
+    inside: dict[str, Node] = {}
+    ahead: dict[tuple[int, int], Node] = {}
+    places: list[tuple[int, int]] = []
+
+    def meet(name: str) -> None:
+        for reader in editor.readers(name):
+            place = editor.place(reader)
+            if place not in ahead:
+                ahead[place] = reader
+                heappush(places, place)
+
+    for name in source:
+        meet(name)
+    while places:
+        node = ahead[heappop(places)]
+        if _fits(editor, change, key, node, source, inside):
+            inside[node.outputs[0]] = node
+            meet(node.outputs[0])
+    return inside
 
 
 def _fits(
