@@ -39,9 +39,7 @@ def block_digests(data: Bytes) -> bytes:
     whole = len(data) // BLOCK
     parts = [_group(data[i * BLOCK : min(i + _AT_ONCE, whole) * BLOCK]) for i in range(0, whole, _AT_ONCE)]
     if len(data) % BLOCK:
-        last = np.zeros(BLOCK, np.uint8)
-        last[: len(data) - whole * BLOCK] = data[whole * BLOCK :]
-        parts.append(_group(last))
+        parts.append(_last(data[whole * BLOCK :]))
     return b"".join(parts)
 
 
@@ -49,6 +47,17 @@ def _group(data: Bytes) -> bytes:
     words = data.view(np.uint64).reshape(-1, _ROWS, _WORDS)
     sums = np.concatenate([np.add.reduce(words, axis=2), np.add.reduce(words, axis=1)], axis=1)
     return b"".join([hashlib.sha256(row.data).digest()[:DIGEST] for row in sums])
+
+
+def _last(data: Bytes) -> bytes:
+    """The digest of less than a block, which ends in zeros; rows of zeros need not be made to be added up."""
+    rows = -(-len(data) // (8 * _WORDS))
+    padded = np.zeros(rows * 8 * _WORDS, np.uint8)
+    padded[: len(data)] = data
+    words, sums = padded.view(np.uint64).reshape(rows, _WORDS), np.zeros(_ROWS + _WORDS, np.uint64)
+    np.add.reduce(words, axis=1, out=sums[:rows])
+    np.add.reduce(words, axis=0, out=sums[_ROWS:])
+    return hashlib.sha256(sums.data).digest()[:DIGEST]
 
 
 def blocks_match(data: Bytes, table: bytes, begin: int = 0, end: int | None = None) -> bool:

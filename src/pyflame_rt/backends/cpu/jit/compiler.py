@@ -21,7 +21,6 @@ import zlib
 from contextlib import contextmanager
 from contextvars import ContextVar
 from ctypes import c_int64, c_void_p
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,6 +41,7 @@ from pyflame_rt.backends.cpu.run.threads import available_threads
 from pyflame_rt.cache.signature import code_signature
 from pyflame_rt.cache.store import Store, current_store
 from pyflame_rt.graph.locks import hold_while_forking
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -6,7 +6,6 @@ gives the same bits. Blocks are short enough for sums in float32; the fold has f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pyflame_rt.backends.cpu.ir.builder import Builder, Lanes, V
@@ -23,6 +22,7 @@ from pyflame_rt.backends.cpu.kernels.tiles.control import (
     mul,
     store_vector,
 )
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

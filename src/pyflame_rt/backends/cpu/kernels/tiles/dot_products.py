@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyflame_rt.backends.cpu.ir.builder import Builder, Lanes, V
 from pyflame_rt.backends.cpu.jit.target import host as this_host
 from pyflame_rt.backends.cpu.kernels.row_loops import SIGNATURE
 from pyflame_rt.backends.cpu.kernels.tiles.control import Loop, add, buffers, least, mul
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pyflame_rt.backends.cpu.ir.builder import Builder, Lanes, V
@@ -22,6 +21,7 @@ from pyflame_rt.backends.cpu.kernels.tiles.control import (
 )
 from pyflame_rt.backends.cpu.kernels.tiles.register_tile import each_tile, row_panel, store_sums
 from pyflame_rt.backends.cpu.kernels.tiles.winograd import combined, filter_lines
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

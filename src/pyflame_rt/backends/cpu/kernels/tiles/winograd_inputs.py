@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pyflame_rt.backends.cpu.ir.builder import Builder, Lanes, V
@@ -18,6 +17,7 @@ from pyflame_rt.backends.cpu.kernels.tiles.control import (
     store_vector,
 )
 from pyflame_rt.backends.cpu.kernels.tiles.winograd import spread_gradient, spread_image
+from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
