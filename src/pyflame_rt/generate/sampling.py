@@ -233,13 +233,12 @@ class Sampler:
         """
         params = self.params
         changed = self._changed(scores)
-        best = changed.max()
+        chosen = int(changed.argmax())  # that of a NaN, where there is one
+        best = changed[chosen]
         if not -np.inf < best < np.inf:
             said = "no token is left that the settings allow" if best == -np.inf else f"the best score is {best}"
             raise InputError(f"no token can be chosen: {said}")
-        if params.temperature == 0:
-            chosen = int(changed.argmax())
-        else:
+        if params.temperature != 0:
             chances = distribution(changed, params)
             # One number decides, so that equal seeds draw alike whatever else is asked for.
             chosen = int(np.searchsorted(np.cumsum(chances), self._random.random() * chances.sum(), side="right"))
