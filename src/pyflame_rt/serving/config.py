@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["GRPCConfig", "HTTPConfig", "ModelConfig", "RateLimitConfig", "ServerConfig", "TLSConfig"]
 
 MEGABYTE = 1 << 20
+MAX_WARMUP = 1000
 
 
 @dataclass(slots=True)
@@ -201,8 +202,8 @@ class ModelConfig:
             found.append(f"{who}: version {self.version!r} needs letters, digits, '.', '_' or '-'")
         if needs_path and not self.model_path:
             found.append(f"{who}: model_path is empty")
-        if self.warmup_requests < 0:
-            found.append(f"{who}: warmup_requests must not be negative, got {self.warmup_requests}")
+        if not 0 <= self.warmup_requests <= MAX_WARMUP:  # models are loaded in turn
+            found.append(f"{who}: warmup_requests must be from 0 to {MAX_WARMUP}, got {self.warmup_requests}")
         if self.weight is not None and not 0 <= self.weight < float("inf"):
             found.append(f"{who}: weight must be a number from 0 on, got {self.weight}")
         return found + [f"{who}: {problem}" for problem in self.batch_config().validate()]

@@ -5,7 +5,9 @@ A folder of Hugging Face, with its config.json, is in the place of model.onnx.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ Stamp = tuple[int, int, int]  # what changes when a file is written
 
 SUFFIXES = (".onnx", ".pfm")
 CONFIG = "config.yaml"
+DEPTH = 3  # name/version/model.onnx
 _FIXED = ("name", "version")  # said by the folders
 
 
@@ -51,18 +54,34 @@ def stamps_of(paths: Iterable[str | PathLike[str]]) -> dict[Path, Stamp]:
     found = {}
     for path in paths:
         try:
-            facts = Path(path).stat()
+            facts = os.stat(path)
         except OSError:  # gone meanwhile
             continue
-        found[Path(path).absolute()] = (facts.st_mtime_ns, facts.st_size, facts.st_ino)
+        found[Path(path).absolute()] = _stamp(facts)
     return found
 
 
 def stamps_in(folder: str | PathLike[str]) -> dict[Path, Stamp]:
     """The same for every file of a folder that may matter: models and their settings."""
-    root = Path(folder).absolute()
-    paths = (path for depth in ("*", "*/*", "*/*/*") for path in root.glob(depth))
-    return stamps_of(path for path in paths if path.suffix in SUFFIXES or path.name == CONFIG)
+    return dict(_stamped(os.path.abspath(folder), DEPTH))
+
+
+def _stamped(folder: str, depth: int) -> Iterator[tuple[Path, Stamp]]:
+    try:
+        with os.scandir(folder) as listed:
+            entries = list(listed)
+    except OSError:  # gone meanwhile, or no folder
+        return
+    for entry in entries:
+        if entry.name.endswith(SUFFIXES) or entry.name == CONFIG:
+            with contextlib.suppress(OSError):
+                yield Path(entry.path), _stamp(entry.stat())
+        elif depth > 1 and entry.is_dir():
+            yield from _stamped(entry.path, depth - 1)
+
+
+def _stamp(facts: os.stat_result) -> Stamp:
+    return facts.st_mtime_ns, facts.st_size, facts.st_ino
 
 
 def _in_folder(base: ModelConfig, folder: Path) -> Iterator[ModelConfig | Exception]:

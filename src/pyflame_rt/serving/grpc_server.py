@@ -122,6 +122,7 @@ class GRPCServer:
             ("grpc.max_receive_message_length", self._config.grpc.max_message_size),
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),
+            ("grpc.server_handshake_timeout_ms", self._config.http.header_timeout_ms),
         ]
         self._server = self._grpc.aio.server(options=options)
         handlers = {name: self._handler(name) for name in METHODS}

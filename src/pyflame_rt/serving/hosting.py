@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -32,13 +33,22 @@ UNSENT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 UNSENT_BYTES = 256 << 10
 
 
-def new_loop() -> asyncio.AbstractEventLoop:
-    """The quickest event loop there is."""
+def new_loop(handshake_seconds: float) -> asyncio.AbstractEventLoop:
+    """The quickest event loop there is, whose servers wait so long for TLS to be agreed on (uvicorn says nothing)."""
     try:
         import uvloop
+
+        base: Any = uvloop.Loop
     except ModuleNotFoundError:  # not made for this platform
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
+        base = asyncio.SelectorEventLoop
+
+    class _Loop(base):
+        async def create_server(self, *args: Any, ssl: Any = None, **settings: Any) -> Any:
+            if ssl is not None:
+                settings["ssl_handshake_timeout"] = handshake_seconds
+            return await super().create_server(*args, ssl=ssl, **settings)
+
+    return _Loop()
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -178,7 +188,7 @@ class Host:
         server = self._server
         assert server is not None
         try:
-            with asyncio.Runner(loop_factory=new_loop) as runner:
+            with asyncio.Runner(loop_factory=partial(new_loop, self._http.header_timeout_ms / 1e3)) as runner:
                 self.loop = runner.get_loop()
                 runner.run(server.serve(sockets=sockets))
         except Exception as error:

@@ -64,20 +64,37 @@ class Watcher:
             if not self._watched:
                 self._again.wait(ROUND_MS / 1e3)
                 continue
-            # The watch only wakes this thread up: what changed is told by the files, so that no change is missed before
-            # it began, nor on file systems that tell of none.
-            for _ in watch(
-                *self._watched,
-                stop_event=self._again,
-                debounce=QUIET_MS,
-                step=QUIET_MS // 4,
-                rust_timeout=ROUND_MS,
-                yield_on_timeout=True,
-                raise_interrupt=False,
-            ):
+            try:
+                self._watch()
+            except OSError as error:  # a folder went just now, or there are too many to be told of
+                self._complain(error)
                 self._look()
-                if self._again.is_set():
-                    break
+                self._again.wait(ROUND_MS / 1e3)
+
+    def _watch(self) -> None:
+        """Look whenever something changes, until there are other files.
+
+        The watch only wakes this thread up: what changed is told by the files, so that no change is missed before it
+        began, nor on file systems that tell of none.
+        """
+        for _ in watch(
+            *self._watched,
+            stop_event=self._again,
+            debounce=QUIET_MS,
+            step=QUIET_MS // 4,
+            rust_timeout=ROUND_MS,
+            yield_on_timeout=True,
+            raise_interrupt=False,
+        ):
+            self._look()
+            if self._again.is_set():
+                break
+
+    def _complain(self, error: OSError) -> None:
+        """Say once what is wrong."""
+        if str(error) != self._complaint:
+            log.error("models are looked for again: %s", error)
+        self._complaint = str(error)
 
     def _look(self) -> None:
         """Act on what is not as it was when it was loaded, or when it was last looked at."""
@@ -95,16 +112,15 @@ class Watcher:
         except OSError as error:  # a folder changed while it was read: once more in the next round
             for path in changed:
                 seen.pop(path, None)
-            if str(error) != self._complaint:
-                log.error("models are looked for again: %s", error)
-            self._complaint = str(error)
+            self._complain(error)
 
     def _stamps(self) -> dict[Path, Stamp]:
         folders, files = self._registry.watched()
-        found = stamps_of(files.values())
+        found: dict[Path, Stamp] = {}
         for folder in folders:
             found.update(stamps_in(folder))
-        return found
+        known = {str(path) for path in found}
+        return found | stamps_of(path for path in files.values() if path not in known)
 
     def _apply(self, changed: set[Path]) -> None:
         folders, files = self._registry.watched()

@@ -246,9 +246,20 @@ def _strings(data: list[Any], where: str) -> Array:
     return array.reshape(shape)
 
 
+def _is_text(item: Any) -> bool:
+    """Whether it can be written; bytes that are no UTF-8 are kept as surrogates."""
+    try:
+        str(item).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def encode_list(array: Array, *, flat: bool = False) -> tuple[list[Any], int]:
     """Numbers as lists, and how many JSON has no way to write: NaN and infinities are null."""
     if array.dtype.kind == "O":
+        if not all(_is_text(item) for item in array.reshape(-1)):
+            raise refuse("strings that are no UTF-8 have no form in JSON: ask for base64 or binary data")
         return [str(item) for item in array.reshape(-1)] if flat else array.tolist(), 0
     plain = array
     if array.dtype.isbuiltin != 1:  # a type of ml_dtypes

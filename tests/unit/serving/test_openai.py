@@ -196,6 +196,8 @@ def test_embeddings(scene, form):
         ("completions", {"model": "gpt", "prompt": "a", "temperature": 9}, 400, "temperature"),
         ("completions", {"model": "gpt", "prompt": "a", "tools": []}, 400, "tools"),
         ("completions", {"model": "gpt", "prompt": "a", "logit_bias": {"x": 1}}, 400, "logit_bias"),
+        ("completions", {"model": "gpt", "prompt": "a", "logit_bias": {str(WORDS): 1}}, 400, "logit_bias"),
+        ("completions", {"model": "gpt", "prompt": "a", "logit_bias": {"-1": 1}}, 400, "logit_bias"),
         ("chat/completions", {"model": "gpt", "messages": []}, 400, "messages"),
         ("chat/completions", {"model": "gpt", "messages": [{"role": "king", "content": "a"}]}, 400, "role"),
         ("embeddings", {"model": "plain", "input": "a"}, 400, "no model of text"),

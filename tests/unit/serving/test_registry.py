@@ -262,3 +262,22 @@ def test_clients_load_and_unload(tmp_path):
         assert 400 <= ask(server, "POST", "/v1/models/m/load", b"")[0] < 500
         assert ask(server, "POST", "/v1/models/none/load", b"")[0] == 404
         assert ask(server, "POST", "/v1/models/..%2Fx/load", b"")[0] == 404
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("No path was found."), OSError("OS file watch limit reached.")])
+def test_files_are_looked_at_where_nobody_tells_of_changes(tmp_path, registry, monkeypatch, error):
+    """Such as when a folder went before it was watched, or there are more than the system watches."""
+    refused = []
+
+    def refusing(*paths, **settings):
+        refused.append(paths)
+        raise error
+
+    monkeypatch.setattr("pyflame_rt.serving.hot_reload.watch", refusing)
+    saved(tmp_path / "m" / "1" / "model.onnx", 1.0)
+    registry.load_from_directory(tmp_path)
+    registry.enable_hot_reload(True)
+    for version in ("2", "3"):
+        saved(tmp_path / "m" / version / "model.onnx", 2.0)
+        until(lambda v=version: registry.has("m", v))
+    assert len(refused) > 1

@@ -1,6 +1,7 @@
 """Arrays over the wire and back."""
 
 import base64
+import json
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from pyflame_rt.serving.tensors import (
     encode_raw,
     kind_of,
 )
+from tests.unit.serving.scene import ask, identity, serving
 
 KINDS = [k for k in DType if k is not DType.String and k.bits >= 8]
 CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -97,3 +99,26 @@ def test_bytes_at_odd_places_are_read():
 def test_names_of_no_element_type_are_refused(name):
     with pytest.raises(RequestError, match="no element type"):
         kind_of(name, "input 'x'")
+
+
+@pytest.mark.parametrize("path", ["/v1/models/same/infer", "/v2/models/same/infer"])
+def test_strings_that_are_no_text_have_no_form_in_json(path):
+    """They come as bytes, and leave as bytes."""
+    data = b"\x02\0\0\0\xff\xfe"
+    given = {"name": "x", "shape": [1], "datatype": "BYTES", "parameters": {"binary_data_size": len(data)}}
+    body = {"inputs": {"x": {"shape": [1], "dtype": "string", "data": base64.b64encode(data).decode()}}}
+    with serving({"same": identity(DType.String)}) as server:
+        head = json.dumps({"inputs": [given]}).encode()
+        if path.startswith("/v2"):
+            length = {"Inference-Header-Content-Length": str(len(head))}
+            status, _, found = ask(server, "POST", path, head + data, length)
+            assert (status, found["error_code"]) == (400, "InvalidRequest")
+            head = json.dumps({"inputs": [given], "parameters": {"binary_data_output": True}}).encode()
+            length = {"Inference-Header-Content-Length": str(len(head))}
+            status, _, found = ask(server, "POST", path, head + data, length)
+            assert status == 200
+            assert found.endswith(data)
+        else:
+            status, _, found = ask(server, "POST", path, body)
+            assert status == 200
+            assert base64.b64decode(found["outputs"]["y"]["data"]) == data
