@@ -58,6 +58,8 @@ from pyflame.ops import reduction as _reduction
 from pyflame.in_place import IN_PLACE as _IN_PLACE
 from pyflame.in_place import in_place as _in_place
 from pyflame.memory_formats import MemoryFormat as _MemoryFormat
+from pyflame.outs import WITH_OUT as _WITH_OUT
+from pyflame.outs import with_out as _with_out
 from pyflame.ops.activation import (
     celu, elu, erfinv, expit, gelu, glu, hardshrink, hardsigmoid, hardswish, hardtanh, leaky_relu, log_softmax,
     logsigmoid, mish, prelu, relu, relu6, selu, sigmoid, silu, softmax, softmin, softplus, softshrink, softsign,
@@ -245,6 +247,7 @@ compile = _compile_function
 complex = _complex_numbers.complex
 bool, float, int = DType.bool, DType.float32, DType.int32
 random = _random
+globals().update({_name: _with_out(globals()[_name]) for _name in _WITH_OUT})
 
 # Parts that are loaded when they are first used.
 _PARTS = frozenset(

@@ -87,6 +87,6 @@ class Kinds(Handle):
 
     def new(self, *args: Any) -> Tensor:
         """A tensor of the same element type, of data or of sizes."""
-        from pyflame.typed import _make
+        from pyflame.ops.creation import of_kind
 
-        return _make(self._value.spec.dtype, args)
+        return of_kind(args, self._value.spec.dtype)

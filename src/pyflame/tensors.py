@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame.autograd.leaf import Leaf
-from pyflame.dtypes import DType, to_dtype
+from pyflame.dtypes import DType, get_default_dtype, to_dtype
 from pyflame.entries import entry_put
 from pyflame.evaluation import evaluate
 from pyflame.interop import apply_ufunc, dlpack_capsule, plain_arrays
@@ -41,6 +41,12 @@ class Tensor(Methods):
     A tensor is a view of a storage: assigning to its elements, in-place methods and optimizers give the storage a new
     value, which all tensors of that storage see; every graph that was built before stays as it was.
 
+    Args:
+        data: whole numbers for sizes (filled with zeros), or one list, array or tensor of elements.
+        dtype: element type; the default dtype whatever the elements are, as in torch, or that of a tensor. `pf.tensor`
+            takes it from the elements.
+        requires_grad: collect gradients.
+
     Example:
         >>> import pyflame as pf
         >>> x = pf.tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -50,11 +56,14 @@ class Tensor(Methods):
 
     __slots__ = ()
 
-    def __init__(self, data: Any = (), dtype: Any = None, requires_grad: bool = False) -> None:
-        from pyflame.ops.creation import _leaf_of
+    def __init__(self, *data: Any, dtype: Any = None, requires_grad: bool = False) -> None:
+        from pyflame.ops.creation import of_kind
 
         self._alias = None
-        made = detached(data._value) if isinstance(data, Handle) and dtype is None else _leaf_of(data, dtype)
+        if len(data) == 1 and isinstance(data[0], Handle) and dtype is None:
+            made = detached(data[0]._value)
+        else:
+            made = of_kind(data, to_dtype(dtype or get_default_dtype()))._value
         self._value = made
         made.handles += 1
         if requires_grad:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyflame.dtypes import DType
-from pyflame.ops.core import Handle, is_scalar
-from pyflame.ops.creation import empty, tensor
-
-if TYPE_CHECKING:
-    from pyflame.tensors import Tensor
+from pyflame.ops.core import Handle
+from pyflame.ops.creation import of_kind
 
 __all__ = [
     "BFloat16Tensor",
@@ -35,16 +32,9 @@ class _Kind(type):
         return isinstance(instance, Handle) and instance._value.spec.dtype is cls.dtype
 
 
-def _make(dtype: DType, args: tuple[Any, ...]) -> Tensor:
-    """A tensor of data, or of sizes, whose contents do not matter."""
-    if len(args) == 1 and not is_scalar(args[0]):
-        return tensor(args[0], dtype)
-    return empty(*args, dtype=dtype)
-
-
 def _constructor(name: str, dtype: DType) -> Any:
     text = f"A tensor of {dtype.name}: of the elements of a list or an array, or of given sizes (zeros)."
-    return _Kind(name, (), {"__doc__": text, "dtype": dtype, "__new__": lambda cls, *args: _make(cls.dtype, args)})
+    return _Kind(name, (), {"__doc__": text, "dtype": dtype, "__new__": lambda cls, *args: of_kind(args, cls.dtype)})
 
 
 FloatTensor, DoubleTensor = _constructor("FloatTensor", DType.float32), _constructor("DoubleTensor", DType.float64)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from pyflame.ops.core import Handle
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Set
     from contextvars import ContextVar
@@ -135,7 +137,7 @@ class Entries:
     def label(self, key: Any) -> str:
         """What a user calls an entry."""
         if not self.dotted:
-            return f"{self.path}[{key!r}]"
+            return f"{self.path}[{'a tensor' if isinstance(key, Handle) else repr(key)}]"
         return f"{self.path}.{key}" if self.path else str(key)
 
 

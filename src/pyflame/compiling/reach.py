@@ -45,7 +45,7 @@ from pyflame.storage import alias_of
 if TYPE_CHECKING:
     from pyflame.compiling.places import Place
 
-__all__ = ["MAX_VALUES", "Reach", "TooMuchStateError", "is_library", "is_plain"]
+__all__ = ["MAX_VALUES", "Reach", "TooMuchStateError", "is_filled", "is_library", "is_plain", "slots_of"]
 
 # More values than this are not watched.
 MAX_VALUES = 50_000
@@ -206,7 +206,14 @@ class Reach:
             self._add(Entries(f"hooks of {path}", leaf.hooks, dotted=False))
 
     def _visit_function(self, path: str, function: types.FunctionType) -> None:
-        if function.__code__ in self._skip or is_library(function.__globals__.get("__name__")):
+        if function.__code__ in self._skip:
+            return
+        if is_library(function.__globals__.get("__name__")):
+            # A library's decorator, such as no_grad: what it calls may be the user's.
+            held = [cell.cell_contents for cell in function.__closure__ or () if is_filled(cell)]
+            for inner in (*held, *function.__dict__.values()):
+                if isinstance(inner, _CALLED):
+                    self._later(path, inner)
             return
         facts = facts_of(function.__code__, self._skip)
         self.codes[function.__code__] = None
@@ -310,9 +317,14 @@ class Reach:
         self._add(Entries(path, vars(module), names, also=self._shadows(module) if named else ()))
 
     def _visit_optimizer(self, path: str, optimizer: Any) -> None:
+        from pyflame.optim.optimizer import Optimizer
+
         self._visit_class(path, type(optimizer))
         if not is_library(type(optimizer).__module__):
-            kept = {n for n in vars(optimizer) if n not in ("state", "param_groups", "defaults")}
+            # A step of the user's own makes and changes the state as any other code does; ours is replayed as it is.
+            own = type(optimizer).step is not Optimizer.step
+            ours = {"param_groups", "defaults", *(() if own else ("state",))}
+            kept = vars(optimizer).keys() - ours
             names = kept if self.names is None else kept & self.names
             self._add(Entries(path, vars(optimizer), names))
         asked = bool(self._used & _ASKS_RATES)
@@ -342,7 +354,7 @@ class Reach:
             whole = _keeps_data(cls) or (self.names is None and not named)
             names = None if whole else self._used
             self._add(Entries(path, table, names, also=() if whole else self._shadows(value)))
-        slots = [n for base in cls.__mro__ if not is_library(base.__module__) for n in _slots(base)]
+        slots = [n for base in cls.__mro__ if not is_library(base.__module__) for n in slots_of(base)]
         wanted = [n for n in slots if self.names is None or n in self.names]
         if wanted:
             self._add(Slots(path, value, wanted))
@@ -354,6 +366,8 @@ class Reach:
         return sorted(n for n in names if not callable(getattr(type(value), n, None)))
 
 
+# What a decorator keeps of the functions it was given; a proxy is singledispatch's table of them.
+_CALLED = (types.FunctionType, types.MethodType, functools.partial, types.MappingProxyType)
 _CACHED = type(functools.lru_cache(maxsize=1)(lambda: None))
 
 
@@ -418,7 +432,16 @@ def _is_settings(value: Any) -> bool:
     return type(value) is dict and len(value) <= 256 and all(map(is_plain, value.values()))
 
 
-def _slots(cls: type) -> list[str]:
+def is_filled(cell: types.CellType) -> bool:
+    """Whether a variable of a closure has a value yet."""
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
+
+
+def slots_of(cls: type) -> list[str]:
+    """The names that a class keeps in slots."""
     slots = vars(cls).get("__slots__", ())
     found = [slots] if isinstance(slots, str) else list(slots)
     return [n for n in found if isinstance(vars(cls).get(n), types.MemberDescriptorType)]

@@ -11,6 +11,7 @@ from pyflame.compiling.bindings import Binding, Gradient, Read, State
 from pyflame.compiling.conditions import Conditions
 from pyflame.compiling.effects import Effects, Write
 from pyflame.compiling.guards import Guards
+from pyflame.compiling.objects import Opener
 from pyflame.compiling.places import Entries
 from pyflame.compiling.reach import Reach
 from pyflame.compiling.replay import Replay
@@ -266,6 +267,17 @@ def _refuse_own_gradients(work: Work, results: list[Val]) -> None:
             )
 
 
+def _refuse_first_steps(tracer: Tracer, writes: list[Write]) -> None:
+    """Refuse state that our step makes where the function changes the same state itself: only one of them can."""
+    made = {id(getattr(write.place, "table", None)) for write in writes}
+    for optimizer in tracer.settings.values():
+        if id(optimizer.state) in made:
+            raise TraceError(
+                f"a compiled function makes the first step of {type(optimizer).__name__}, whose state it uses itself; "
+                "make one step outside"
+            )
+
+
 def _source(t: Any, v: Val, outs: dict[int, int], inputs: list[Val], known: dict[int, Any]) -> tuple[str, Any]:
     """Where a result comes from."""
     if id(t) in known:
@@ -307,9 +319,10 @@ def trace_function(function: Any, structure: Any, tensors: list[Any], arrays: li
         with recording(tracer.spans), nothing_asked():
             result = _call(function, structure, inputs, tensors, named)
         outs: list[Any] = []
-        out_structure = flatten(result, outs, reach.seen)
+        out_structure = flatten(result, outs, reach.seen, Opener(reach.seen))
         del result
         writes = effects.written(outs)
+        _refuse_first_steps(tracer, writes)
         values = [_value_of(t) for t in outs]
         _refuse_gradients(tracer, values)
         for family, _, _ in tracer.written.values():

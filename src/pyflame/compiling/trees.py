@@ -11,12 +11,17 @@ import numpy as np
 from pyflame.ops.core import Handle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 __all__ = ["Plain", "blank", "flatten", "inside", "plain_arguments", "unflatten"]
 
 
-def flatten(tree: Any, tensors: list[Any], known: Mapping[int, Any] = {}) -> Any:  # never changed
+def flatten(
+    tree: Any,
+    tensors: list[Any],
+    known: Mapping[int, Any] = {},  # never changed
+    opened: Callable[[Any], dict[str, Any] | None] | None = None,
+) -> Any:
     """The structure of nested lists, tuples, dicts and dataclasses; tensors and arrays go to the list.
 
     What is neither stands for itself in the structure, so that structures are equal when calls are alike.
@@ -25,19 +30,24 @@ def flatten(tree: Any, tensors: list[Any], known: Mapping[int, Any] = {}) -> Any
         tree: what to take apart.
         tensors: gets the tensors.
         known: things, by id, that are left whole.
+        opened: gives the attributes of any other object that is to be taken apart, too.
     """
     if isinstance(tree, (Handle, np.ndarray)):
         tensors.append(tree)
         return _TENSOR
     kind = type(tree)
     if kind is tuple or (kind is list and id(tree) not in known):
-        return (kind, *[flatten(item, tensors, known) for item in tree])
+        return (kind, *[flatten(item, tensors, known, opened) for item in tree])
     if (kind is dict or kind is OrderedDict) and id(tree) not in known:
-        return (kind, *[(key, flatten(value, tensors, known)) for key, value in tree.items()])
+        return (kind, *[(key, flatten(value, tensors, known, opened)) for key, value in tree.items()])
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return (kind, *[flatten(item, tensors, known) for item in tree])
+        return (kind, *[flatten(item, tensors, known, opened) for item in tree])
     if dataclasses.is_dataclass(kind) and id(tree) not in known and _is_record(tree):
-        return (kind, *[(f.name, flatten(getattr(tree, f.name), tensors, known)) for f in dataclasses.fields(kind)])
+        fields = [(f.name, getattr(tree, f.name)) for f in dataclasses.fields(kind)]
+        return (kind, *[(name, flatten(value, tensors, known, opened)) for name, value in fields])
+    attributes = None if opened is None else opened(tree)
+    if attributes is not None:
+        return (kind, *[(name, flatten(value, tensors, known, opened)) for name, value in attributes.items()])
     return Plain(tree)
 
 
@@ -110,9 +120,12 @@ def unflatten(structure: Any, tensors: Iterator[Any], made: list[tuple[Any, list
         tree = object.__new__(kind)  # type: ignore[arg-type]  # a class, as structures hold no objects
         for name, value in items:
             object.__setattr__(tree, name, unflatten(value, tensors, made))
-    else:
+    elif kind is tuple or kind is list or hasattr(kind, "_fields"):
         parts = [unflatten(item, tensors, made) for item in items]
         tree = kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+    else:
+        tree = object.__new__(kind)
+        vars(tree).update((name, unflatten(value, tensors, made)) for name, value in items)
     if made is not None and not isinstance(tree, tuple):
         made.append((tree, inside(tree)))
     return tree

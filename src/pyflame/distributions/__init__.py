@@ -6,6 +6,8 @@ from pyflame.distributions import (
     continuous,
     divergence,
     independent,
+    mixture,
+    multivariate,
     normal,
     positive,
     transforms,
@@ -16,6 +18,8 @@ from pyflame.distributions.continuous import Cauchy, Exponential, Gumbel, Laplac
 from pyflame.distributions.distribution import Distribution
 from pyflame.distributions.divergence import kl_divergence, register_kl
 from pyflame.distributions.independent import Independent
+from pyflame.distributions.mixture import MixtureSameFamily
+from pyflame.distributions.multivariate import MultivariateNormal
 from pyflame.distributions.normal import Normal
 from pyflame.distributions.positive import Beta, Chi2, Dirichlet, Gamma, StudentT
 from pyflame.distributions.transforms import (
@@ -46,6 +50,8 @@ __all__ = [
     "Independent",
     "Laplace",
     "LogNormal",
+    "MixtureSameFamily",
+    "MultivariateNormal",
     "Normal",
     "OneHotCategorical",
     "SigmoidTransform",
@@ -60,6 +66,8 @@ __all__ = [
     "divergence",
     "independent",
     "kl_divergence",
+    "mixture",
+    "multivariate",
     "normal",
     "positive",
     "register_kl",

@@ -9,6 +9,7 @@ from pyflame.distributions.bernoulli import Bernoulli
 from pyflame.distributions.categorical import Categorical, OneHotCategorical
 from pyflame.distributions.continuous import Exponential, Laplace, LogNormal, Uniform
 from pyflame.distributions.independent import Independent
+from pyflame.distributions.multivariate import MultivariateNormal, squared_length
 from pyflame.distributions.normal import Normal
 from pyflame.distributions.positive import Beta, Dirichlet, Gamma
 from pyflame.ops.activation import softplus
@@ -129,3 +130,12 @@ def _shares(p: Dirichlet, q: Dirichlet) -> Tensor:
 @register_kl(Beta, Beta)
 def _betas(p: Beta, q: Beta) -> Tensor:
     return _shares(p._pair, q._pair)
+
+
+@register_kl(MultivariateNormal, MultivariateNormal)
+def _normal_vectors(p: MultivariateNormal, q: MultivariateNormal) -> Tensor:
+    # The columns of one factor in units of the other: their squares add up to the trace of Q^-1 P.
+    columns = p.scale_tril.mT.movedim(-2, 0)
+    spread = squared_length(q.scale_tril, columns).sum(0)
+    away = squared_length(q.scale_tril, q.loc - p.loc)
+    return q._half_log_det() - p._half_log_det() + 0.5 * (spread + away - p.event_shape[0])

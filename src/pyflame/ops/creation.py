@@ -11,7 +11,8 @@ from pyflame.devices import Device
 from pyflame.dtypes import DType, WrongTypeError, get_default_dtype, scalar_dtype, to_dtype
 from pyflame.lazy import leaf
 from pyflame.memory_formats import check_format
-from pyflame.ops.core import Handle, as_tensor, as_type, call, cast, scalar, sizes_of, wrap
+from pyflame.ops.core import Handle, as_tensor, as_type, call, cast, is_scalar, scalar, sizes_of, wrap
+from pyflame_rt.graph.types import Shape
 from pyflame_rt.ops.onnx.cast import BitCast, Identity
 from pyflame_rt.ops.onnx.logic import Equal
 from pyflame_rt.ops.onnx.shape import Expand
@@ -78,6 +79,15 @@ def _inferred(data: Any, array: np.ndarray[Any, Any]) -> DType:
     if typed or array.dtype.kind in "biu":
         return to_dtype(array.dtype)
     return get_default_dtype().to_complex() if array.dtype.kind == "c" else get_default_dtype()
+
+
+def of_kind(args: tuple[Any, ...], dtype: DType) -> Tensor:
+    """What torch's constructors of one element type make: of sizes (zeros), or of the elements of anything else."""
+    if len(args) == 1 and (isinstance(args[0], Shape) or not is_scalar(args[0])):
+        return zeros(args[0], dtype=dtype) if isinstance(args[0], Shape) else tensor(args[0], dtype)
+    if not all(isinstance(size, (int, np.integer)) and not isinstance(size, bool) for size in args):
+        raise TypeError(f"sizes are whole numbers; for a tensor of one number write pf.tensor. Received: {args}")
+    return zeros(args or (0,), dtype=dtype)
 
 
 def from_numpy(array: Any, dtype: Any = None, *, layout: MeshLayout | None = None) -> Tensor:
