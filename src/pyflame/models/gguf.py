@@ -46,6 +46,11 @@ def load_gguf(path: str | os.PathLike[str]) -> Llama | GPT2:
     stored = read_model(file)
     settings: dict[str, Any] = dict(stored.settings)
     settings.pop("hidden_act", None)
+    if settings.pop("rope_scaling", {"rope_type": "default"})["rope_type"] != "default":
+        raise UnsupportedFormatError(
+            f"{file.where}: its rotary positions are stretched, which Llama does not; "
+            "pyflame_rt.generate.Generator.from_pretrained runs such files"
+        )
     if stored.family == "llama":
         model: Llama | GPT2 = Llama(LlamaConfig(**settings))
     else:
