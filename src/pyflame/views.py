@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DiagonalStep", "RuleStep", "SameStep", "Step", "apart", "detached", "detached_view", "geometry_of",
-    "keeping_history", "link", "overwrite", "own", "refuse", "refuse_overlap", "regenerated", "through", "write",
+    "keeping_history", "link", "overwrite", "own", "refuse", "refuse_overlap", "regenerated",
+    "same_elements", "through", "write",
 ]  # fmt: skip
 
 NO_GRAD = "was created in no_grad mode"
@@ -449,6 +450,17 @@ def refuse_overlap(handle: Tensor, others: Sequence[Any]) -> None:
                 "some elements of an operand and of the tensor that is written in place are one in memory, "
                 "at different places; clone() the operand first"
             )
+
+
+def same_elements(handle: Tensor, other: Any) -> bool:
+    """Whether another tensor is the same elements of the same storage, and no gradient would tell them apart."""
+    mine, theirs = handle._alias, other._alias if isinstance(other, Handle) else None
+    if mine is None or theirs is None or mine.family.storage is not theirs.family.storage:
+        return False
+    if modes.grad and (handle.requires_grad or other.requires_grad):  # type: ignore[attr-defined]
+        return False
+    a, b = geometry_of(handle), _geometry(theirs.family, theirs.steps)
+    return (a.shape, a.strides, a.offset) == (b.shape, b.strides, b.offset)
 
 
 def _with_history(value: Val, old: Val, recording: bool, replacing: bool) -> Val:

@@ -145,7 +145,9 @@ def _binary(name):
         if not found:
             return None
         k = found[a % len(found)]
-        if name == "copy_" and others[k].theirs is t and 0 in t.stride():
+        source = others[k].theirs
+        same = source.data_ptr() == t.data_ptr() and source.stride() == t.stride()
+        if name == "copy_" and 0 in t.stride() and same and (t.requires_grad or source.requires_grad):
             return None  # torch takes an expanded tensor copied to itself, and refuses the gradient later
         return lambda x: getattr(x, name)(others[k].theirs if isinstance(x, torch.Tensor) else others[k].ours)
 

@@ -109,3 +109,29 @@ def test_uses_of_a_view_older_than_its_gradients(name, recorded, after):
     use = USES[name] if recorded else _without_gradients(USES[name])
     got, expected = (_outcome(m, use, USES[after], _add) for m in (pf, torch))
     assert got == expected if recorded or name not in chance else got[0] == expected[0]
+
+
+SAME = {
+    "expanded": lambda x: x.expand(2, 3),
+    "turned twice": lambda x: x.T.T,
+    "a row, expanded": lambda x: x[0].expand(2, 3),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_copy_of_the_same_elements_changes_nothing(name):
+    def run(module):
+        x = module.arange(3.0).reshape(1, 3)
+        first, second = SAME[name](x), SAME[name](x)
+        assert first.copy_(second) is first
+        x.add_(1)
+        return x.tolist(), first.tolist(), second.tolist()
+
+    assert run(pf) == run(torch)
+
+
+def test_a_copy_of_other_elements_to_an_expanded_tensor_is_refused_in_both():
+    for module in (torch, pf):
+        x = module.arange(6.0).reshape(2, 3)
+        with pytest.raises(RuntimeError, match="clone"):
+            x[0].expand(2, 3).copy_(x[1].expand(2, 3))
