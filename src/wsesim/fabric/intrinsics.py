@@ -6,6 +6,8 @@ import math
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from wsesim.fabric.codegen.random_bits import next16
 from wsesim.fabric.errors import ProgramFault
 
@@ -57,11 +59,22 @@ def _sign(x: Any) -> Any:
 
 
 def _sigmoid(x: float) -> float:
-    return 1.0 / (1.0 + math.exp(-x)) if x > -700 else 0.0
+    return 0.0 if x < -700 else 1.0 / (1.0 + math.exp(-x))
 
 
 def _fscale(x: float, by: float) -> float:
-    return math.ldexp(x, int(by))
+    try:
+        return math.ldexp(x, int(by))
+    except OverflowError:
+        return math.copysign(math.inf, x)
+
+
+def _pow(x: float, y: float) -> float:
+    try:
+        return math.pow(x, y)
+    except (OverflowError, ValueError):  # infinite, with a sign, or of a negative number
+        with np.errstate(all="ignore"):
+            return float(np.float_power(x, y))
 
 
 PURE: dict[str, Callable[..., Any]] = {
@@ -74,7 +87,7 @@ PURE: dict[str, Callable[..., Any]] = {
     "math.sig": _guard(_sigmoid),
     "math.inv": _guard(_inv),
     "math.invsqrt": _guard(lambda x: _inv(math.sqrt(x))),
-    "math.pow": _guard(math.pow),
+    "math.pow": _guard(_pow),
     "math.fscale": _guard(_fscale),
     "math.floor": _guard(_round_to(math.floor)),
     "math.ceil": _guard(_round_to(math.ceil)),

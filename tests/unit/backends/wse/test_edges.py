@@ -6,6 +6,7 @@ import pytest
 from pyflame_rt import InferenceSession
 from pyflame_rt.graph import DType, Graph
 from pyflame_rt.graph.errors import BackendError
+from tests.unit.backends.wse.table import ELEMENTWISE, FLOATS
 
 GRIDS = [(1, 1), (2, 3)]
 HARD = np.array([1e10, -1e10, 3e9, -2147483648.0, 40000.0, 2.5, -2.5, -0.0, np.nan, np.inf, -np.inf], np.float32)
@@ -121,3 +122,22 @@ def test_pools_whose_last_window_would_begin_beyond_the_end(grid, sizes, window,
     x = np.random.default_rng(0).standard_normal(sizes).astype(np.float32)
     wafer, want = both(graph, {"x": x}, grid)
     np.testing.assert_allclose(wafer.run(None, {"x": x})[0], want[0], rtol=2e-5, atol=2e-5)
+
+
+SPECIAL = np.array([[np.nan, np.inf, -np.inf, 0.0, -0.0, 1.5, -2.5, 1e10, -1e10, 65504, 3e38, 1e-30]], np.float32)
+OPS = sorted(
+    {case.name for case in ELEMENTWISE if case.shapes == ((5, 7),) and case.types == FLOATS and not case.fixed}
+)
+
+
+@pytest.mark.parametrize("op", [*OPS, "Softmax", "LogSoftmax", "ReduceMax", "ReduceMin", "ReduceSum"])
+def test_infinities_and_nothing_go_through_as_on_the_cpu(op):
+    case = next((case for case in ELEMENTWISE if case.name == op), None)
+    kind = DType.of(np.dtype(case.result)) if case is not None and case.result else DType.Float32
+    for x in (SPECIAL, SPECIAL[:, 1:], SPECIAL[:, 3:]):
+        sized = Graph(op)
+        sized.add_input("x", x.shape)
+        sized.add_node("n", op, ["x"], ["y"], case.attributes if case is not None else {})
+        sized.add_output("y", None, kind)
+        wafer, want = both(sized, {"x": x}, (1, 3))
+        np.testing.assert_allclose(wafer.run(None, {"x": x})[0], want[0], rtol=2e-5, atol=2e-5)

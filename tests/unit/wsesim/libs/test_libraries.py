@@ -52,6 +52,57 @@ def test_math_functions_round_the_true_value_once():
     np.testing.assert_array_equal(got[0, 0], want)
 
 
+SPECIAL = (
+    "-@as(f32, 1.0) / zero",
+    "-1e38",
+    "-2.0",
+    "-@as(f32, 0.0)",
+    "0.0",
+    "0.5",
+    "3.0",
+    "1e38",
+    "1.0 / zero",
+    "zero / zero",
+)
+IEEE = {
+    "sqrt": np.sqrt, "exp": np.exp, "log": np.log, "sin": np.sin, "cos": np.cos, "tanh": np.tanh, "floor": np.floor,
+    "ceil": np.ceil, "abs": np.abs, "inv": lambda x: 1 / x, "invsqrt": lambda x: 1 / np.sqrt(x),
+    "sig": lambda x: 1 / (1 + np.exp(-x)),
+}  # fmt: skip
+
+
+def _filled(count):
+    return " ".join(f"xs[{i}] = {text};" for i, text in enumerate(SPECIAL[:count]))
+
+
+@pytest.mark.parametrize("name", IEEE)
+def test_functions_of_infinities_and_nothing_are_those_of_ieee(name):
+    n = len(SPECIAL)
+    top = f'const math = @import_module("<math>");\nvar xs = @zeros([{n}]f32); var zero: f32 = 0.0;'
+    body = f"{_filled(n)} for (@range(i16, {n})) |i| {{ out[i] = xs[i]; out[{n} + i] = math.{name}(xs[i]); }}"
+    _, got = run(body, 2 * n, top=top)
+    x, found = got[0, 0].reshape(2, n)
+    assert np.isnan(x[-1])
+    assert np.isinf(x[[0, -2]]).all()
+    with np.errstate(all="ignore"):
+        want = IEEE[name](x.astype(np.float64)).astype(np.float32)
+    # Sines of numbers this large depend on the library's digits of pi.
+    np.testing.assert_allclose(found, want, 1e-6)
+
+
+def test_powers_of_infinities_and_nothing_are_those_of_ieee():
+    n = len(SPECIAL)
+    top = f'const math = @import_module("<math>");\nvar xs = @zeros([{n}]f32); var zero: f32 = 0.0;'
+    loops = (
+        f"for (@range(i16, {n})) |i| {{ for (@range(i16, {n})) |j| {{ out[{n} * i + j] = math.pow(xs[i], xs[j]); }} }}"
+    )
+    _, got = run(f"{_filled(n)} {loops}", n * n, top=top)
+    x = np.array([-np.inf, -1e38, -2, -0.0, 0, 0.5, 3, 1e38, np.inf, np.nan])
+    with np.errstate(all="ignore"):
+        want = np.float_power(x[:, None], x).astype(np.float32)
+    np.testing.assert_allclose(got[0, 0].reshape(n, n), want, 1e-6)
+
+
 def test_half_precision_functions_and_constants():
     top = 'const math = @import_module("<math>");\nvar x: f16 = 2.0;'
     body = """
