@@ -119,7 +119,7 @@ class _Reader:
     def node(self, node: Any, module: Any) -> None:
         """One call, or a constant."""
         if node.op == "get_attr":
-            self.values[node] = constant(operator.attrgetter(node.target)(module).detach().cpu().numpy())
+            self.values[node] = constant(_held(operator.attrgetter(node.target)(module)))
             return
         if node.op != "call_function":
             raise UnsupportedOperatorError(f"{node.op} {node.target} in a graph of torch is not lowered")
@@ -275,3 +275,11 @@ def lower_fx(module: Any, name: str = "fx") -> FxGraph:
     graph.inputs = [info for info in graph.inputs if info.name in read]
     inputs = [given if given is not None and given.name in read else None for given in reader.inputs]
     return FxGraph(graph, inputs, results)
+
+
+def _held(tensor: Any) -> Any:
+    """The elements of a constant of a graph; while AOTAutograd compiles, torch takes every tensor for a stand-in."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    with unset_fake_temporarily():
+        return tensor.detach().cpu().numpy()

@@ -85,6 +85,18 @@ def test_sizes_that_change_make_no_new_graph():
     assert len(seen) == 1
 
 
+@pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
+def test_constants_inside_a_function(train):
+    def function(x):
+        return x * torch.tensor([2.0, 3.0]) - torch.tensor(5) + x.new_tensor(0.5)
+
+    x = torch.randn(3, 2, requires_grad=train)
+    got = torch.compile(function, backend=backend.pyflame_backend)(x)
+    torch.testing.assert_close(got, function(x))
+    if train:
+        torch.testing.assert_close(torch.autograd.grad(got.sum(), x), torch.autograd.grad(function(x).sum(), x))
+
+
 def test_graph_breaks():
     def function(x):
         y = torch.relu(x) + 1
