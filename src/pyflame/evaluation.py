@@ -144,15 +144,15 @@ class Work:
 
     __slots__ = ("_order", "_roots", "key", "leaves", "outputs")
 
-    def __init__(self, roots: Sequence[Val], *, exact: bool = False, looks: Sequence[int] = ()) -> None:
+    def __init__(self, roots: Sequence[Val], looks: Sequence[int] = (), *, exact: bool = False) -> None:
         """Find it.
 
         Args:
             roots: values to compute.
-            exact: keep these alone, not what tensors refer to on the way.
             looks: what the latest evaluations had as the next expression's number, in order. What an expression
                 reads that was recorded before a look, and itself after it, is kept: a loop that updates its state
                 before it looks at a result would compute that state from its beginning each time.
+            exact: keep these alone, not what tensors refer to on the way.
         """
         latest = looks[-1] if looks else 0
         self._roots = roots
@@ -280,7 +280,7 @@ def evaluate(roots: Sequence[Val]) -> None:
         if unusual and modes.anomaly:
             _search(roots)
             return
-        work = Work(roots, looks=_looks)
+        work = Work(roots, _looks)  # a class called by keywords takes longer by a sixth
         _looks.append(next_serial())
         if len(_looks) > 2 * MAX_LOOKS:
             del _looks[:MAX_LOOKS]

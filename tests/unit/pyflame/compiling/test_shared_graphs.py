@@ -53,8 +53,8 @@ def meanwhile(monkeypatch):
             finally:
                 lock.told.set()
 
-        def work(roots, **options):
-            made = real(roots, **options)
+        def work(*args, **options):
+            made = real(*args, **options)
             if threading.get_ident() == lock.first and not threads:
                 threads.append(threading.Thread(target=evaluated))
                 threads[0].start()
