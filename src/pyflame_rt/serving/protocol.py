@@ -23,6 +23,7 @@ __all__ = ["LimitedProtocol", "limited"]
 MAX_HEADER = 64 << 10
 LINGER_BYTES = 16 << 20  # what a client that was answered early may still send,
 LINGER_SECONDS = 5.0  # and for how long
+SHORT_BODY = 64 << 10  # one that was answered early is read to its end, and its connection serves on
 GRACE_SECONDS = 1.0  # for a request on a connection that was made when the server was ending
 
 _IDLE, _HEADER, _BODY = "idle", "header", "body"
@@ -73,6 +74,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._ending = False
         self._left: int | None = None  # bytes that may still be thrown away
+        self._answered_early = False  # what comes is the rest of a request that has its answer
         self._watch: asyncio.TimerHandle | None = None  # whether what was written is taken
         self._untaken = 0  # bytes when that was looked at, -1 when some were taken since
 
@@ -145,6 +147,10 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
+        if self._stage is _IDLE and self._answered_early:
+            self._answered_early = False
+            self._stop_timer()
+            self._timer = self.loop.call_later(self.header_seconds, self._too_late)
         super().on_message_begin()
         self._stage = _HEADER
         self._header_bytes = 0
@@ -171,11 +177,15 @@ class LimitedProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
-        """The request is whole: the connection is the application's."""
+        """The request is whole: the connection is the application's, or idle where it was answered before."""
+        self._stage = _IDLE
+        if self._answered_early:
+            self._stop_timer()
+            self._timer = self.loop.call_later(self.timeout_keep_alive, self._too_late)
+            return
         self.waiting.pop(self, None)
         self.scope[WHOLE] = True  # type: ignore[typeddict-unknown-key] - ours
         super().on_message_complete()
-        self._stage = _IDLE
 
     def on_response_complete(self) -> None:
         """The connection is idle; whoever is still sending what was refused is heard out."""
@@ -187,7 +197,18 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         self.waiting[self] = None
         if self.cycle.response_complete and self.cycle.more_body:
-            self._linger()
+            if self._rest_is_short():
+                self._answered_early = True
+                self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+            else:
+                self._linger()
+
+    def _rest_is_short(self) -> bool:
+        """Whether what is still to come of a request is little, and will come; clients think that the connection lives."""
+        if self._ending or self.expect_100_continue:
+            return False
+        lengths = [value for name, value in self.headers if name == b"content-length"]
+        return len(lengths) == 1 and len(lengths[0]) < 9 and int(lengths[0]) <= SHORT_BODY
 
     def shutdown(self) -> None:
         """The server ends: an idle connection goes at once, without waiting for a client to say goodbye (TLS)."""

@@ -46,6 +46,34 @@ def test_a_gigabyte_is_refused_at_its_header(server):
     assert status_of(talk(server, head(Content_Length="9" * 100), until=b"}")) in (400, 413)
 
 
+def test_a_connection_outlives_an_answer_that_came_before_the_body(server):
+    """A client may use it again: no header said that it would be closed."""
+    body = json.dumps(BODY).encode()
+    with socket.create_connection(("127.0.0.1", server.http_port()), timeout=120) as connection:
+        for _ in range(3):
+            connection.sendall(head("/v1/models/none/infer", Content_Length=len(body)))
+            assert status_of(connection.recv(1 << 16)) == 404
+            connection.sendall(body[:5])
+            time.sleep(0.05)
+            connection.sendall(body[5:] + head(Content_Length=len(body))[:20])
+            time.sleep(0.05)
+            connection.sendall(head(Content_Length=len(body))[20:] + body)
+            assert status_of(connection.recv(1 << 16)) == 200
+
+
+@pytest.mark.parametrize("rest", [b"", b"{", b"{" * 50 + b"POST /v1"])
+def test_a_body_that_stays_away_after_its_answer_holds_no_connection(monkeypatch, rest):
+    monkeypatch.setattr(protocol, "LINGER_SECONDS", 0.3)
+    with (
+        serving(header_timeout_ms=300) as server,
+        socket.create_connection(("127.0.0.1", server.http_port()), timeout=120) as connection,
+    ):
+        connection.sendall(head("/v1/models/none/infer", Content_Length=50))
+        assert status_of(connection.recv(1 << 16)) == 404
+        connection.sendall(rest)
+        assert connection.recv(1 << 16)[:12] in (b"", b"HTTP/1.1 408")
+
+
 def test_a_body_in_pieces_is_counted_as_it_comes(server):
     piece = b"10000\r\n" + bytes(1 << 16) + b"\r\n"
     with socket.create_connection(("127.0.0.1", server.http_port()), timeout=120) as connection:
