@@ -47,8 +47,8 @@ def lgamma(input: Any) -> Tensor:
 
     Example:
         >>> import pyflame as pf
-        >>> round(pf.lgamma(pf.tensor(5.0)).exp().item(), 3)
-        24.0
+        >>> f"{pf.lgamma(pf.tensor(5.0)).exp().item():.3f}"
+        '24.000'
     """
     x = floating(input)
     positive = ar.ge(x, 0.5)

@@ -204,7 +204,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 self._linger()
 
     def _rest_is_short(self) -> bool:
-        """Whether what is still to come of a request is little, and will come; clients think that the connection lives."""
+        """Whether what is still to come of a request is little, and will come: its client thinks it may go on."""
         if self._ending or self.expect_100_continue:
             return False
         lengths = [value for name, value in self.headers if name == b"content-length"]

@@ -23,9 +23,13 @@ def halved(graph, **settings):
 
 @pytest.mark.parametrize(("kind", "width", "epochs"), [(ConvNet, 16, 6), (Transformer, 64, 25)])
 def test_half_of_the_channels_and_at_most_a_point(kind, width, epochs, tmp_path):
-    whole, _ = trained(kind, epochs, width=width)
-    small, pruner = halved(whole)
-    assert accuracy(small) >= accuracy(whole) - 0.01
+    found = []
+    for seed in range(3):  # models of other seeds differ by more than a point from each other
+        whole, _ = trained(kind, epochs, seed, width)
+        small, pruner = halved(whole, seed=seed)
+        found.append((accuracy(whole), accuracy(small)))
+    before, after = np.mean(found, axis=0)
+    assert after >= before - 0.01
     assert pruner.get_stats().compression_ratio() > 3
     path = tmp_path / "small.onnx"
     pyflame_rt.export_onnx(small, path)

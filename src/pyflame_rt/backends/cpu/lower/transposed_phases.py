@@ -47,7 +47,7 @@ class Axis:
             >>> for phase in Axis(size=4, result=9, taps=3, step=2, gap=1, before=0).phases():
             ...     print(phase)
             AxisPhase(first=0, count=5, tap=2, apart=2, taps=2, gap=1, begin=0, end=4, padding=(1, 1))
-            AxisPhase(first=1, count=4, tap=1, apart=2, taps=1, gap=1, begin=0, end=4, padding=(0, 0))
+            AxisPhase(first=1, count=4, tap=1, apart=1, taps=1, gap=1, begin=0, end=4, padding=(0, 0))
         """
         return [self._phase(first) for first in range(min(self.step, self.result))]
 
