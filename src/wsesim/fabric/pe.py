@@ -417,7 +417,7 @@ class PE(Memory):
             count = descriptor_length(dst, srcs)
         self.t += self.machine.timing.dsd_issue
         if self.strict:
-            same_lengths(spec, dst, srcs, self.where)
+            same_lengths(spec.name, dst, srcs, self.where)
         if not count:
             return True
         if type(dst) is not Mem or dst.stride <= 0 or not self._simple(spec, dst, srcs, count):
@@ -505,7 +505,7 @@ class PE(Memory):
     def _stream(self, spec: OpSpec, dst: Any, srcs: tuple[Any, ...], options: Options) -> StreamOp | bool:
         count = self._fifo_length(dst, srcs, descriptor_length(dst, srcs))
         if self.strict:
-            same_lengths(spec, dst, srcs, self.where)
+            same_lengths(spec.name, dst, srcs, self.where)
         dst, srcs = self._scalar_destination(spec, dst, srcs, count)
         fixed = tuple(
             kind.type(wrap(kind, s)) if isinstance(s, int | float | np.generic) else s

@@ -16,6 +16,8 @@ from wsesim.fabric.dsd import Circ, FabIn, FabOut, FifoRef, Mem, Mem4
 from wsesim.fabric.errors import ProgramFault, ResourceBusy
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from wsesim.fabric.dsd import Descriptor
@@ -520,10 +522,10 @@ def descriptor_length(dst: Descriptor | None, srcs: tuple[Any, ...]) -> int:
     return 1
 
 
-def same_lengths(spec: OpSpec, dst: Any, srcs: tuple[Any, ...], where: str) -> None:
+def same_lengths(name: str, dst: Any, srcs: Sequence[Any], where: str) -> None:
     """Strict mode: the vectors of an operation have one length; scalars, pointers and FIFOs have none."""
     lengths = [x.length for x in (dst, *srcs) if isinstance(x, Mem | Mem4 | Circ | FabIn | FabOut)]
     if any(n != lengths[0] for n in lengths):
         raise ProgramFault(
-            f"{where}: the vectors of @{spec.name} differ in length, destination first: {', '.join(map(str, lengths))}"
+            f"{where}: the vectors of @{name} differ in length, destination first: {', '.join(map(str, lengths))}"
         )

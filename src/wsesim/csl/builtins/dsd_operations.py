@@ -391,6 +391,8 @@ def _map(ev: Evaluator, node: s.BuiltinCall) -> Operand:
     output = ev.runtime(operands[-1], node.args[-1].pos) if has_output else None
     if output is not None and not is_vector(output.type) and not isinstance(output.type, t.PtrType):
         stop("type-mismatch", f"the output of @map must be a DSD, DSR or pointer, found {output.type}", node.pos)
+    if ev.unit.strict:
+        _check_lengths(node, inputs if output is None else (*inputs, output))
     return tree.MapOp(symbol, inputs, output, pos=node.pos)
 
 

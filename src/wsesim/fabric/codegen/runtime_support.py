@@ -14,7 +14,7 @@ from wsesim.fabric.codegen.random_bits import next16
 from wsesim.fabric.errors import ProgramFault
 from wsesim.fabric.ops import OPS, OpSpec
 from wsesim.fabric.pe import Dsr, Options
-from wsesim.fabric.stream import descriptor_length
+from wsesim.fabric.stream import descriptor_length, same_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -187,7 +187,9 @@ def _vector(pe: PE, operand: Any) -> Any:
     return pe.resolve(operand, Options())[0] if isinstance(operand, Dsr) else operand
 
 
-def _map_length(inputs: list[Any], out: Any) -> int:
+def _map_length(pe: PE, inputs: list[Any], out: Any) -> int:
+    if pe.strict:
+        same_lengths("map", out, inputs, pe.where)
     lengths = [i.length for i in inputs if isinstance(i, D.Mem | D.Mem4 | D.Circ | D.FabIn)]
     if isinstance(out, D.Mem | D.Mem4 | D.Circ | D.FabOut):
         lengths.append(out.length)
@@ -220,7 +222,7 @@ def map_memory(pe: PE, fn: Any, inputs: tuple[Any, ...], out: Any, kinds: tuple[
     target = _vector(pe, out)
     readers = [_reader(pe, o, k) for o, k in zip(operands, kinds, strict=False)]
     write = None if target is None else _writer(pe, target, ret)
-    for i in range(_map_length(operands, target)):
+    for i in range(_map_length(pe, operands, target)):
         if pe.t > pe.due:
             pe.look()
         value = fn(pe, *[read(i) for read in readers])
@@ -234,7 +236,7 @@ def map_stream(
     """``@map`` with fabric operands: reads what arrives, maps, sends the results."""
     operands = [_vector(pe, i) for i in inputs]
     target = _vector(pe, out)
-    count = _map_length(operands, target)
+    count = _map_length(pe, operands, target)
     readers: list[Callable[[int], Any]] = []
     for operand, kind in zip(operands, kinds, strict=False):
         if isinstance(operand, D.FabIn):

@@ -42,7 +42,15 @@ def test_a_circular_buffer_is_no_operand(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["@fmovs(five, four);", "@fadds(four, four, five);", "@fmovs(five, grid);", "@fmovs(four, fin);"]
+    "text",
+    [
+        "@fmovs(five, four);",
+        "@fadds(four, four, five);",
+        "@fmovs(five, grid);",
+        "@fmovs(four, fin);",
+        "@map(twice, four, five);",
+        "@map(twice, fin, four);",
+    ],
 )
 def test_vectors_of_different_length_are_refused_in_strict_mode(text):
     assert codes(op(text), strict=True) == ["length-mismatch"]
@@ -50,7 +58,7 @@ def test_vectors_of_different_length_are_refused_in_strict_mode(text):
 
 
 def test_vectors_of_equal_length_pass():
-    pe(op("@fmovs(four, grid); @fadds(four, four, 1.0);"), strict=True)
+    pe(op("@fmovs(four, grid); @fadds(four, four, 1.0); @map(twice, grid, four); @map(twice, 1.0, five);"), strict=True)
 
 
 def test_a_colour_from_two_sides_is_refused_in_strict_mode():

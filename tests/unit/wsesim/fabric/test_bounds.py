@@ -76,6 +76,33 @@ def test_vectors_may_end_where_their_variable_ends():
     assert get(host, "out", 2, np.uint32)[0, 0].tolist() == [7, 0]
 
 
+REGISTERS = "const to = @get_dsr(dsr_dest, 1); const from = @get_dsr(dsr_src1, 1);"
+TWICE = "fn twice(x: u32) u32 { return x + x; }"
+LENGTHS = {
+    "set while it runs": ("@mov32(o, @set_dsd_length(d, n));", "mov32", "8, 3"),
+    "of registers": ("@load_to_dsr(to, o); @load_to_dsr(from, d); @mov32(to, from);", "mov32", "8, 4"),
+    "of a function's vectors": ("@map(twice, @set_dsd_length(d, n), o);", "map", "8, 3"),
+    "of a function's registers": ("@load_to_dsr(to, o); @map(twice, d, to);", "map", "8, 4"),
+}
+
+
+@pytest.mark.parametrize(("body", "op", "said"), LENGTHS.values(), ids=LENGTHS)
+def test_lengths_known_only_while_it_runs_are_compared(body, op, said):
+    top = f"{ARRAYS}{VECTOR}{MORE}{REGISTERS}{TWICE} var n: u16 = 3;"
+    with pytest.raises(
+        ProgramFault, match=rf"task 'f' on PE \(0, 0\): the vectors of @{op} differ in length.*: {said}"
+    ):
+        run(body, top=top)
+    run(body, top=top, strict=False)
+
+
+@pytest.mark.skipif(not enabled(), reason="no native code here")
+def test_native_lengths_are_compared():
+    top = f"{ARRAYS}{VECTOR}{MORE} fn good(n: u16) void {{ @mov32(@set_dsd_length(o, 3), @set_dsd_length(d, n)); }}"
+    with pytest.raises(ProgramFault, match=r"differ in length"):
+        run(f"for (@range(u16, {HOT + 8})) |k| {{ good(3 + k / {HOT + 4}); }}", top=top)
+
+
 INDICES = {
     "above": ("var i: u16 = 4; a[i] = 1;", "index 4 is outside an array's dimension of 4"),
     "below": ("var i: i16 = -1; out[0] = a[i];", "index -1 is outside an array's dimension of 4"),
