@@ -1,8 +1,8 @@
 """Runs a host script as ``cs_python`` does: rewritten shifts, errors of the simulator without Python's own traceback.
 
 Published host scripts put 48-bit timestamps together from 16-bit words with ``words[1] << 16``. Under NumPy 1 a scalar
-shifted by a Python number became an int64; under NumPy 2 it stays a uint16 and the result is zero, without a word.
-Shifts written in the script, and in modules that lie beside it, keep the older meaning.
+shifted by or multiplied with a Python number became an int64; under NumPy 2 it stays a uint16: the shifted one is zero,
+without a word. Both, written in the script or in modules that lie beside it, keep the older meaning.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from wsesim.fabric.errors import FabricError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["run_script", "shifted"]
+__all__ = ["product", "run_script", "shifted"]
 
-_SHIFT = "__wsesim_shifted"
+_SHIFT, _PRODUCT, _UFUNC = "__wsesim_shifted", "__wsesim_product", "__wsesim_left_shift"
 
 
 def shifted(value: Any, by: Any) -> Any:
@@ -33,40 +33,74 @@ def shifted(value: Any, by: Any) -> Any:
     >>> shifted(np.uint16(3), 16), shifted(3, 2), shifted(np.uint16([3]), 15).dtype
     (np.int64(196608), 12, dtype('uint16'))
     """
-    if _narrow(value) and type(by) is int:
-        return np.int64(value) << by
-    if type(value) is int and _narrow(by):
-        return np.int64(value) << np.int64(by)
-    return value << by
+    left, right = _widened(value, by)
+    return left << right
+
+
+def product(left: Any, right: Any) -> Any:
+    """``left * right`` with NumPy 1's types.
+
+    >>> product(np.uint16(3), 65536), product(2, 2.5), product(np.uint16([3]), 2).dtype
+    (np.int64(196608), 5.0, dtype('uint16'))
+    """
+    left, right = _widened(left, right)
+    return left * right
+
+
+def _widened(left: Any, right: Any) -> tuple[Any, Any]:
+    for one, other in ((left, right), (right, left)):
+        if _narrow(one) and type(other) is int and -(1 << 63) <= other < 1 << 63:
+            return np.int64(left), np.int64(right)
+    return left, right
 
 
 def _narrow(value: Any) -> bool:
-    return isinstance(value, np.integer) and value.dtype != np.uint64
+    return isinstance(value, np.integer) and value.dtype.itemsize < 8
 
 
-class _Shifts(ast.NodeTransformer):
-    """Replaces ``a << b`` and ``a <<= b`` by calls of :func:`shifted`."""
+def _left_shift(value: Any, by: Any) -> Any:
+    return np.left_shift(*_widened(value, by))
+
+
+_MEANING = {_SHIFT: shifted, _PRODUCT: product, _UFUNC: _left_shift}
+_OLDER: dict[type[ast.operator], str] = {ast.LShift: _SHIFT, ast.Mult: _PRODUCT}
+
+
+class _Older(ast.NodeTransformer):
+    """Replaces ``a << b``, ``a <<= b`` and ``np.left_shift(a, b)``, and products, by calls of the functions above."""
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         self.generic_visit(node)
-        if not isinstance(node.op, ast.LShift):
+        if type(node.op) not in _OLDER:
             return node
-        return ast.copy_location(_call(node.left, node.right), node)
+        return ast.copy_location(_call(_OLDER[type(node.op)], node.left, node.right), node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
         self.generic_visit(node)
-        if not isinstance(node.op, ast.LShift) or not isinstance(node.target, ast.Name):
+        if type(node.op) not in _OLDER or not isinstance(node.target, ast.Name):
             return node
-        value = _call(ast.Name(node.target.id, ast.Load()), node.value)
+        value = _call(_OLDER[type(node.op)], ast.Name(node.target.id, ast.Load()), node.value)
         return ast.copy_location(ast.Assign([node.target], value), node)
 
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        function = node.func
+        if not isinstance(function, ast.Attribute) or ast.unparse(function) not in (
+            "np.left_shift",
+            "numpy.left_shift",
+        ):
+            return node
+        if len(node.args) != 2 or node.keywords or any(isinstance(x, ast.Starred) for x in node.args):
+            return node
+        return ast.copy_location(_call(_UFUNC, *node.args), node)
 
-def _call(left: ast.expr, right: ast.expr) -> ast.Call:
-    return ast.Call(ast.Name(_SHIFT, ast.Load()), [left, right], [])
+
+def _call(name: str, left: ast.expr, right: ast.expr) -> ast.Call:
+    return ast.Call(ast.Name(name, ast.Load()), [left, right], [])
 
 
 def _compiled(text: bytes, path: str) -> types.CodeType:
-    tree = _Shifts().visit(ast.parse(text, path))
+    tree = _Older().visit(ast.parse(text, path))
     return compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
 
 
@@ -78,7 +112,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
         return _compiled(self.get_data(path), path)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        module.__dict__[_SHIFT] = shifted
+        module.__dict__.update(_MEANING)
         super().exec_module(module)
 
 
@@ -110,7 +144,7 @@ def run_script(script: Path, arguments: list[str]) -> int:
     if not older:
         sys.meta_path.insert(0, _Beside(folder))
     main = types.ModuleType("__main__")
-    main.__dict__.update({"__file__": str(script), _SHIFT: shifted})
+    main.__dict__.update({"__file__": str(script), **_MEANING})
     sys.modules["__main__"] = main
     text = script.read_bytes()
     try:

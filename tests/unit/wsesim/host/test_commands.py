@@ -234,7 +234,10 @@ words = np.array([1, 2, 3], np.uint16)
 total = words[0] + (words[1] << 16) + (words[2] << 32)
 total2 = words[2]
 total2 <<= 32
+by_ufunc, by_product = np.left_shift(words[1], 16), words[2] * 65536
+by_product *= 65536
 print(int(total), int(total2), later(words), (words << 15).dtype, 1 << 40, {1: 1}[1])
+print(int(by_ufunc), int(by_product), (words * 2).dtype, [1] * 2 == [1, 1], 2.5 * words[1])
 """
 
 
@@ -249,6 +252,11 @@ def test_host_scripts_of_numpy_1_put_timestamps_together(tmp_path):
         "uint16",
         str(1 << 40),
         "1",
+        str(2 << 16),
+        str(3 << 32),
+        "uint16",
+        "True",
+        "5.0",
     ]
     assert not list(tmp_path.rglob("*.pyc"))
 
