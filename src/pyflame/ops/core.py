@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -30,7 +31,7 @@ from pyflame_rt.ops.onnx.cast import Cast
 from pyflame_rt.ops.onnx.logic import Equal, Not
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from pyflame.storage import Alias
     from pyflame.tensors import Tensor
@@ -416,7 +417,9 @@ def _checked_none(dim: Any) -> tuple[int, ...]:
 def sizes_of(shape: Sequence[Any]) -> tuple[int, ...]:
     """Sizes from ``f(2, 3)``, ``f([2, 3])`` or ``f([[2, 3]])``."""
     given: Any = shape
-    while len(given) == 1 and not isinstance(given[0], (int, np.integer)) and not isinstance(given[0], Handle):
+    for _ in range(2):
+        if len(given) != 1 or isinstance(given[0], (int, str, bytes, Handle)) or not isinstance(given[0], Iterable):
+            break
         given = tuple(given[0])
     sizes = []
     for size in given:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyflame.dtypes import DType
+from pyflame.dtypes import DType, WrongTypeError
 from pyflame.lazy import leaf
 from pyflame.ops.core import (
     DimensionError,
@@ -415,14 +415,30 @@ def repeat_interleave(input: Any, repeats: Any, dim: int | None = None, *, outpu
     if dim is None:
         x, dim = ravel(x), 0
     along = axis_of(dim, x.ndim)
+    size = x.shape[along]
+    counts = _repeats(repeats, size)
+    made = size * int(counts[0]) if counts.size == 1 else int(counts.sum())
+    if output_size not in (None, made):
+        raise ShapeMismatchError(f"repeat_interleave: output_size is {output_size}, the repeats make {made}")
     if not isinstance(repeats, (int, np.integer)):
-        counts = as_tensor(repeats).numpy(copy=False)
-        places = np.repeat(np.arange(x.shape[along]), counts).astype(np.int64)
-        if output_size not in (None, len(places)):
-            raise ShapeMismatchError(f"repeat_interleave: output_size is {output_size}, the repeats make {len(places)}")
+        places = np.repeat(np.arange(size), counts).astype(np.int64)
         return call(Gather, x, wrap(leaf(places, DType.int64)), axis=along)
     wide = expand(unsqueeze(x, along + 1), [*x.shape[: along + 1], int(repeats), *x.shape[along + 1 :]])
     return reshape(wide, (*x.shape[:along], x.shape[along] * int(repeats), *x.shape[along + 1 :]))
+
+
+def _repeats(repeats: Any, size: int) -> np.ndarray[Any, Any]:
+    """How often each entry of a dimension is repeated: one number for all, or one for each."""
+    counts = np.atleast_1d(as_tensor(repeats).numpy(copy=False))
+    if counts.dtype.kind not in "iu":
+        raise WrongTypeError(f"repeat_interleave: repeats are whole numbers, got {counts.dtype}")
+    if counts.ndim > 1 or counts.size not in (1, size):
+        raise ShapeMismatchError(
+            f"repeat_interleave: a dimension of {size} takes one number of repeats or {size}, got {list(counts.shape)}"
+        )
+    if counts.min(initial=0) < 0:
+        raise ValueError(f"repeat_interleave: repeats must not be negative, got {counts.min()}")
+    return counts
 
 
 def flip(input: Any, *axes: Any, dims: Any = None) -> Tensor:

@@ -16,6 +16,37 @@ def test_whole_numbers_take_no_fractions_in_place():
     assert counts.copy_(pf.tensor([1.5, 2.5])).tolist() == [1, 2]
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("wrong", ["a", "ab", b"a", ["a"], 2.5, None], ids=repr)
+def test_sizes_are_whole_numbers(wrong):
+    """A text of one letter is a sequence of itself."""
+    for function in (pf.zeros, pf.ones(3).reshape, pf.ones(3).repeat, pf.randn, pf.ones(1).expand):
+        with pytest.raises(TypeError, match="size is an int"):
+            function(wrong)
+
+
+def test_sizes_that_hold_themselves_end():
+    itself = []
+    itself.append(itself)
+    with pytest.raises(TypeError, match="size is an int"):
+        pf.zeros(itself)
+
+
+@pytest.mark.parametrize(
+    ("repeats", "output_size", "text"),
+    [
+        ([1, 2, 3], None, "takes one number of repeats or 2, got"),
+        (-1, None, "must not be negative, got -1"),
+        ([1, -1], None, "must not be negative, got -1"),
+        (2, 5, "output_size is 5, the repeats make 4"),
+        (1.5, None, "whole numbers, got float32"),
+    ],
+)
+def test_repeats_are_counted(repeats, output_size, text):
+    with pytest.raises((ValueError, TypeError, RuntimeError), match=text):
+        pf.repeat_interleave(pf.tensor([1, 2]), repeats, output_size=output_size)
+
+
 def test_too_many_gradients_are_refused():
     class Twice(pf.extend.AutogradFunction):
         @staticmethod
