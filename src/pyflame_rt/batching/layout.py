@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Family", "Layout", "Piece", "Rows"]
 
 FIRST_BUCKET = 16
+SMALL = 1 << 16  # bytes below which an array is not worth a loan of the pool: malloc keeps them at hand
 _BATCH_NAMES = frozenset(("b", "bs", "n"))
 
 Array = np.ndarray[Any, Any]
@@ -264,30 +266,34 @@ class Layout:
     def _gathered(
         self, name: str, axis: int, pieces: Sequence[Piece], size: int, bucket: int, empty: Callable[..., Array]
     ) -> Array:
-        shape = list(pieces[0].rows.feed[name].shape)
+        first = pieces[0].rows.feed[name]
+        shape = list(first.shape)
         shape[axis] = size
         length = self.length_in.get(name)
         if length is not None:
             shape[length] = bucket
-        whole = empty(tuple(shape), pieces[0].rows.feed[name].dtype)
-        rows = np.moveaxis(whole, axis, 0)
+        make = np.empty if first.itemsize * math.prod(shape) < SMALL else empty
+        whole = make(tuple(shape), first.dtype)
+        order = _rows_first(first.ndim, axis, length)
+        rows = whole if order is None else whole.transpose(order)
+        if length is not None and (shortest := min(piece.rows.length for piece in pieces)) < bucket:
+            rows[:, shortest:] = self.pad_values.get(name, 0)
         at = 0
         for piece in pieces:
-            part = np.moveaxis(piece.rows.feed[name], axis, 0)[piece.begin : piece.end]
-            self._place(rows[at : at + piece.count], part, name, axis)
-            at += piece.count
-        rows[at:] = rows[:1]
+            part, long = piece.rows.feed[name], piece.rows.length
+            if order is not None:
+                part = part.transpose(order)
+            if piece.end - piece.begin != piece.rows.count:
+                part = part[piece.begin : piece.end]
+            end = at + piece.end - piece.begin
+            if length is None:
+                rows[at:end] = part
+            else:
+                rows[at:end, :long] = part
+            at = end
+        if at < size:
+            rows[at:] = rows[:1]
         return whole
-
-    def _place(self, room: Array, part: Array, name: str, axis: int) -> None:
-        length = self.length_in.get(name)
-        if length is None or room.shape == part.shape:
-            room[...] = part
-            return
-        along = length + 1 if length < axis else length  # the batch axis was moved to the front
-        room, part = np.moveaxis(room, along, 1), np.moveaxis(part, along, 1)
-        room[:, : part.shape[1]] = part
-        room[:, part.shape[1] :] = self.pad_values.get(name, 0)
 
     def scatter(
         self, outputs: Mapping[str, Array], pieces: Sequence[Piece], size: int, bucket: int
@@ -308,15 +314,19 @@ class Layout:
         at = 0
         for piece in pieces:
             found.append({name: self._cut(name, array, at, piece, bucket) for name, array in outputs.items()})
-            at += piece.count
+            at += piece.end - piece.begin
         return found
 
     def _cut(self, name: str, array: Array, at: int, piece: Piece, bucket: int) -> Array:
-        where: list[Any] = [slice(None)] * array.ndim
-        where[self.outputs[name] or 0] = slice(at, at + piece.count)
-        length = self.length_out.get(name)
-        if length is not None and piece.rows.length and array.shape[length] == bucket:
-            where[length] = slice(0, piece.rows.length)
+        axis, length = self.outputs[name] or 0, self.length_out.get(name)
+        rows = slice(at, at + piece.end - piece.begin)
+        long = piece.rows.length
+        if length is None or not long or long == bucket or array.shape[length] != bucket:
+            return array[(slice(None),) * axis + (rows,)] if axis else array[rows]
+        if not axis and length == 1:
+            return array[rows, :long]
+        where: list[slice] = [slice(None)] * array.ndim
+        where[axis], where[length] = rows, slice(0, long)
         return array[tuple(where)]
 
     def joined(self, parts: Sequence[Mapping[str, Array]], *, stacked: bool) -> dict[str, Array]:
@@ -337,6 +347,14 @@ def _batch_dim(inputs: Sequence[TensorInfo]) -> Dim | int | None:
             if isinstance(dim, Dim) and (name.startswith("batch") or name in _BATCH_NAMES):
                 return dim
     return next((shape[0] for shape in shapes if len(shape)), None)
+
+
+def _rows_first(rank: int, axis: int, length: int | None) -> tuple[int, ...] | None:
+    """The order of axes with that of rows first, then that of lengths; None where they stand so."""
+    front = (axis,) if length is None else (axis, length)
+    if front == (0, 1)[: len(front)]:
+        return None
+    return (*front, *(i for i in range(rank) if i not in front))
 
 
 def _rank(kind: Any) -> int | None:
