@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.batching.config import BatchConfig, is_timeout
 from pyflame_rt.batching.layout import Layout, Piece, Rows
-from pyflame_rt.batching.queueing import FairQueue
+from pyflame_rt.batching.queueing import FairQueue, chosen_rows
 from pyflame_rt.batching.requests import BatchFuture, InferenceRequest, Ticket, as_request
 from pyflame_rt.batching.runs import Batch, Threads
 from pyflame_rt.batching.stats import BatchStats, Tally
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
     from types import TracebackType
 
+    from pyflame_rt.batching.queueing import Group
     from pyflame_rt.dispatch import Alarms
     from pyflame_rt.session import InferenceSession
 
@@ -408,7 +409,7 @@ class DynamicBatcher:
             return 0.0
         now, length = time.perf_counter(), head.rows.bucket
         hold = self._window.hold(now, head.submitted, waiting, length, self._costs)
-        if head.deadline is not None and self._costs.known(self._sizes[0], length):
+        if head.deadline is not None and self._costs.seen(self._sizes[0], length):
             hold = min(hold, head.deadline - now - self._costs.of(waiting, length))
         return hold
 
@@ -420,32 +421,19 @@ class DynamicBatcher:
         finally:
             self._idle -= 1
 
-    def _batch(self, group: Any, waiting: int) -> Batch:
-        busy = self._queue.total_rows() > waiting
-        rows, size = self._costs.choose(waiting, group[1], padding=self.config.enable_padding, busy=busy)
-        taken = list(self._queue.take(group, rows))
-        room = size - sum(end - begin for _, begin, end in taken)
-        for other in self._queue.shorter(group):  # rows that would be padding may as well be somebody's
-            if room <= 0:
-                break
-            more = list(self._queue.take(other, room))
-            room -= sum(end - begin for _, begin, end in more)
-            taken += more
+    def _batch(self, group: Group, waiting: int) -> Batch:
+        taken, size = chosen_rows(self._queue, self._costs, group, waiting, padding=self.config.enable_padding)
         now = time.perf_counter()
         for ticket, _, _ in taken:
             ticket.begun = ticket.begun or now
         tickets = [ticket for ticket, _, _ in taken]
         pieces = [Piece(ticket.rows, begin, end) for ticket, begin, end in taken]
-        batch = self._watched(Batch(tickets, pieces, size, group[1]))
+        batch = Batch(tickets, pieces, size, group[1])
+        if self._costs.seen(size, group[1]) >= LONG:
+            batch.options = RunOptions()
         self._running.append(batch)
         self._wanted = 0
         self._room.notify(len(tickets))
-        return batch
-
-    def _watched(self, batch: Batch) -> Batch:
-        known = self._costs.known(batch.size, batch.bucket)
-        if known and self._costs.of(batch.size, batch.bucket) >= LONG:
-            batch.options = RunOptions()
         return batch
 
     def _run(self, batch: Batch) -> None:
@@ -477,19 +465,23 @@ class DynamicBatcher:
 
     def _give(self, batch: Batch, parts: Sequence[dict[str, Any]]) -> None:
         ready: list[tuple[Ticket, dict[str, Any]]] = []
+        rows = batch.rows
         for ticket, piece, part in zip(batch.tickets, batch.pieces, parts, strict=True):
+            if piece.end - piece.begin == piece.rows.count:
+                ticket.batch_size = rows
+                ready.append((ticket, self._outputs(ticket, [part])))
+                continue
             with self._lock:  # pieces of one request may be run at the same time
                 if piece.begin not in ticket.parts:
                     ticket.missing -= piece.count
                 ticket.parts[piece.begin] = part
-                ticket.batch_size = batch.rows
+                ticket.batch_size = rows
                 missing = ticket.missing
             if not missing and not ticket.done:
-                ready.append((ticket, self._outputs(ticket)))
+                ready.append((ticket, self._outputs(ticket, [ticket.parts[begin] for begin in sorted(ticket.parts)])))
         self._succeed(ready)
 
-    def _outputs(self, ticket: Ticket) -> dict[str, Any]:
-        parts = [ticket.parts[begin] for begin in sorted(ticket.parts)]
+    def _outputs(self, ticket: Ticket, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         whole = parts[0] if self.layout.problem else self.layout.joined(parts, stacked=ticket.rows.stacked)
         return {name: whole[name] for name in ticket.names}
 

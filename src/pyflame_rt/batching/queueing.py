@@ -8,7 +8,6 @@ One level of priority moves a request ``priority_rows`` ahead: others are passed
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,8 +15,9 @@ if TYPE_CHECKING:
 
     from pyflame_rt.batching.layout import Family
     from pyflame_rt.batching.requests import Ticket
+    from pyflame_rt.batching.window import Costs
 
-__all__ = ["FairQueue"]
+__all__ = ["FairQueue", "Group", "chosen_rows"]
 
 Group = tuple["Family", int]  # requests that share runs: a family, and the length it is padded to
 
@@ -37,14 +37,16 @@ class FairQueue:
     def __init__(self, priority_rows: int) -> None:
         self._priority_rows = priority_rows
         self._heaps: dict[Group, list[tuple[float, int, float, Ticket]]] = {}
-        self._rows: Counter[Group] = Counter()
-        self._waiting: Counter[Hashable] = Counter()  # requests, by caller
+        self._rows: dict[Group, int] = {}
+        self._all_rows = 0
+        self._waiting: dict[Hashable, int] = {}  # requests, by caller
+        self._count = 0  # of requests
         self._finish: dict[Hashable, float] = {}
         self._served = 0.0
         self._number = 0
 
     def __len__(self) -> int:
-        return self._waiting.total()
+        return self._count
 
     def push(self, ticket: Ticket) -> None:
         """Add a request."""
@@ -54,13 +56,16 @@ class FairQueue:
         group = (ticket.rows.family, ticket.rows.bucket)
         tag = start - ticket.priority * self._priority_rows
         heapq.heappush(self._heaps.setdefault(group, []), (tag, self._number, start, ticket))
-        self._rows[group] += ticket.waiting
-        self._waiting[ticket.caller] += 1
+        self._rows[group] = self._rows.get(group, 0) + ticket.waiting
+        self._all_rows += ticket.waiting
+        self._waiting[ticket.caller] = self._waiting.get(ticket.caller, 0) + 1
+        self._count += 1
 
     def discard(self, ticket: Ticket) -> None:
         """Forget what still waits of a request; its place in the heap goes when it comes up."""
         if ticket.waiting:
             self._rows[ticket.rows.family, ticket.rows.bucket] -= ticket.waiting
+            self._all_rows -= ticket.waiting
             ticket.waiting = 0
             self._left(ticket)
 
@@ -84,14 +89,16 @@ class FairQueue:
 
     def rows(self, group: Group) -> int:
         """Rows that wait in a group."""
-        return self._rows[group]
+        return self._rows.get(group, 0)
 
     def total_rows(self) -> int:
         """Rows that wait."""
-        return self._rows.total()
+        return self._all_rows
 
     def shorter(self, group: Group) -> list[Group]:
         """Groups of the same family with shorter sequences, the longest first."""
+        if len(self._heaps) < 2:
+            return []
         family, bucket = group
         return sorted((g for g in self._heaps if g[0] == family and g[1] < bucket), key=lambda g: -g[1])
 
@@ -104,6 +111,7 @@ class FairQueue:
             ticket.waiting -= count
             room -= count
             self._rows[group] -= count
+            self._all_rows -= count
             # Rows that are served move everybody's turn on, in proportion to how many share them.
             self._served = max(self._served + count / max(len(self._waiting), 1), start)
             if not ticket.waiting:
@@ -112,6 +120,7 @@ class FairQueue:
 
     def _left(self, ticket: Ticket) -> None:
         caller = ticket.caller
+        self._count -= 1
         self._waiting[caller] -= 1
         if not self._waiting[caller]:
             del self._waiting[caller]
@@ -132,3 +141,17 @@ class FairQueue:
     def callers(self) -> Any:
         """Requests that wait, by caller."""
         return dict(self._waiting)
+
+
+def chosen_rows(
+    queue: FairQueue, costs: Costs, group: Group, waiting: int, *, padding: bool
+) -> tuple[list[tuple[Ticket, int, int]], int]:
+    """Take the rows of the next run out of the queue: requests with the rows taken of each, and the run's size."""
+    rows, size = costs.choose(waiting, group[1], padding=padding, busy=queue.total_rows() > waiting)
+    taken = list(queue.take(group, rows))
+    room = size - rows
+    for other in queue.shorter(group) if room > 0 else ():  # what would be padding may as well be somebody's
+        more = list(queue.take(other, room))
+        room -= sum(end - begin for _, begin, end in more)
+        taken += more
+    return taken, size

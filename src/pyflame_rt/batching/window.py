@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Costs", "Window"]
 
-KEEP = 0.7  # of a running mean when a value is added
+KEEP = 0.7  # of a running mean when a value is added,
+FORGET = 0.3  # and when that is smaller: what slows a run down is most often not the run
 SHARE = 0.1  # of a run's time that the next may be held back
 GAIN = 1.05  # in rows per second that is worth holding back for
+ENOUGH = 0.985  # of the best rows per second that a run must give
+BESIDE = 2e-4  # seconds that a run takes outside of the session
+AGAIN = 64  # choices after which a larger run is tried, so that its time is not an old one for ever
 PADDING = 1.15  # time that padding may take, against two runs without
 
 
@@ -29,14 +33,15 @@ class Costs:
     Example:
         >>> costs = Costs([1, 2, 4])
         >>> for _ in range(2): costs.saw(2, 0, 0.1)
-        >>> round(costs.of(4, 0), 3), costs.known(4, 0), costs.known(2, 0)
-        (0.2, False, True)
+        >>> round(costs.of(4, 0), 3), costs.seen(4, 0), costs.seen(2, 0)
+        (0.2, 0.0, 0.1)
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._sizes = list(sizes)
         self._seconds: dict[tuple[int, int], float] = {}
         self._met: set[tuple[int, int]] = set()
+        self._choices = 0
 
     def saw(self, size: int, length: int, seconds: float) -> None:
         """Note what a run took; the first of a size also prepares, and is not counted."""
@@ -45,11 +50,12 @@ class Costs:
             self._met.add(key)
             return
         before = self._seconds.get(key)
-        self._seconds[key] = seconds if before is None else KEEP * before + (1 - KEEP) * seconds
+        kept = 0.0 if before is None else KEEP if seconds > before else FORGET
+        self._seconds[key] = kept * (before or 0.0) + (1 - kept) * seconds
 
-    def known(self, size: int, length: int) -> bool:
-        """Whether such a run was timed."""
-        return (size, length) in self._seconds
+    def seen(self, size: int, length: int) -> float:
+        """Seconds of such a run; 0.0 where none was timed."""
+        return self._seconds.get((size, length), 0.0)
 
     def of(self, rows: float, length: int) -> float:
         """Seconds for so many rows, in a run of the size they need."""
@@ -64,6 +70,20 @@ class Costs:
         nearest = min(known)[1]
         return self._seconds[nearest, length] * size / nearest
 
+    def enough(self, length: int) -> int:
+        """Rows from which on more of them in a run give hardly more rows a second: longer runs only make others wait.
+
+        All sizes up to it were timed; where they were not, the largest.
+        """
+        best, rates = 0.0, []
+        for size in self._sizes:
+            found = self._seconds.get((size, length))
+            if found is None:
+                return self._sizes[-1]
+            rates.append(size / (found + BESIDE))
+            best = max(best, rates[-1])
+        return next(size for size, rate in zip(self._sizes, rates, strict=True) if rate >= ENOUGH * best)
+
     def choose(self, waiting: int, length: int, *, padding: bool, busy: bool = False) -> tuple[int, int]:
         """How many of the rows that wait to take, and the rows of the run they go into.
 
@@ -74,19 +94,26 @@ class Costs:
             busy: other rows wait as well: what is left now is joined by more before its turn comes.
         """
         sizes = self._sizes
-        if waiting >= sizes[-1]:
-            return sizes[-1], sizes[-1]
-        above = sizes[bisect_left(sizes, waiting)]
+        if waiting <= sizes[0]:
+            return waiting, sizes[0] if padding else waiting
+        most = self.enough(length)
+        if waiting > most < sizes[-1]:
+            self._choices += 1
+            if not self._choices % AGAIN:
+                most = sizes[bisect_left(sizes, most) + 1]
+        if waiting >= most:
+            return most, most
+        at = bisect_left(sizes, waiting)
+        above, below = sizes[at], sizes[at - 1]
         if above == waiting:
             return waiting, waiting
-        below = max((size for size in sizes if size < waiting), default=0)
         if not padding:
-            return (below, below) if below else (waiting, waiting)
-        apart = self.of(below, length) + self.of(waiting - below, length) if below else 0.0
-        seen = self.known(above, length) and self.known(below, length)
-        if busy and seen and below * self.of(above, length) > waiting * self.of(below, length):
+            return below, below
+        short, long = self.of(below, length), self.of(above, length)
+        seen = self.seen(above, length) and self.seen(below, length)
+        if busy and seen and below * long > waiting * short:
             return below, below  # more rows a second
-        if not below or self.of(above, length) <= PADDING * apart:
+        if long <= PADDING * (short + self.of(waiting - below, length)):
             return waiting, above
         return below, below
 

@@ -255,7 +255,7 @@ def costs(**seconds: float) -> Costs:
 
 
 def test_sizes_are_chosen_by_what_runs_take():
-    proportional = costs(_1=1, _2=2, _4=4, _8=8)
+    proportional = costs(_1=1.1, _2=2.1, _4=4.1, _8=8)
     assert proportional.choose(5, 0, padding=True) == (4, 4)
     assert proportional.choose(7, 0, padding=True) == (7, 8)  # a little padding is better than two runs
     flat = costs(_1=1, _2=1.1, _4=1.2, _8=1.4)
@@ -270,12 +270,28 @@ def test_sizes_are_chosen_by_what_runs_take():
     assert few.choose(1, 0, padding=False) == (1, 1)
 
 
+def test_a_run_is_no_larger_than_it_need_be():
+    assert costs(_1=1, _2=2, _4=4, _8=8).choose(100, 0, padding=True) == (1, 1)
+    assert costs(_1=1.5, _2=2.1, _4=4.0, _8=8).choose(100, 0, padding=True) == (4, 4)
+    assert costs(_1=0.01e-3, _2=0.02e-3, _4=0.04e-3, _8=0.08e-3).choose(100, 0, padding=True) == (8, 8)
+    assert costs(_1=1, _2=2, _4=4).choose(100, 0, padding=True) == (8, 8)  # one was not timed
+
+
+def test_a_size_that_was_slow_once_is_tried_again():
+    table = costs(_1=1, _2=1.2, _4=100, _8=100)
+    assert table.choose(100, 0, padding=True) == (2, 2)
+    for _ in range(600):
+        rows, size = table.choose(100, 0, padding=True)
+        table.saw(size, 0, {1: 1, 2: 1.2, 4: 1.4, 8: 1.6}[size])
+    assert (rows, size) == (8, 8)
+
+
 def test_the_first_run_of_a_size_is_not_counted():
     table = Costs([1, 2])
     table.saw(1, 0, 100.0)
-    assert not table.known(1, 0)
+    assert not table.seen(1, 0)
     table.saw(1, 0, 1.0)
-    assert table.known(1, 0)
+    assert table.seen(1, 0) == 1.0
     assert table.of(1, 0) == 1.0
 
 
