@@ -25,6 +25,7 @@ from pyflame_rt.backends.cpu.driver.adaptive_threads import (
     emit_watched,
     least,
 )
+from pyflame_rt.backends.cpu.driver.processors import emit_apart, emit_left, emit_told
 from pyflame_rt.backends.cpu.ir.builder import Builder
 from pyflame_rt.backends.cpu.jit.compiler import follow, own_address, prepare_text
 from pyflame_rt.backends.cpu.jit.target import host
@@ -129,6 +130,7 @@ class NativePlan(ctypes.Structure):
         ("get_level", c_void_p),  # omp_get_max_active_levels, null: no primitive of several threads could do with one
         ("set_level", c_void_p),  # omp_set_max_active_levels: with 0, regions of this thread have one thread
         ("level", c_int64),  # what it was
+        ("processors", c_void_p),  # `Processors`, null: threads stay where the system has them
     )
 
 
@@ -145,6 +147,8 @@ class _Team(ctypes.Structure):
         ("claimed", c_int64),
         ("each", c_int64),  # chunks that are a thread's own
         ("finished", c_int64),  # chunks that are done
+        ("processors", c_void_p),
+        ("processor", c_int64),  # where the thread runs that began the step
     )
 
 
@@ -211,6 +215,7 @@ def prepare_driver() -> None:
 def driver_ir() -> str:
     """The driver's module: `pyflame_run` and what the threads of a team execute."""
     b = Builder(host())
+    emit_apart(b)
     _emit_worker(b)
     _emit_branches(b)
     _emit_body(b)
@@ -295,8 +300,9 @@ def _emit_branches(b: Builder) -> None:
 
 def _claimed(b: Builder, team: _Fields, chunks: str) -> Iterator[str]:
     """A thread takes its own chunks, then any nobody has taken: the team may be smaller than asked for."""
-    number = b.op(f"call i32 {team.load('thread_num')}()")
-    own = b.integer(f"mul {b.op(f'zext i32 {number} to i64')}, {team.load('each')}")
+    number = b.op(f"zext i32 {b.op('call i32 ' + team.load('thread_num') + '()')} to i64")
+    emit_left(b, team, number)
+    own = b.integer(f"mul {number}, {team.load('each')}")
     loop, mine, following, done = (b.label(hint) for hint in ("try", "mine", "following", "done"))
     origin = b.block
     b.jump(loop)
@@ -474,6 +480,7 @@ def _emit_window(b: Builder, plan: _Fields, step: _Fields, team: str, args: str)
     for name, value in {"args": args, "rows": "0", "chunks": count, "claimed": "0", "each": "1"}.items():
         shared.store(name, value)
     shared.store("thread_num", plan.load("thread_num"))
+    emit_told(b, plan, shared)
     split, single, done = b.label("side"), b.label("turn"), b.label("window")
     many = b.op(f"icmp sgt i64 {threads}, 1")
     b.branch(b.op(f"and i1 {many}, {b.op(f'icmp ne ptr {parallel}, null')}"), split, single)
@@ -514,10 +521,12 @@ def _emit_kernel(
     for name, value in {**fields, "finished": "0"}.items():
         shared.store(name, value)
     shared.store("thread_num", plan.load("thread_num"))
+    emit_told(b, plan, shared)
     threads = b.op(f"trunc i64 {team_size} to i32")
     b.do(f"call void {parallel}(ptr @pyflame_team, ptr {team}, i32 {threads}, i32 0)")
+    shared_end = b.block
     b.jump(judge)
-    return [("0", single), ("0", split)]
+    return [("0", single), ("0", shared_end)]
 
 
 def _emit_share(b: Builder, plan: _Fields) -> str:

@@ -18,6 +18,7 @@ from pyflame_rt.backends.cpu.driver.native_driver import (
     run,
     watch,
 )
+from pyflame_rt.backends.cpu.driver.processors import processors
 from pyflame_rt.backends.cpu.jit.compiler import compile_kernels, follow, unfollow
 from pyflame_rt.backends.cpu.lower.lowering import DnnStep, HostStep, KernelStep, Lowered
 from pyflame_rt.backends.cpu.memory.buffer_views import Buffer, Place, View
@@ -114,6 +115,7 @@ class Arena:
         plan = self._plan(native, patches, threads)
         if threads > 1 and len(numbers) == len(steps):
             watch(plan, brief=brief(steps))
+        plan.processors = processors(threads) if threads > 1 else None
         self.tracks.append(Track(plan, track))
         return plan
 
