@@ -27,7 +27,7 @@ from pyflame.ops import statistics as st
 from pyflame.ops.core import Handle, as_type, call
 from pyflame.strides import Geometry
 from pyflame.tensor_kinds import Kinds
-from pyflame.views import geometry_of, refuse_overlap, same_elements
+from pyflame.views import geometry_of, refuse_overlap, rewritten
 from pyflame_rt.graph.errors import ShapeMismatchError
 from pyflame_rt.ops.onnx.cast import Identity
 
@@ -435,7 +435,7 @@ class Methods(Kinds):
 
         start = next_serial()
         if source is not self and self._alias is not None:
-            if same_elements(self, source):  # type: ignore[arg-type]
+            if rewritten(self, source):  # type: ignore[arg-type]
                 return self  # type: ignore[return-value]
             refuse_overlap(self, (source,))  # type: ignore[arg-type]
         kind = self._value.spec.dtype

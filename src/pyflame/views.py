@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DiagonalStep", "RuleStep", "SameStep", "Step", "apart", "detached", "detached_view", "geometry_of",
-    "keeping_history", "link", "overwrite", "own", "refuse", "refuse_overlap", "regenerated",
-    "same_elements", "through", "write",
+    "keeping_history", "link", "overwrite", "own", "refuse", "refuse_overlap", "regenerated", "rewritten", "through",
+    "write",
 ]  # fmt: skip
 
 NO_GRAD = "was created in no_grad mode"
@@ -452,15 +452,19 @@ def refuse_overlap(handle: Tensor, others: Sequence[Any]) -> None:
             )
 
 
-def same_elements(handle: Tensor, other: Any) -> bool:
-    """Whether another tensor is the same elements of the same storage, and no gradient would tell them apart."""
+def rewritten(handle: Tensor, other: Any) -> bool:
+    """Write a tensor's own elements to it, where another is those and no gradient tells them apart; whether it is."""
     mine, theirs = handle._alias, other._alias if isinstance(other, Handle) else None
     if mine is None or theirs is None or mine.family.storage is not theirs.family.storage:
         return False
     if modes.grad and (handle.requires_grad or other.requires_grad):  # type: ignore[attr-defined]
         return False
     a, b = geometry_of(handle), _geometry(theirs.family, theirs.steps)
-    return (a.shape, a.strides, a.offset) == (b.shape, b.strides, b.offset)
+    if (a.shape, a.strides, a.offset) != (b.shape, b.strides, b.offset):
+        return False
+    base = mine.family.current()
+    _write_base(mine.family, keeping_history(base, base), handle)
+    return True
 
 
 def _with_history(value: Val, old: Val, recording: bool, replacing: bool) -> Val:

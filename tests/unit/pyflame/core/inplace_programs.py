@@ -146,12 +146,31 @@ def _binary(name):
             return None
         k = found[a % len(found)]
         source = others[k].theirs
+        if name.endswith("_") and _read_once_written(t, source):
+            return (
+                None  # torch refuses this where it sees it, else the answer depends on the order it happens to write in
+            )
         same = source.data_ptr() == t.data_ptr() and source.stride() == t.stride()
         if name == "copy_" and 0 in t.stride() and same and (t.requires_grad or source.requires_grad):
             return None  # torch takes an expanded tensor copied to itself, and refuses the gradient later
         return lambda x: getattr(x, name)(others[k].theirs if isinstance(x, torch.Tensor) else others[k].ours)
 
     return make
+
+
+def _read_once_written(t, source):
+    """Whether elements of an operand are other elements of what is written, each of which is written once."""
+    if t.untyped_storage().data_ptr() != source.untyped_storage().data_ptr():
+        return False
+    written, read = (_places(x) for x in (t, source))
+    elsewhere = (written[:, None] == read) & ~torch.eye(len(written), dtype=torch.bool)
+    return len(written.unique()) == len(written) and bool(elsewhere.any())
+
+
+def _places(t):
+    """Where the elements of a tensor are in its storage."""
+    stored = torch.arange(t.untyped_storage().nbytes() // t.element_size())
+    return stored.as_strided(t.shape, t.stride(), t.storage_offset()).flatten()
 
 
 def _written(t, a, b, c, _o):

@@ -23,6 +23,7 @@ WRITES = {
     "slice of a slice": (lambda x: x[:, 1:].T[0].fill_(8), [[0, 8, 2], [3, 8, 5]]),
     "expanded": (lambda x: x.expand(4, 2, 3)[2].fill_(1), [[1, 1, 1], [1, 1, 1]]),
     "narrow": (lambda x: x.narrow(1, 1, 2).sub_(1), [[0, 0, 1], [3, 3, 4]]),
+    "operand that is written": (lambda x: x[:, 1:].add_(x[:, :2]), [[0, 1, 3], [3, 7, 9]]),
 }
 
 

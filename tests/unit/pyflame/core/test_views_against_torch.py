@@ -130,6 +130,31 @@ def test_a_copy_of_the_same_elements_changes_nothing(name):
     assert run(pf) == run(torch)
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("name", SAME)
+def test_a_copy_of_the_same_elements_is_a_write(name, recorded):
+    def refusals(module):
+        x = module.ones(1, 3, requires_grad=True)
+        saved = x.exp()  # whose gradient reads it
+        part = (x * 1).split(1, 0)[0]  # one of several views, refused once their base was written
+        uses = (lambda: saved.sum().backward(), lambda: (part * 1).sum().backward())
+        for t in (saved, part):
+            with module.set_grad_enabled(recorded):
+                held = t.detach() if recorded else t
+                SAME[name](held).copy_(SAME[name](held))
+        return [_is_refused(use) for use in uses]
+
+    assert refusals(pf) == refusals(torch)
+
+
+def _is_refused(use):
+    try:
+        use()
+    except RuntimeError:
+        return True
+    return False
+
+
 def test_a_copy_of_other_elements_to_an_expanded_tensor_is_refused_in_both():
     for module in (torch, pf):
         x = module.arange(6.0).reshape(2, 3)
