@@ -8,7 +8,8 @@ exported and differentiated again.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from operator import add
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyflame_rt.graph import (
     Dim,
@@ -34,11 +35,15 @@ from pyflame_rt.ops.onnx.shape import Expand, Shape
 from pyflame_rt.ops.onnx.slicing import Concat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy as np
 
-__all__ = ["gradient", "pull_back"]
+__all__ = ["gradient", "pull_back", "walk_back"]
+
+S = TypeVar("S")
+K = TypeVar("K")
+G = TypeVar("G")
 
 
 def gradient(graph: Graph, outputs: Sequence[str], wrt: Sequence[str], *, seeded: bool = False) -> Graph:
@@ -70,9 +75,39 @@ def gradient(graph: Graph, outputs: Sequence[str], wrt: Sequence[str], *, seeded
     tape = _Tape(graph, outputs, wrt)
     with scope(tape):
         tape.record()
-        tape.seed(outputs, seeded)
-        tape.play_back()
+        tape.play_back(tape.seeds(outputs, seeded))
         return tape.finish(outputs, wrt)
+
+
+def walk_back(
+    seeds: Iterable[tuple[K, G]],
+    steps: Sequence[S],
+    outputs: Callable[[S], Iterable[K]],
+    rule: Callable[[S, list[G | None]], Iterable[tuple[K, G]]],
+    plus: Callable[[G, G], G],
+) -> dict[K, G]:
+    """Carry gradients from the outputs of steps to their inputs, last step first; those of what no step gave are left.
+
+    Args:
+        seeds: keys of values with the gradients to begin with.
+        steps: in running order.
+        outputs: the keys of what a step gave.
+        rule: the gradients of a step's inputs, by key, from those of its outputs, of which some came.
+        plus: the sum of two gradients of one value.
+    """
+    found: dict[K, G] = {}
+
+    def arrivals() -> Iterator[tuple[K, G]]:
+        yield from seeds
+        for step in reversed(steps):
+            arrived = [found.pop(key, None) for key in outputs(step)]
+            if arrived.count(None) < len(arrived):
+                yield from rule(step, arrived)
+
+    for key, more in arrivals():
+        have = found.get(key)
+        found[key] = more if have is None else plus(have, more)
+    return found
 
 
 def pull_back(
@@ -261,48 +296,37 @@ class _Tape(Tracer):
 
     # ------------------------------------------------------------------ backward
 
-    def seed(self, outputs: Sequence[str], seeded: bool) -> None:
-        """Give each output its own gradient: ones, or an input."""
+    def seeds(self, outputs: Sequence[str], seeded: bool) -> Iterator[tuple[str, Value]]:
+        """Each output's own gradient: ones, or an input."""
         for name in outputs:
             value = self._value(name)
             if not isinstance(value.type, TensorType) or not _is_real(value.type):
                 raise InputError(f"output {name!r} of type {value.type} cannot be differentiated")
             if seeded:
-                self._add(name, self._seed_input(name, value.type))
+                unique = f"{name}_seed" if f"{name}_seed" not in self._names else self.fresh(f"{name}_seed")
+                yield name, self.input(unique, value.type)
             else:
-                shape = runtime_shape(value)
-                scalar = value.type.shape == ()
-                one = constant(1.0, value)
-                self._add(name, one if scalar else Expand(one, shape))
+                shape, one = runtime_shape(value), constant(1.0, value)
+                yield name, one if value.type.shape == () else Expand(one, shape)
 
-    def _seed_input(self, name: str, kind: TensorType) -> Value:
-        unique = f"{name}_seed" if f"{name}_seed" not in self._names else self.fresh(f"{name}_seed")
-        return self.input(unique, kind)
+    def play_back(self, seeds: Iterable[tuple[str, Value]]) -> None:
+        """Apply the rules."""
+        self._gradients |= walk_back(seeds, self._steps, lambda step: step.node.outputs, self._apply_rule, add)
 
-    def _add(self, name: str, more: Value) -> None:
-        have = self._gradients.get(name)
-        self._gradients[name] = more if have is None else have + more
-
-    def play_back(self) -> None:
-        """Apply the rules, last node first."""
-        for step in reversed(self._steps):
-            arrived = [self._gradients.get(v.ref) for v in step.outputs]
-            if all(g is None for g in arrived):
-                continue
-            for name, result in zip(step.node.inputs, self._apply_rule(step, arrived), strict=False):
-                if result is not None and name in self._active:
-                    self._add(name, result)
-
-    def _apply_rule(self, step: _ForwardNode, arrived: list[Value | None]) -> Sequence[Value | None]:
+    def _apply_rule(self, step: _ForwardNode, arrived: list[Value | None]) -> Iterator[tuple[str, Value]]:
+        self._gradients.update((v.ref, g) for v, g in zip(step.outputs, arrived, strict=True) if g is not None)
         if step.op.vjp is None:
             raise UnsupportedOperatorError(
                 f"{where(step.node)}: operator {step.op.full_name} has no gradient. "
                 f"Give its declaration a rule with vjp=, or cut the path to it from what is differentiated."
             )
         try:
-            return pull_back(step.op, arrived, step.outputs, step.inputs, step.attributes)
+            results = pull_back(step.op, arrived, step.outputs, step.inputs, step.attributes)
         except UndeterminedError as error:
             raise UndeterminedError(f"{where(step.node)}: its gradient: {error}") from error
+        for name, result in zip(step.node.inputs, results, strict=False):
+            if result is not None and name in self._active:
+                yield name, result
 
     # ------------------------------------------------------------------ result
 
@@ -320,8 +344,7 @@ class _Tape(Tracer):
         self.graph.nodes = _ancestors_of(self.graph, names)
         used = {name for node in self.graph.nodes for name in node.inputs} | set(names)
         declared = {info.name for info in self.graph.inputs}
-        kept = {n: t for n, t in self.graph.initializers.items() if n in used or n in declared}
-        self.graph.initializers = kept
+        self.graph.initializers = {n: t for n, t in self.graph.initializers.items() if n in used | declared}
         return self.graph
 
     def _declare(self, name: str, kind: ValueType | None) -> None:

@@ -1,9 +1,11 @@
 """Gradients against finite differences in float64, and what cannot be differentiated."""
 
+import operator as operators
+
 import numpy as np
 import pytest
 
-from pyflame_rt.autodiff import gradient
+from pyflame_rt.autodiff import gradient, walk_back
 from pyflame_rt.graph import DType, Graph
 from pyflame_rt.graph.errors import InputError, UndeterminedError, UnsupportedOperatorError
 from pyflame_rt.ops import Context, Program, infer_types, operator
@@ -327,3 +329,18 @@ def test_unknown_ranks_are_refused_by_name():
             gradient(g, ["y"], ["x"])
     finally:
         unregister("Ranked", "test")
+
+
+def test_the_walk_goes_over_values_of_any_kind():
+    steps = [("double", ["x"], ["y"]), ("unread", ["x"], ["z"]), ("product", ["y", "x"], ["p", "q"])]
+    slopes = {"double": [2.0], "product": [5.0, 7.0]}  # no rule is asked for where nothing arrives
+    seen = {}
+
+    def rule(step, arrived):
+        name, inputs, _ = step
+        seen[name] = arrived
+        return [(key, slope * arrived[0]) for key, slope in zip(inputs, slopes[name], strict=True)]
+
+    found = walk_back([("p", 1.0), ("p", 2.0), ("w", 4.0)], steps, lambda step: step[2], rule, operators.add)
+    assert seen == {"product": [3.0, None], "double": [15.0]}
+    assert found == {"x": 3.0 * 7 + 15.0 * 2, "w": 4.0}

@@ -10,16 +10,22 @@ import numpy as np
 from pyflame.autograd.saved import check_saved, saved_values
 from pyflame.autograd.template import body_of, vjp_of
 from pyflame.calls import Call, call_gradient, inline
+from pyflame.dtypes import to_dtype
 from pyflame.lazy import Expr, Val, apply, const, leaf, modes
 from pyflame.module_scopes import mark_backward
+from pyflame_rt.autodiff import walk_back
 from pyflame_rt.ops.onnx.arithmetic import Add
 from pyflame_rt.ops.onnx.cast import Cast, Identity
 from pyflame_rt.ops.onnx.shape import Expand
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    Key = Val | tuple[Expr, int]  # a leaf, or what an expression gives
 
 __all__ = ["gradients"]
+
+_FLAT = leaf(np.zeros(()), to_dtype(np.float64))  # arrives where rules say that nothing changes
 
 
 def gradients(
@@ -56,26 +62,16 @@ class _Pass:
         self.saved = saved
         self.wrt = None if wrt is None else {id(v) for v in wrt}
         self.found: dict[int, tuple[Val, Val]] = {}
-        self.values: dict[int, Val] = {}
-        self.arrived: dict[tuple[Expr, int], Val] = {}
-        self.flat: set[tuple[Expr | None, int]] = set()  # where rules said that nothing changes
+        self.values: dict[int, Val] = {}  # those that are no leaves
         self.made: dict[tuple[Expr, int], Val] | None = None
         self.release = release
         self.order = self._order(outputs)
         # What made each value, as of now: a hook that looks at a gradient may let evaluated values forget it.
-        made = [(i, v) for i, v in self.values.items() if v.expr is not None and not self._is_leaf(v)]
-        self.keys: dict[int, tuple[Expr, int]] = {i: (v.expr, v.index) for i, v in made}  # type: ignore[misc]
-
-    def _flows(self, v: Val | None) -> bool:
-        return v is not None and v.needs_grad
-
-    def _is_leaf(self, v: Val) -> bool:
-        return (v.leaf is not None and v.leaf.requires_grad) or v.expr is None
+        self.keys = {i: (made, v.index) for i, v in self.values.items() if (made := v.expr) is not None}
 
     def _order(self, outputs: Sequence[Val]) -> list[Expr]:
         """Expressions that gradients flow through, in running order; compositions without a rule are opened."""
-        done: set[Expr] = set()
-        order: list[Expr] = []
+        begun, done, order = set[Expr](), set[Expr](), list[Expr]()
         stack = [v for v in reversed(outputs) if self._enter(v)]
         while stack:
             v = stack[-1]
@@ -89,25 +85,27 @@ class _Pass:
             if expr.function is None and expr.rule.op.composite and expr.rule.op.vjp is None:
                 self._open(v, expr)
                 continue
-            before = len(stack)
-            stack += [s for s in _sources(expr) if s is not None and self._enter(s) and s.expr not in done]
-            if len(stack) == before:
+            if expr in begun:
                 done.add(expr)
                 order.append(expr)
-                stack.pop()
+            else:
+                begun.add(expr)
+                stack += [s for s in _sources(expr) if s is not None and self._enter(s) and s.expr not in done]
         return order
 
     def _enter(self, v: Val) -> bool:
         """Note a value that a gradient reaches; whether to go on to what made it."""
         if not v.needs_grad:
             return False
-        self.values[id(v)] = v
-        if v.spent and v.expr is None:
+        if v.expr is None and v.spent:
             raise RuntimeError(
                 "this graph was already differentiated and released; "
                 "call backward(retain_graph=True) the first time to differentiate it again"
             )
-        return not self._is_leaf(v)
+        if v.expr is None or (v.leaf is not None and v.leaf.requires_grad):
+            return False
+        self.values[id(v)] = v
+        return True
 
     def _open(self, v: Val, expr: Expr) -> None:
         """Replace a composition by its body, in the forward graph too, so that nothing runs twice."""
@@ -119,8 +117,7 @@ class _Pass:
             modes.grad = grad
             if leave is not None:
                 leave()
-        siblings = [ref() for ref in expr.outputs] or [v]
-        for sibling in {id(s): s for s in [*siblings, v] if s is not None}.values():
+        for sibling in {id(s): s for s in [*[ref() for ref in expr.outputs], v] if s is not None}.values():
             made = results[sibling.index]
             if made is None:
                 continue
@@ -136,38 +133,46 @@ class _Pass:
     # ------------------------------------------------------------------ backwards
 
     def run(self, outputs: Sequence[Val], seeds: Sequence[Val | None]) -> dict[int, tuple[Val, Val]]:
-        for v, seed in zip(outputs, seeds, strict=True):
-            if v.needs_grad:
-                self._arrive(v, ones_like(v) if seed is None else seed)
-        for expr in reversed(self.order):
-            self._through(expr)
-        for v in self.values.values() if self.flat else ():
-            if (None, id(v)) in self.flat and id(v) not in self.found:
-                self.found[id(v)] = (v, zeros_like(v))
+        pairs = zip(outputs, seeds, strict=True)
+        given = (self._to(v, _filled(v, 1) if seed is None else seed) for v, seed in pairs if v.needs_grad)
+        arrived = walk_back(
+            given, self.order, lambda expr: [(expr, i) for i in range(len(expr.rule.outs))], self._through, _sum
+        )
+        for key, grad in arrived.items():
+            if isinstance(key, Val):
+                self.found[id(key)] = (key, _filled(key, 0) if grad is _FLAT else grad)
         return self.found
 
-    def _through(self, expr: Expr) -> None:
-        rule = expr.rule
-        outs = self._outputs_of(expr)
-        arrived = tuple((expr, i) in self.arrived for i in range(len(rule.outs)))
-        if not any(arrived):
-            if self.flat and any((expr, i) in self.flat for i in range(len(rule.outs))):
-                self._stay_flat(expr, outs)
-            return
-        grads = [self._hooked(outs[i], self.arrived.pop((expr, i))) if come else None for i, come in enumerate(arrived)]
+    def _through(self, expr: Expr, come: list[Val | None]) -> Iterator[tuple[Key, Val]]:
+        """What goes on to the sources of an expression; where nothing but zero came, it is not worked out."""
+        outs, sources = self._outputs_of(expr), _sources(expr)
+        flat = False
+        if _FLAT in come:
+            flat = {*come} <= {None, _FLAT}
+            come = [(_filled(v, 0) if flat else None) if g is _FLAT else g for v, g in zip(outs, come, strict=True)]
+        grads = [None if g is None else self._hooked(v, g) for v, g in zip(outs, come, strict=True)]
+        results = [None] * len(sources) if flat else self._apply_rule(expr, grads, outs)
+        for source, result in zip(sources, results, strict=True):
+            if source is not None and source.needs_grad:
+                if result is not None:
+                    yield self._to(source, result)
+                elif flat or expr.function is None:
+                    yield self.keys.get(id(source), source), _FLAT
+
+    def _apply_rule(self, expr: Expr, grads: list[Val | None], outs: list[Val]) -> Sequence[Val | None]:
+        arrived = tuple([g is not None for g in grads])
         leave = None if modes.spans is None else mark_backward(expr, "/backward")
         try:
             if expr.function is not None:
-                results = expr.function.backward(grads)
-            elif isinstance(expr, Call):
-                results = _through_call(expr, grads, outs, arrived)
-            else:
-                template = vjp_of(rule, arrived)
-                saved = saved_values(expr, outs, template)
-                if self.saved is not None:
-                    self.saved += saved
-                check_saved(expr, saved)
-                results = template.instantiate([*grads, *outs, *expr.inputs])
+                return expr.function.backward(grads)
+            if isinstance(expr, Call):
+                return _through_call(expr, grads, outs, arrived)
+            template = vjp_of(expr.rule, arrived)
+            saved = saved_values(expr, outs, template)
+            if self.saved is not None:
+                self.saved += saved
+            check_saved(expr, saved)
+            return template.instantiate([*grads, *outs, *expr.inputs])
         except Exception as error:
             if expr.note:
                 error.add_note(f"called at:\n{expr.note}")
@@ -175,43 +180,22 @@ class _Pass:
         finally:
             if leave is not None:
                 leave()
-        for source, result in zip(_sources(expr), results, strict=True):
-            if source is None or not source.needs_grad:
-                continue
-            if result is not None:
-                self._arrive(source, result)
-            elif expr.function is None:
-                self.flat.add(self.keys.get(id(source), (None, id(source))))
-
-    def _stay_flat(self, expr: Expr, outs: list[Val]) -> None:
-        """Nothing but zero comes to an expression: it is not worked out, what is asked for gets zeros."""
-        for v in outs:
-            if (expr, v.index) in self.flat:
-                self._hooked(v, zeros_like(v))
-        for source in _sources(expr):
-            if source is not None and source.needs_grad:
-                self.flat.add(self.keys.get(id(source), (None, id(source))))
 
     def _outputs_of(self, expr: Expr) -> list[Val]:
         """The values an expression makes; those the graph lost are made again, as further handles."""
         outs: list[Val] = []
-        live = {}
-        for ref in expr.outputs:
-            v = ref()
-            if v is not None:
-                live[v.index] = v
+        live = {v.index: v for v in [ref() for ref in expr.outputs] if v is not None}
         for i, spec in enumerate(expr.rule.outs):
-            known = live.get(i) or self._maker(expr, i)
+            known = live.get(i)
+            if known is None:
+                if self.made is None:
+                    self.made = {key: self.values[v] for v, key in self.keys.items()}
+                known = self.made.get((expr, i))
             if known is None:
                 known = Val(spec, expr, i)
                 known.needs_grad = expr.rule.real[i]  # a rule may read it, and be differentiated in turn
             outs.append(known)
         return outs
-
-    def _maker(self, expr: Expr, index: int) -> Val | None:
-        if self.made is None:
-            self.made = {key: self.values[i] for i, key in self.keys.items()}
-        return self.made.get((expr, index))
 
     def _hooked(self, v: Val, grad: Val) -> Val:
         """The gradient of a computed value: hooks may change it, and it may be asked for."""
@@ -225,18 +209,17 @@ class _Pass:
                 v.expr = None
         return grad
 
-    def _arrive(self, v: Val, grad: Val) -> None:
-        if grad.spec.shape != v.spec.shape:
-            raise RuntimeError(f"a gradient of shape {grad.spec.shape} arrived at a value of shape {v.spec.shape}")
-        if grad.spec.dtype is not v.spec.dtype:
-            grad = apply(Cast, (grad,), (("to", v.spec.dtype.rt.onnx),))
-        key = self.keys.get(id(v))
-        if key is None:
-            have = self.found.get(id(v))
-            self.found[id(v)] = (v, grad if have is None else apply(Add, (have[1], grad)))
-            return
-        have = self.arrived.get(key)
-        self.arrived[key] = grad if have is None else apply(Add, (have, grad))
+    def _to(self, v: Val, grad: Val) -> tuple[Key, Val]:
+        if grad.spec is not v.spec:
+            if grad.spec.shape != v.spec.shape:
+                raise RuntimeError(f"a gradient of shape {grad.spec.shape} arrived at a value of shape {v.spec.shape}")
+            if grad.spec.dtype is not v.spec.dtype:
+                grad = apply(Cast, (grad,), (("to", v.spec.dtype.rt.onnx),))
+        return self.keys.get(id(v), v), grad
+
+
+def _sum(have: Val, more: Val) -> Val:
+    return more if have is _FLAT else have if more is _FLAT else apply(Add, (have, more))
 
 
 def _through_call(
@@ -248,8 +231,8 @@ def _through_call(
         from pyflame.outline import gradient_of
 
         rule = gradient_of(expr.rule, arrived)
-    values = expr.inputs
     if rule.saved:
+        values = expr.inputs
         results = dict(zip(expr.rule.template.outputs, outs, strict=True))
         saved = [values[p] if p < len(values) else results[p] for p in rule.saved]
         check_saved(expr, [v for v in saved if v is not None])
@@ -261,16 +244,10 @@ def _sources(expr: Expr) -> Sequence[Val | None]:
     return expr.inputs if expr.function is None else expr.function.inputs
 
 
-def ones_like(v: Val) -> Val:
-    """The gradient of a value with respect to itself."""
-    one = leaf(np.ones((), v.spec.dtype.numpy), v.spec.dtype)
+def _filled(v: Val, number: int) -> Val:
+    """A gradient of a value that is the same number everywhere."""
+    one = leaf(np.array(number, v.spec.dtype.numpy), v.spec.dtype)
     return one if v.spec.shape == () else apply(Expand, (one, const(tuple(v.spec.shape))))
-
-
-def zeros_like(v: Val) -> Val:
-    """The gradient of a value that makes no difference."""
-    zero = leaf(np.zeros((), v.spec.dtype.numpy), v.spec.dtype)
-    return zero if v.spec.shape == () else apply(Expand, (zero, const(tuple(v.spec.shape))))
 
 
 def run_hooks(hooks: dict, grad: Val) -> Val:
