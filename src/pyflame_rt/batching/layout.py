@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 __all__ = ["Family", "Layout", "Piece", "Rows"]
 
 FIRST_BUCKET = 16
+SHAPES = 1024  # of requests that are remembered
 SMALL = 1 << 16  # bytes below which an array is not worth a loan of the pool: malloc keeps them at hand
 _BATCH_NAMES = frozenset(("b", "bs", "n"))
 
 Array = np.ndarray[Any, Any]
+Shapes = tuple[tuple[str, Any, tuple[int, ...]], ...]  # name, element type and shape of each array of a request
 Family = tuple[Any, ...]  # what requests must have in common to share a run, whatever their lengths
 
 
@@ -99,6 +101,8 @@ class Layout:
         for name, value in self.pad_values.items():
             if name not in self.inputs or not isinstance(value, Real):
                 raise InputError(f"pad_values gives inputs ({', '.join(self.inputs)}) numbers, got {name!r}: {value!r}")
+        # What arrays of shapes that were read before make, where it depends on nothing else.
+        self._read_before: dict[Shapes, tuple[int, int, int, Family]] = {}
         self._find_problem(required, graph.outputs)
         self._find_lengths(graph, config)
 
@@ -171,6 +175,19 @@ class Layout:
             InputError: A name is unknown or missing, or there are no rows.
             ShapeMismatchError: Sizes do not fit the model or each other.
         """
+        shapes = _array_shapes(inputs)
+        found = self._read_before.get(shapes)
+        if found is not None:
+            return Rows(dict(inputs), *found, stacked=False)
+        rows = self._read_closely(inputs)
+        whole = not self.problem and not rows.stacked and all(axis is not None for axis in self.inputs.values())
+        if shapes and whole and all(array is inputs.get(name) for name, array in rows.feed.items()):
+            if len(self._read_before) >= SHAPES:
+                self._read_before = {}
+            self._read_before[shapes] = rows.count, rows.length, rows.bucket, rows.family
+        return rows
+
+    def _read_closely(self, inputs: Mapping[str, Any]) -> Rows:
         feed, stacked = self._with_batch_axis(inputs)
         if self.mask and self.mask not in feed:
             self._make_mask(feed)
@@ -355,6 +372,18 @@ def _rows_first(rank: int, axis: int, length: int | None) -> tuple[int, ...] | N
     if front == (0, 1)[: len(front)]:
         return None
     return (*front, *(i for i in range(rank) if i not in front))
+
+
+def _array_shapes(inputs: Any) -> Shapes:
+    """What the arrays of a request look like; nothing where it holds something else."""
+    if type(inputs) is not dict:
+        return ()
+    found: list[tuple[str, Any, tuple[int, ...]]] = []
+    for name, value in inputs.items():
+        if type(value) is not np.ndarray:
+            return ()
+        found.append((name, value.dtype, value.shape))
+    return tuple(found)
 
 
 def _rank(kind: Any) -> int | None:

@@ -103,6 +103,31 @@ def test_a_whole_run_of_one_request_is_not_copied():
     assert LAYOUT.gather([Piece(rows, 0, 4)], 4, 0)["x"] is rows.feed["x"]
 
 
+def test_requests_alike_are_read_alike():
+    layout = Layout(masked_graph(), BatchConfig())
+    for mask in (True, False, True, False):
+        first, again = (layout.read(sequence(9, 2, value, mask=mask)) for value in (1.0, 2.0))
+        assert (first.count, first.length, first.bucket) == (again.count, again.length, again.bucket) == (2, 9, 16)
+        assert first.family == again.family
+        assert again.feed["x"][0, 0, 0] == 2.0
+        assert again.feed["attention_mask"].shape == (2, 9)
+    for _ in range(2):
+        with pytest.raises(ShapeMismatchError, match="equally many rows"):
+            layout.read({**sequence(9, 2), "state": np.zeros((3, 1, 4), np.float32)})
+        with pytest.raises(InputError, match="at least one row"):
+            layout.read(sequence(3, 0))
+        with pytest.raises(InputError, match="no input 'z'"):
+            layout.read({**sequence(3), "z": np.zeros(3)})
+    alone = {name: array[:, 0] if name == "state" else array[0] for name, array in sequence(4).items()}
+    assert [layout.read(alone).stacked for _ in range(2)] == [True, True]
+    given = sequence(9, 2)
+    layout.read(given).feed.clear()
+    assert len(given) == 3
+    for length in range(1, 1100):
+        layout.read(sequence(length))
+    assert len(layout._read_before) <= 1024
+
+
 def test_values_that_rows_share_are_part_of_the_family():
     graph = Graph("g")
     graph.add_input("x", ["N", 2])
