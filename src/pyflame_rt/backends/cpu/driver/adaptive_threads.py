@@ -31,6 +31,10 @@ _LOOK = 256  # runs on several threads after which short ones are made on one, t
 _UNJUDGED = 2  # runs on several threads after such on one: a thread that sleeps has to wake first
 FIRST = 3  # runs on one thread before the first on several, or before these are judged
 _MOST = 1_000_000_000  # nanoseconds that longer runs on one thread may take together
+# A thread that waits for its turn behind others costs as much as many runs: one such run is enough, be it the first
+# after a pause; as much time as it took is then spent on one thread. It takes 8 times what a run on one thread does,
+# and what waking may take, in nanoseconds.
+_FAR, _WAKING = 3, 500_000
 
 
 def emit_watched(b: Builder, plan: Any, stamps: str) -> str:
@@ -110,12 +114,14 @@ def _note_several(b: Builder, plan: Any, took: str) -> None:
     margin = b.integer(f"lshr {alone}, {b.op(f'select i1 {long}, i64 3, i64 2')}")
     most = b.op(f"select i1 {unknown}, i64 {far}, i64 {b.integer(f'add {alone}, {margin}')}")
     late = b.op(f"icmp ugt i64 {took}, {most}")
+    bearable = b.integer(f"add {b.integer(f'shl {alone}, {_FAR}')}, {_WAKING}")
+    lost = b.op(f"select i1 {unknown}, i1 false, i1 {b.op(f'icmp ugt i64 {took}, {bearable}')}")
     less = b.op(f"select i1 {b.op(f'icmp sgt i64 {doubt}, 0')}, i64 {b.integer(f'sub {doubt}, 1')}, i64 0")
     judged = b.op(f"select i1 {late}, i64 {b.integer(f'add {doubt}, {_LATE}')}, i64 {less}")
     waking = b.op(f"icmp slt i64 {doubt}, 0")
     now = b.op(f"select i1 {waking}, i64 {b.integer(f'add {doubt}, 1')}, i64 {judged}")
     plan.store("doubt", now)
-    stop = b.op(f"icmp sge i64 {now}, {_DOUBTFUL}")
+    stop = b.op(f"or i1 {b.op(f'icmp sge i64 {now}, {_DOUBTFUL}')}, {lost}")
     tried = b.integer(f"add {plan.load('tried')}, 1")
     plan.store("tried", tried)
     often = b.op(f"icmp eq i64 {b.integer(f'and {tried}, {_LOOK - 1}')}, 0")
@@ -126,7 +132,9 @@ def _note_several(b: Builder, plan: Any, took: str) -> None:
     plan.store("pause", b.op(f"select i1 {stop}, i64 {longer}, i64 {usual}"))
     known = b.integer(f"or {alone}, 1")
     some = b.integer(f"add {b.integer(f'udiv {_MOST}, {known}')}, 1")
-    rest = b.op(f"select i1 {long}, i64 {least(b, pause, some)}, i64 {pause}")
+    as_much = _most(b, pause, b.integer(f"udiv {took}, {known}"))
+    wanted = b.op(f"select i1 {lost}, i64 {as_much}, i64 {pause}")
+    rest = b.op(f"select i1 {long}, i64 {least(b, wanted, some)}, i64 {wanted}")
     rest = b.op(f"select i1 {unknown}, i64 {FIRST}, i64 {rest}")
     look = b.op(f"select i1 {b.op(f'xor i1 {long}, true')}, i1 {often}, i1 false")
     plan.store("left", b.op(f"select i1 {stop}, i64 {rest}, i64 {b.op(f'zext i1 {look} to i64')}"))
@@ -136,6 +144,11 @@ def _shortened(b: Builder, pause: str, first: str) -> str:
     """The pause after a run that came in time, not below the first one."""
     shorter = b.integer(f"sub {pause}, {b.integer(f'lshr {pause}, {_CALMER}')}")
     return b.op(f"select i1 {b.op(f'icmp ult i64 {shorter}, {first}')}, i64 {first}, i64 {shorter}")
+
+
+def _most(b: Builder, x: str, y: str) -> str:
+    """The greater of two numbers."""
+    return b.op(f"select i1 {b.op(f'icmp ugt i64 {x}, {y}')}, i64 {x}, i64 {y}")
 
 
 def least(b: Builder, x: str, y: str) -> str:
