@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyflame_rt.cache.encoding import Codec, DecodeError, EncodeError, record
 from pyflame_rt.cache.installed import is_declared
-from pyflame_rt.cache.models import GRAPH_KINDS, MAX_BYTES
+from pyflame_rt.cache.models import GRAPH_KINDS, MAX_BYTES, KeptGraph
 from pyflame_rt.cache.places import MAKERS, place_of
 from pyflame_rt.cache.signature import code_signature
 from pyflame_rt.cache.store import current_store, use_store
@@ -143,6 +143,8 @@ def find_unsupported(graph: Graph) -> list[Node]:
         >>> find_unsupported(g)
         [n: NoSuchOperator(x) -> y]
     """
+    if isinstance(graph, KeptGraph) and all(find_op(name, domain) is not None for name, domain in graph.operators):
+        return []
     return [node for node in _all_nodes(graph) if find_op(node.op_type, node.domain) is None]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from pyflame_rt.cache.models import kept_model, model_key
 from pyflame_rt.graph import AnyType, Dim, Graph, Shape, Tensor, TensorInfo, TensorType, ValueType
+from pyflame_rt.graph.deferred import DeferredGraph
 from pyflame_rt.graph.errors import (
     DTypeMismatchError,
     InvalidModelError,
@@ -45,13 +46,15 @@ _WAYS_TO_ONNX = {
 }
 
 
-def load_graph(model: Any, *, any_suffix: bool = False) -> tuple[Graph, Path | None]:
+def load_graph(model: Any, *, any_suffix: bool = False, deferred: bool = False) -> tuple[Graph, Path | None]:
     """The graph of a model, and the file it came from.
 
     Args:
         model: a path to a .onnx or .pfm file or to a folder of a Hugging Face model, the bytes of a file, a Graph or
             an onnx.ModelProto.
         any_suffix: read files of an unknown suffix as ONNX, as ONNX Runtime does.
+        deferred: the graph is only looked at, and its nodes perhaps not at all: one that was loaded before may read
+            them when somebody does.
 
     Example:
         >>> graph = Graph("g")
@@ -65,7 +68,7 @@ def load_graph(model: Any, *, any_suffix: bool = False) -> tuple[Graph, Path | N
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
         try:
-            return _from_file(path, any_suffix), path.absolute()
+            return _from_file(path, any_suffix, deferred), path.absolute()
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
                 raise ModelNotFoundError(f"there is no file of so long a name: {str(path)[:80]!r}...") from None
@@ -88,7 +91,7 @@ def _from_bytes(data: bytes) -> Graph:
     return graph_from_bytes(data)
 
 
-def _from_file(path: Path, any_suffix: bool) -> Graph:
+def _from_file(path: Path, any_suffix: bool, deferred: bool) -> Graph:
     from pyflame_rt.importers.registry import find_importer, is_original
 
     if path.is_dir():
@@ -107,7 +110,7 @@ def _from_file(path: Path, any_suffix: bool) -> Graph:
         graph = _read(path, kind)
         if key is not None:
             graph.origin = Origin(key, checked=False)
-    return graph
+    return graph.whole() if isinstance(graph, DeferredGraph) and not deferred else graph
 
 
 def _read(path: Path, kind: str) -> Graph:

@@ -105,7 +105,8 @@ class InferenceSession:
         chosen = self._chosen(providers, provider_options)
         with use_store(self._options.cache), immutable_files(self._options.immutable_model), answering(RUN_FOLLOWS):
             expect_model([name for name, _ in chosen], self._options)
-            self._graph, self._path = load_graph(model, any_suffix=self._reads_any_suffix)
+            kept = not (self._options._free_dimensions or self._options._initializers)  # which change the graph
+            self._graph, self._path = load_graph(model, any_suffix=self._reads_any_suffix, deferred=kept)
             prepare_graph(self._graph, self._options)
             self._seconds = {"load": time.perf_counter() - started}
             self._source, self._quantization = quantize(self._graph, self._options)

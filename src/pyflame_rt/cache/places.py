@@ -14,11 +14,11 @@ from pyflame_rt.graph.errors import DTypeMismatchError, PyFlameRTError
 from pyflame_rt.graph.pages import FileIdentity, file_of, verified
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pyflame_rt.cache.store import MappedEntry, Store
 
-__all__ = ["LAZY_MAKERS", "MAKERS", "makers_beside", "place_of"]
+__all__ = ["MAKERS", "held_makers", "makers_beside", "place_of"]
 
 # Smaller arrays are written where they are used.
 MIN_MAPPED = 256
@@ -68,6 +68,11 @@ def makers_beside(do: Callable[[Callable[[], None]], None]) -> dict[str, Callabl
         return array
 
     return {"entry": in_entry, "file": in_file}
+
+
+def held_makers(contents: Mapping[Any, memoryview]) -> dict[str, Callable[..., Any]]:
+    """Arrays in the contents of model files, by path and identity; not verified: whoever uses one does so."""
+    return {"file": lambda path, identity, *form: _view(contents[path, tuple(identity)], *form)}
 
 
 def _in_entry(place: str, offset: int, *form: Any) -> np.ndarray[Any, Any]:
@@ -123,5 +128,3 @@ def _view(memory: Any, offset: int, label: str, shape: list[int], strides: list[
 
 _TYPES = {dtype.label: dtype.numpy for dtype in DType if dtype is not DType.String}
 MAKERS: dict[str, Callable[..., Any]] = {"entry": _in_entry, "file": _in_file_verified}
-# Arrays in model files are not verified: whoever uses one does so.
-LAZY_MAKERS: dict[str, Callable[..., Any]] = MAKERS | {"file": _in_file}

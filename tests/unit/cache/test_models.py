@@ -10,12 +10,13 @@ import pytest
 
 import pyflame_rt
 from pyflame_rt.cache.encoding import Codec, DecodeError
-from pyflame_rt.cache.models import kept_model, model_key
+from pyflame_rt.cache.models import KeptGraph, kept_model, model_key
 from pyflame_rt.cache.places import MAKERS, makers_beside, place_of
 from pyflame_rt.cache.store import HEADER, current_store, use_store
 from pyflame_rt.exporters import export_onnx
 from pyflame_rt.format import save_model
 from pyflame_rt.graph.pages import file_of, map_file
+from pyflame_rt.loading import load_graph
 
 RNG = np.random.default_rng(5)
 
@@ -207,3 +208,73 @@ def test_large_arrays_are_verified_by_what_is_handed_on(folder, damaged):
     else:
         work[0]()
         np.testing.assert_array_equal(again, values)
+
+
+def warm(path):
+    """A session on a file that was loaded, and run, before."""
+    export_onnx(scaled(3), path)
+    settled(path)
+    assert answer(path) == 3
+    current_store().flush()
+    session = pyflame_rt.InferenceSession(path)
+    assert isinstance(session._graph, KeptGraph)
+    return session
+
+
+def test_a_warm_start_reads_no_nodes(folder):
+    session = warm(folder / "m.onnx")
+    assert float(session.run(None, {"x": np.ones((1, 40_000), np.float32)})[0][0, 0]) == 3
+    assert not session._graph.is_made
+    assert [i.name for i in session.get_inputs()] == ["x"]
+    assert [n.op_type for n in session.graph().nodes] == ["Mul"]
+    assert float(session.get_initializer("w").numpy()[0]) == 3
+
+
+@pytest.mark.parametrize("change", ["truncated", "written", "gone"])
+def test_nodes_that_nobody_read_yet_outlive_the_file(folder, change):
+    path = folder / "m.onnx"
+    session = warm(path)
+    if change == "truncated":
+        os.truncate(path, 100)
+    elif change == "written":
+        path.write_bytes(b"\1" * path.stat().st_size)
+    else:
+        path.unlink()
+    assert not session._graph.is_made
+    assert float(session.get_initializer("w").numpy().sum()) == 3 * 40_000
+    for rows in (1, 2):  # with the plan that was kept, and with one to be made
+        y = session.run(None, {"x": np.ones((rows, 40_000), np.float32)})[0]
+        assert float(y.sum()) == rows * 3 * 40_000
+
+
+def test_who_loads_a_graph_may_change_it(folder):
+    path = folder / "m.onnx"
+    warm(path).close()
+    graph, _ = load_graph(path)
+    assert type(graph) is pyflame_rt.Graph
+    graph.nodes = []
+    assert len(load_graph(path)[0].nodes) == 1
+    options = pyflame_rt.SessionOptions()
+    options.add_free_dimension_override_by_name("N", 4)
+    assert pyflame_rt.InferenceSession(path, options).get_inputs()[0].shape == [4, 40_000]
+
+
+def test_defaults_of_inputs_are_known_at_once(folder):
+    path, g = folder / "m.onnx", scaled(5)
+    g.add_input("w", [40_000])
+    export_onnx(g, path)
+    settled(path)
+    for _ in range(2):
+        session = pyflame_rt.InferenceSession(path)
+        assert [i.name for i in session.get_inputs()] == ["x"]
+        assert [i.name for i in session.get_overridable_initializers()] == ["w"]
+        assert float(session.run(None, {"x": np.ones((1, 40_000), np.float32)})[0][0, 0]) == 5
+        current_store().flush()
+
+
+def test_nodes_that_are_damaged_are_said_to_be(folder, monkeypatch):
+    session = warm(folder / "m.onnx")
+    monkeypatch.setattr("pyflame_rt.cache.models.held_makers", lambda contents: {})
+    with pytest.raises(pyflame_rt.InvalidModelError, match=r"model 'scaled' whole: .* load it again"):
+        session.graph()
+    assert not kept()
