@@ -5,6 +5,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import pyflame_rt
+from pyflame_rt.backends.cpu.jit.target import host
+from pyflame_rt.backends.cpu.kernels.quantized_lstm import by_fours
+from pyflame_rt.backends.cpu.lower import rnn_timesteps
 
 RNG = np.random.default_rng(41)
 SIZES = [(1, 1, 1), (4, 1, 16), (3, 5, 8), (5, 2, 33), (6, 3, 40)]  # steps, batch, hidden
@@ -58,6 +61,20 @@ def test_steps_are_the_references(direction, kind, columns):
             # A state halfway between two numbers may become either: by so little a gate may differ.
             np.testing.assert_allclose(mine, theirs, rtol=0, atol=0.02)
             assert np.mean(abs(mine - theirs)) < 2e-4
+
+
+@pytest.mark.skipif(not by_fours(host()), reason="a machine without products of four bytes")
+@pytest.mark.parametrize("kind", [np.int8, np.uint8])
+def test_products_of_four_bytes_give_the_bits_of_those_of_two_numbers(kind, monkeypatch):
+    """Weights at their ends among them: sums of both are exact."""
+    for sizes in [*SIZES, (4, 2, 256)]:
+        content, feeds = model(sizes, "bidirectional", kind, True)
+        fours = pyflame_rt.InferenceSession(content).run(None, feeds)
+        with monkeypatch.context() as patched:
+            patched.setattr(rnn_timesteps, "by_fours", lambda _host: False)
+            pairs = pyflame_rt.InferenceSession(content).run(None, feeds)
+        for one, two in zip(fours, pairs, strict=True):
+            np.testing.assert_array_equal(one, two)
 
 
 def test_any_number_of_threads_gives_the_same_bits():

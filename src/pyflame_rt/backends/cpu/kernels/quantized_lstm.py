@@ -1,7 +1,9 @@
 """The steps of an LSTM with quantized weights: states are quantized by their range, products are sums of integers.
 
 A direction is a row of the kernel. A step quantizes the states of all its sequences together, then goes through blocks
-of hidden units: sums of products of 16-bit numbers, two at a time, for the four gates of the block, then the gates.
+of hidden units: sums of products for the four gates of the block, then the gates. Where the machine has VNNI, products
+are of bytes, four at a time, and what the zero point of the states adds to a column is taken off first; elsewhere they
+are of 16-bit numbers less their zero point, two at a time.
 """
 
 from __future__ import annotations
@@ -13,15 +15,22 @@ from pyflame_rt.backends.cpu.ir.loops import load_vector, loop, store_vector, ta
 from pyflame_rt.backends.cpu.jit.target import host as this_host
 from pyflame_rt.backends.cpu.kernels.row_loops import SIGNATURE
 from pyflame_rt.backends.cpu.kernels.tiles.epilogue_math import FAST
+from pyflame_rt.backends.cpu.kernels.tiles.integer_dots import VNNI, dots_for
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
     from pyflame_rt.backends.cpu.jit.target import Host
 
-__all__ = ["RoundedSteps"]
+__all__ = ["RoundedSteps", "by_fours"]
 
 _PARAMS = ("steps", "hidden", "batch", "directions", "reversed", "in_step", "in_row", "padded")
 _GATES = 4
+
+
+def by_fours(host: Host) -> bool:
+    """Whether a machine adds four products of bytes at once."""
+    dots = dots_for(host)
+    return dots is not None and dots.kind == "vnni"
 
 
 @dataclass(frozen=True)
@@ -29,23 +38,26 @@ class RoundedSteps:
     """All steps of an LSTM whose states are quantized before each product.
 
     bufs: gates, packed weights, scales of columns, first states, first cells, result, last states, last cells, room for
-    quantized states (int16 [directions, batch, padded]). params: steps, hidden, batch, directions, 1 when the first
+    quantized states (int16 [directions, batch, padded], bytes with ``fours``), with ``fours`` the sums of columns'
+    weights (int32, as scales). params: steps, hidden, batch, directions, 1 when the first
     direction runs backwards, strides of the gates by step and by sequence, hidden units rounded up to whole vectors.
     rows: directions.
 
-    Weights are [direction, block, pair of units before, gate, unit of the block, 2], scales [direction, block, gate,
-    unit]; blocks are of BLOCK units. Weights are 8-bit numbers less their zero point, or 16-bit ones if ``wide``.
+    Weights are [direction, block, pair of units before, gate, unit of the block, 2], or fours and 4; scales [direction,
+    block, gate, unit]; blocks are of BLOCK units. Weights are 8-bit numbers less their zero point, or 16-bit ones if
+    ``wide``.
     """
 
     BLOCK: ClassVar[int] = 16
-    VECTOR: ClassVar[int] = 8  # lanes at most: states are padded to whole vectors
+    VECTOR: ClassVar[int] = 16  # lanes at most: states are padded to whole vectors
 
     wide: bool = False
+    fours: bool = False
 
     @property
     def key(self) -> str:
         """Equal for kernels of equal structure."""
-        return f"rounded steps {self.wide:d}"
+        return f"rounded steps {self.wide:d}{self.fours:d}"
 
     def emit(self, name: str, host: Host | None = None) -> str:
         """The module, as text."""
@@ -55,19 +67,20 @@ class RoundedSteps:
 class _QuantizedLstmEmitter:
     def __init__(self, kernel: RoundedSteps, host: Host) -> None:
         self.kernel, self.b = kernel, Builder(host)
-        self.at = Lanes(self.b, min(host.lanes(4), kernel.VECTOR))
+        self.at = Lanes(self.b, min(host.lanes(4), kernel.VECTOR if kernel.fours else 8))
+        self.state = "i8" if kernel.fours else "i16"
         self.each = kernel.BLOCK // self.at.lanes  # vectors of a gate
         self.pairs_at_once = host.vector_bytes >= 32 and "avx2" in host.features
 
     def emit(self, name: str) -> str:
         b = self.b
         b.begin()
-        self.bufs = [b.op(f"load ptr, ptr {b.element('ptr', '%bufs', str(k))}") for k in range(9)]
+        self.bufs = [b.op(f"load ptr, ptr {b.element('ptr', '%bufs', str(k))}") for k in range(9 + self.kernel.fours)]
         self.p = {name: b.load_i64("%params", i) for i, name in enumerate(_PARAMS)}
         size = self.kernel.BLOCK
         hidden = self.p["hidden"]
         self.blocks = b.integer(f"udiv {b.integer(f'add {hidden}, {size - 1}')}, {size}")
-        self.pairs = b.integer(f"udiv {self.p['padded']}, 2")
+        self.groups = b.integer(f"udiv {self.p['padded']}, {8 if self.kernel.fours else 2}")
         loop(b, "%begin", "%end", 1, [], self._direction)
         b.do("ret void")
         b.end(SIGNATURE.format(name=name))
@@ -81,7 +94,7 @@ class _QuantizedLstmEmitter:
 
     def _direction(self, direction: str, _: list[V]) -> list[V]:
         b, p = self.b, self.p
-        gates, weights, scales, first, cell0, y, last, cell, room = self.bufs
+        gates, weights, scales, first, cell0, y, last, cell, room, *sums = self.bufs
         self.direction = direction
         turned = b.integer(f"xor {direction}, {p['reversed']}")
         backwards = b.op(f"icmp ne i64 {turned}, 0")
@@ -91,7 +104,8 @@ class _QuantizedLstmEmitter:
         self.weights = b.element(kind, weights, self._times(direction, columns, p["padded"]))
         self.scales = b.element("float", scales, self._times(direction, columns))
         self.cell = b.element("float", cell, state)
-        self.room = b.element("i16", room, self._times(direction, p["batch"], p["padded"]))
+        self.room = b.element(self.state, room, self._times(direction, p["batch"], p["padded"]))
+        self.column_sums = [b.element("i32", x, self._times(direction, columns)) for x in sums]
         self._copy(b.element("float", cell0, state), p["hidden"], self.cell)
         stride, one = self._times(p["directions"], p["hidden"]), Lanes(b, 1)
 
@@ -103,8 +117,8 @@ class _QuantizedLstmEmitter:
             given = b.integer(f"add {self._times(time, p['in_step'])}, {self._times(direction, p['hidden'], _GATES)}")
             place = b.integer(f"add {self._times(time, p['batch'], stride)}, {self._times(direction, p['hidden'])}")
             target = b.element("float", y, place)
-            scale = self._quantize(before[0].name, before[1].name)
-            self._blocks(b.element("float", gates, given), scale, target, stride)
+            scale, zero = self._quantize(before[0].name, before[1].name)
+            self._blocks(b.element("float", gates, given), scale, zero, target, stride)
             return [V(one, "ptr", target), V(one, "i64", stride)]
 
         start = [V(one, "ptr", b.element("float", first, state)), V(one, "i64", p["hidden"])]
@@ -133,8 +147,8 @@ class _QuantizedLstmEmitter:
 
     # ------------------------------------------------------------------ states
 
-    def _quantize(self, state: str, stride: str) -> V:
-        """States less their zero point as 16-bit numbers; gives their scale."""
+    def _quantize(self, state: str, stride: str) -> tuple[V, V]:
+        """States as bytes, or less their zero point as 16-bit numbers; gives their scale and zero point."""
         b, at, p = self.b, self.at, self.p
         one = Lanes(b, 1)
 
@@ -158,21 +172,22 @@ class _QuantizedLstmEmitter:
         def convert(n: str, _: list[V]) -> list[V]:
             line, target = (
                 b.element("float", state, self._times(n, stride)),
-                b.element("i16", self.room, self._times(n, p["padded"])),
+                b.element(self.state, self.room, self._times(n, p["padded"])),
             )
 
             def one_vector(i: str, mask: V | None, _: list[V]) -> list[V]:
                 value = load_vector(at, b.element("float", line, i), mask)
                 number = self._clipped((value / wide_scale).intrinsic("nearbyint") + wide_zero)
-                narrow = (number - wide_zero).to("fptosi", "i32").to("trunc", "i16")
-                b.do(f"store {narrow.kind} {narrow.name}, ptr {b.element('i16', target, i)}, align 2")
+                whole = number if self.kernel.fours else number - wide_zero
+                narrow = whole.to("fptosi", "i32").to("trunc", self.state)
+                b.do(f"store {narrow.kind} {narrow.name}, ptr {b.element(self.state, target, i)}, align 1")
                 return []
 
             vectors(at, "0", p["hidden"], [], one_vector)
             return []
 
         loop(b, "0", p["batch"], 1, [], convert)
-        return scale
+        return scale, zero
 
     def _clipped(self, value: V) -> V:
         """Within 8 bits; NaN is nothing."""
@@ -181,19 +196,21 @@ class _QuantizedLstmEmitter:
 
     # ------------------------------------------------------------------ one step
 
-    def _blocks(self, given: str, scale: V, target: str, stride: str) -> None:
+    def _blocks(self, given: str, scale: V, zero: V, target: str, stride: str) -> None:
         b, at, p, size = self.b, self.at, self.p, self.kernel.BLOCK
         width = size * _GATES
         kind = "i16" if self.kernel.wide else "i8"
         factor = at.splat("float", scale.name)
+        less = at.splat("i32", zero.to("fptosi", "i32").name)
 
         def block(k: str, _: list[V]) -> list[V]:
             weights = b.element(kind, self.weights, self._times(k, width, p["padded"]))
             scales = b.element("float", self.scales, self._times(k, width))
             unit = self._times(k, size)
+            starts = self._starts(self._times(k, width), less)
 
             def sequence(n: str, _: list[V]) -> list[V]:
-                sums = self._product(weights, b.element("i16", self.room, self._times(n, p["padded"])))
+                sums = self._product(weights, b.element(self.state, self.room, self._times(n, p["padded"])), starts)
                 reals = [
                     s.to("sitofp", "float") * (load_vector(at, b.element("float", scales, str(v * at.lanes))) * factor)
                     for v, s in enumerate(sums)
@@ -208,9 +225,20 @@ class _QuantizedLstmEmitter:
 
         loop(b, "0", self.blocks, 1, [], block)
 
-    def _product(self, weights: str, states: str) -> list[V]:
-        """Sums over pairs of units, for the gates of a block."""
-        b, at, count = self.b, self.at, self.each * _GATES
+    def _starts(self, column: str, zero: V) -> list[V]:
+        """What sums of a block begin with."""
+        at, count = self.at, self.each * _GATES
+        if not self.kernel.fours:
+            return [at.const("i32", 0)] * count
+        base = self.b.element("i32", self.column_sums[0], column)
+        places = [self.b.element("i32", base, str(v * at.lanes)) for v in range(count)]
+        return [at.const("i32", 0) - load_vector(at, place, elem="i32") * zero for place in places]
+
+    def _product(self, weights: str, states: str, starts: list[V]) -> list[V]:
+        """Sums over the units before, for the gates of a block."""
+        if self.kernel.fours:
+            return self._by_fours(weights, states, starts)
+        b, at = self.b, self.at
         double, kind = Lanes(b, 2 * at.lanes), "i16" if self.kernel.wide else "i8"
         line = 2 * self.kernel.BLOCK * _GATES
 
@@ -226,7 +254,27 @@ class _QuantizedLstmEmitter:
                 news.append(so_far + self._dots(state, numbers))
             return news
 
-        return loop(b, "0", self.pairs, 1, [at.const("i32", 0)] * count, pair)
+        return loop(b, "0", self.groups, 1, starts, pair)
+
+    def _by_fours(self, weights: str, states: str, starts: list[V]) -> list[V]:
+        """Two fours a turn, each with sums of its own: an addition waits for the one before."""
+        b, at, count = self.b, self.at, self.each * _GATES
+        kind, line = at.type("i32"), self.kernel.BLOCK * _GATES
+
+        def turn(k: str, sums: list[V]) -> list[V]:
+            news = []
+            for half in range(2):
+                number = b.integer(f"add {self._times(k, 2)}, {half}")
+                state = at.splat("i32", b.op(f"load i32, ptr {b.element('i32', states, number)}, align 1"))
+                start = b.element("i32", weights, self._times(number, line))
+                for v, so_far in enumerate(sums[half * count : (half + 1) * count]):
+                    found = load_vector(at, b.element("i32", start, str(v * at.lanes)), elem="i32")
+                    args = [(kind, x.name) for x in (so_far, state, found)]
+                    news.append(V(at, "i32", b.call(kind, VNNI[4 * at.lanes], args)))
+            return news
+
+        ended = loop(b, "0", self.groups, 1, [*starts, *([at.const("i32", 0)] * count)], turn)
+        return [x + y for x, y in zip(ended[:count], ended[count:], strict=True)]
 
     def _dots(self, a: V, c: V) -> V:
         """Sums of products of neighbours."""

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.backends.cpu.jit.target import host
 from pyflame_rt.backends.cpu.kernels.gru_reset_steps import GruResetSteps
-from pyflame_rt.backends.cpu.kernels.quantized_lstm import RoundedSteps
+from pyflame_rt.backends.cpu.kernels.quantized_lstm import RoundedSteps, by_fours
 from pyflame_rt.backends.cpu.kernels.rnn_timesteps import GATES, BackwardSteps, ForwardSteps, PanelKernel, panel_width
 from pyflame_rt.backends.cpu.lower.lowering import Lowering, NotNative, lowers
 from pyflame_rt.graph import DType
@@ -196,12 +197,15 @@ def rounded_steps(low: Lowering, step: SpecializedNode) -> None:
     y, dtype = low.new((steps, batch, directions * hidden), gates.dtype), gates.dtype
     lasts = [low.new((directions, batch, hidden), dtype) for _ in range(2)]
     padded = -(-hidden // RoundedSteps.VECTOR) * RoundedSteps.VECTOR
-    room = low.new((directions, batch, padded), DType.Int16)
     wide = weights.size > 0 and not -128 <= int(weights.min()) <= int(weights.max()) <= 127
-    packed = _pairs(weights, padded).astype(np.int16 if wide else np.int8)
+    fours = not wide and by_fours(host())
+    room = low.new((directions, batch, padded), DType.UInt8 if fours else DType.Int16)
+    packed = _groups(weights, padded, 4 if fours else 2).astype(np.int16 if wide else np.int8)
     views = [gates, low.constant(packed), low.constant(_blocks(scales)), *firsts, y, *lasts, room]
+    if fours:
+        views.append(low.constant(_blocks(weights.sum(1, dtype=np.int32, keepdims=True))))
     params = [steps, hidden, batch, directions, _backwards(step), *gates.strides[:2], padded]
-    low.kernel(step.op.name, RoundedSteps(wide), views, params, directions, 1)
+    low.kernel(step.op.name, RoundedSteps(wide, fours), views, params, directions, 1)
     _hand_out(low, step, [y, *lasts])
 
 
@@ -225,13 +229,13 @@ def _blocks(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(padded.reshape(directions, before, gates, count, size).transpose(0, 3, 1, 2, 4))
 
 
-def _pairs(weights: np.ndarray[Any, Any], padded: int) -> np.ndarray[Any, Any]:
-    """[direction, block, pair of units before, gate, unit of the block, 2]."""
+def _groups(weights: np.ndarray[Any, Any], padded: int, each: int) -> np.ndarray[Any, Any]:
+    """[direction, block, group of units before, gate, unit of the block, unit of the group]."""
     directions, before, gates, hidden = weights.shape
     whole = np.zeros((directions, padded, gates, hidden), weights.dtype)
     whole[:, :before] = weights
     blocked = _blocks(whole)
     directions, count, _, gates, size = blocked.shape
     return np.ascontiguousarray(
-        blocked.reshape(directions, count, padded // 2, 2, gates, size).transpose(0, 1, 2, 4, 5, 3)
+        blocked.reshape(directions, count, padded // each, each, gates, size).transpose(0, 1, 2, 4, 5, 3)
     )
