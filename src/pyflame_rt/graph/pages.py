@@ -7,6 +7,7 @@ not change: entries of our own cache, and what the caller declares immutable (:f
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import threading
@@ -126,7 +127,15 @@ def _read(file: Any, size: int) -> mmap.mmap | None:
     """The contents of a file in memory of our own, after ``LEAD`` bytes; None when it ends early."""
     if not size:
         raise ValueError("the file is empty")
-    memory = mmap.mmap(-1, LEAD + size, **_PRIVATE)
+    try:
+        memory = mmap.mmap(-1, LEAD + size, **_PRIVATE)
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        raise MemoryError(
+            f"the system has no {size:,} bytes to read {file.name!r} into. Where nobody writes to the file, "
+            f"SessionOptions(immutable_model=True) maps it instead"
+        ) from error
     if size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     with memoryview(memory) as whole, whole[LEAD:] as contents:

@@ -1,8 +1,10 @@
 """Models larger than the memory they may take: weights stay in files that nobody writes to."""
 
+import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -76,6 +78,86 @@ def test_weights_take_no_memory_of_their_own(model, tmp_path):
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < LAYERS * WIDTH * WIDTH * 4 // 3
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+import pyflame_rt
+import pyflame_rt.demo
+
+model, group, immutable = sys.argv[1], sys.argv[2], sys.argv[3] == "immutable"
+digits = pyflame_rt.InferenceSession(pyflame_rt.demo.model_path())  # what every session needs
+digits.run(None, {"image": np.zeros((1, 1, 8, 8), np.float32)})
+if group:
+    (Path(group) / "cgroup.procs").write_text("0")  # what it takes from now on is counted
+else:
+    lines = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
+    most = (int(lines["VmData"].split()[0]) << 10) + ROOM_BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+options = pyflame_rt.SessionOptions(immutable_model=immutable, memory_limit=ROOM_BYTES if immutable else 0, num_threads=1)
+session = pyflame_rt.InferenceSession(model, options)
+for _ in range(3):
+    (answer,) = session.run(None, {"x0": np.ones((1, WIDTH), np.float32)})
+print(float(np.abs(answer).sum()))
+"""
+ROOM = 16 << 20  # of the system, for a model three times as large
+
+
+def limited(model, cache, group="", *, immutable=True):
+    """Run the model in a process that the system gives a third of its size."""
+    with open(model, "rb") as file:  # its pages are read, and counted, by the process
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    program = LIMITED.replace("ROOM_BYTES", str(ROOM)).replace("WIDTH", str(WIDTH))
+    settings = {**os.environ, "PYFLAME_CACHE_DIR": str(cache), "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", program, str(model), str(group), "immutable" if immutable else ""]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=settings)
+
+
+def expected_sum(model):
+    with pyflame_rt.InferenceSession(model) as session:
+        return float(np.abs(session.run(None, {"x0": np.ones((1, WIDTH), np.float32)})[0]).sum())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts private memory on Linux only")
+def test_a_model_of_thrice_the_memory_that_the_system_allows(model, tmp_path):
+    assert os.path.getsize(model) >= 3 * ROOM
+    done = limited(model, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(expected_sum(model))
+    without = limited(model, tmp_path / "other", immutable=False)
+    assert without.returncode != 0  # the limit is one
+    assert "MemoryError: the system has no" in without.stderr
+    assert "immutable_model=True" in without.stderr
+
+
+@pytest.fixture
+def control_group():
+    """One of our own that allows ROOM bytes, pages of files among them."""
+    top = Path("/sys/fs/cgroup")
+    one = top / "memory" if (top / "memory").is_dir() else top
+    group = one / f"pyflame-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"control groups cannot be made here: {error}")
+    limit = next((group / name for name in ("memory.limit_in_bytes", "memory.max") if (group / name).exists()), None)
+    try:
+        if limit is None:
+            pytest.skip("control groups have no limit of memory here")
+        limit.write_text(str(ROOM))
+        yield group
+    finally:
+        group.rmdir()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
+def test_a_model_of_thrice_the_memory_of_its_control_group(model, tmp_path, control_group):
+    done = limited(model, tmp_path, control_group)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(expected_sum(model))
 
 
 @pytest.mark.parametrize(
