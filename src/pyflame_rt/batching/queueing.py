@@ -87,6 +87,11 @@ class FairQueue:
         del self._heaps[group], self._rows[group]
         return None
 
+    def first_waiting(self, group: Group) -> int:
+        """Rows that wait of the request whose turn it is in a group."""
+        head = self._head(group)
+        return 0 if head is None else head[3].waiting
+
     def rows(self, group: Group) -> int:
         """Rows that wait in a group."""
         return self._rows.get(group, 0)
@@ -105,7 +110,7 @@ class FairQueue:
     def take(self, group: Group, room: int) -> Iterator[tuple[Ticket, int, int]]:
         """Take up to ``room`` rows of a group, as requests with the rows taken of each."""
         while room and group in self._heaps and (head := self._head(group)) is not None:
-            _, _, start, ticket = head
+            tag, number, start, ticket = head
             count = min(ticket.waiting, room)
             begin = ticket.rows.count - ticket.waiting
             ticket.waiting -= count
@@ -114,7 +119,9 @@ class FairQueue:
             self._all_rows -= count
             # Rows that are served move everybody's turn on, in proportion to how many share them.
             self._served = max(self._served + count / max(len(self._waiting), 1), start)
-            if not ticket.waiting:
+            if ticket.waiting:  # the others' turn, before the rest of a large request
+                heapq.heapreplace(self._heaps[group], (tag + count, number, start + count, ticket))
+            else:
                 self._left(ticket)
             yield ticket, begin, begin + count
 
@@ -147,6 +154,9 @@ def chosen_rows(
     queue: FairQueue, costs: Costs, group: Group, waiting: int, *, padding: bool
 ) -> tuple[list[tuple[Ticket, int, int]], int]:
     """Take the rows of the next run out of the queue: requests with the rows taken of each, and the run's size."""
+    wide = costs.wide(group[1])
+    if waiting >= wide > costs.largest and queue.first_waiting(group) >= wide:
+        return list(queue.take(group, wide)), wide
     rows, size = costs.choose(waiting, group[1], padding=padding, busy=queue.total_rows() > waiting)
     taken = list(queue.take(group, rows))
     room = size - rows

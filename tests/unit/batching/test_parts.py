@@ -241,9 +241,19 @@ def test_requests_are_taken_in_pieces():
     group = queue.first()[0]
     assert queue.rows(group) == 7
     assert [(t.number, begin, end) for t, begin, end in queue.take(group, 3)] == [(1, 0, 3)]
-    assert [(t.number, begin, end) for t, begin, end in queue.take(group, 9)] == [(1, 3, 5), (2, 0, 2)]
+    assert [(t.number, begin, end) for t, begin, end in queue.take(group, 9)] == [(2, 0, 2), (1, 3, 5)]  # their turn
     assert len(queue) == 0
     assert queue.first() is None
+
+
+def test_a_large_request_does_not_hold_others_up():
+    queue = FairQueue(8)
+    queue.push(ticket("wide", 1, rows=1000))
+    queue.push(ticket("narrow", 2))
+    queue.push(ticket("narrow", 3))
+    places = order(queue, at_once=8)
+    assert max(places.index(2), places.index(3)) <= 4
+    assert places.count(1) == 125
 
 
 def test_what_is_taken_back_is_not_run():
