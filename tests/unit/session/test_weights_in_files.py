@@ -96,7 +96,8 @@ else:
     lines = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
     most = (int(lines["VmData"].split()[0]) << 10) + ROOM_BYTES
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-options = pyflame_rt.SessionOptions(immutable_model=immutable, memory_limit=ROOM_BYTES if immutable else 0, num_threads=1)
+limit = ROOM_BYTES if immutable else 0
+options = pyflame_rt.SessionOptions(immutable_model=immutable, memory_limit=limit, num_threads=1)
 session = pyflame_rt.InferenceSession(model, options)
 for _ in range(3):
     (answer,) = session.run(None, {"x0": np.ones((1, WIDTH), np.float32)})
