@@ -16,11 +16,11 @@ from pyflame_rt.ops.onnx.cast import Cast
 from pyflame_rt.ops.onnx.index import Gather
 from pyflame_rt.ops.onnx.logic import BitShift, BitwiseAnd, Where
 from pyflame_rt.ops.onnx.math import Round
-from pyflame_rt.ops.onnx.matmul import MatMul
+from pyflame_rt.ops.onnx.matmul import MatMul, MatMulInteger
 from pyflame_rt.ops.onnx.quantize import DequantizeLinear, DynamicQuantizeLinear
 from pyflame_rt.ops.onnx.reduce import ReduceMax
 from pyflame_rt.ops.onnx.rnn import RecurrentForm, is_plain, lstm_functions, lstm_layer, recurrent_needs
-from pyflame_rt.ops.onnx.shape import Reshape, Transpose, Unsqueeze
+from pyflame_rt.ops.onnx.shape import Expand, Reshape, Transpose, Unsqueeze
 from pyflame_rt.ops.onnx.slicing import Pad, Slice
 from pyflame_rt.ops.pyflame.recurrence import backwards_of, lstm_steps
 
@@ -267,11 +267,11 @@ def DynamicQuantizeLSTM(
 ) -> tuple[Value, ...]:
     """LSTM with quantized weights; inputs and states are quantized by their own range before each product."""
     if not (activations or clip or input_forget) and P is None and is_plain(X, sequence_lens):
-        weights = _weights(W, W_scale, W_zero_point)
         # The form reads sizes of the recurrent weights as LSTM has them.
-        form = RecurrentForm((_rounded(X), weights, Transpose(R, perm=[0, 2, 1]), B), direction, 0)
+        form = RecurrentForm((X, W, Transpose(R, perm=[0, 2, 1]), B), direction, 0)
         starts = form.states(initial_h, initial_c, like=X)
-        gates = form.gates(form.whole_bias())
+        gates, bias = _input_gates(X, W, W_scale, W_zero_point), form.whole_bias()
+        gates = gates if bias is None else gates + bias
         return form.outputs(*RoundedLSTMSteps(gates, R, R_scale, R_zero_point, *starts, direction=direction))
     return lstm_layer(
         (_rounded(X), _weights(W, W_scale, W_zero_point), _weights(R, R_scale, R_zero_point), B),
@@ -288,6 +288,19 @@ def DynamicQuantizeLSTM(
 def _rounded(x: Value) -> Value:
     """What a tensor is after it was quantized by its own range."""
     return DequantizeLinear(*DynamicQuantizeLinear(x))
+
+
+def _input_gates(x: Value, w: Value, scale: Value, zero: Value) -> Value:
+    """What inputs add to the gates, directions side by side: exact sums of products of bytes."""
+    numbers, step, middle = DynamicQuantizeLinear(x)
+    matrix = Reshape(Transpose(w, perm=[1, 0, 2]), [w.shape[1], -1])
+    scales, zeros = (Reshape(v if v.rank == 2 else _each_column(v, w), [-1]) for v in (scale, zero))
+    return Cast(MatMulInteger(numbers, matrix, middle, zeros), to=x.dtype) * (step * scales)
+
+
+def _each_column(value: Value, w: Value) -> Value:
+    """One number for each column in place of one for each direction."""
+    return Expand(Unsqueeze(value, [1]), [w.shape[0], w.shape[2]])
 
 
 def _weights(w: Value, scale: Value, zero: Value) -> Value:
