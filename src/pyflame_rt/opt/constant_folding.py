@@ -66,9 +66,15 @@ class ConstantFoldingPass(EditingPass):
 
     def _may_fold(self, editor: Editor, node: Node) -> bool:
         """Whether all that it reads is constant, or all that it makes is known; most nodes are done with that."""
-        if all(not name or editor.is_constant(name) for name in node.inputs):
+        for name in node.inputs:
+            if name and not editor.is_constant(name):
+                break
+        else:
             return True
-        return self.config.fold_shape_ops and all(not n or editor.value(n).known is not None for n in node.outputs)
+        if not self.config.fold_shape_ops:
+            return False
+        unknown = [name for name in node.outputs if name and editor.value(name).known is None]
+        return not unknown
 
     def _known(self, editor: Editor, node: Node) -> list[np.ndarray[Any, Any]] | None:
         """Contents that inference knows, all of them numbers."""

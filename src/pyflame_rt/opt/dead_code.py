@@ -39,7 +39,7 @@ class DeadCodeEliminationPass(EditingPass):
         result = PassResult()
         drop_unread(editor, result)
         for node in editor.walk():
-            if self._does_nothing(editor, node):
+            if node.op_type in _IDLE and self._does_nothing(editor, node):
                 self._bypass(editor, node, result)
         drop_unread(editor, result)
         if self.config.remove_initializers:
@@ -47,7 +47,7 @@ class DeadCodeEliminationPass(EditingPass):
         return result
 
     def _does_nothing(self, editor: Editor, node: Node) -> bool:
-        if node.op_type not in _IDLE or node.domain or not node.inputs or not node.inputs[0]:
+        if node.domain or not node.inputs or not node.inputs[0]:
             return False
         if node.op_type == Identity.name:
             return self.config.remove_identity
@@ -76,6 +76,8 @@ class DeadCodeEliminationPass(EditingPass):
 def drop_unread(editor: Editor, result: PassResult) -> None:
     """Remove nodes, and last outputs of nodes, that nobody reads."""
     for node in reversed(editor.nodes()):
+        if len(node.outputs) == 1 and node.outputs[0] and editor.is_seen(node.outputs[0]):
+            continue
         live = [bool(n) and editor.is_seen(n) for n in node.outputs]
         if True not in live:
             editor.remove(node)

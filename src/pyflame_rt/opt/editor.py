@@ -69,6 +69,10 @@ class Editor:
     def __contains__(self, node: Node) -> bool:
         return node in self._place
 
+    def those_left(self, nodes: Iterable[Node]) -> list[Node]:
+        """Of some nodes those that are still there."""
+        return [node for node in nodes if node in self._place]
+
     def place(self, node: Node) -> tuple[int, int]:
         """Where a node stands: what runs later has a larger one."""
         at = self._place[node]
@@ -167,7 +171,8 @@ class Editor:
         op = find_op(node.op_type, node.domain)
         values = [self._values.get(name, Value(name, declared.get(name))) if name else None for name in node.inputs]
         outputs: Sequence[Value] = ()
-        if op is not None and (op.control or not any(v is not None and v.type is None for v in values)):
+        untyped = [v.ref for v in values if v is not None and v.type is None]
+        if op is not None and (op.control or not untyped):
             try:
                 outputs = self._memo.infer(op, values, bind_attributes(node, op))
             except PyFlameRTError:

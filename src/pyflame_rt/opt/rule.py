@@ -20,6 +20,7 @@ import pkgutil
 from collections import deque
 from dataclasses import field
 from functools import cache, lru_cache
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import ml_dtypes
@@ -345,7 +346,9 @@ class _Turn:
 
 def _sketch(one: Rule, picture: Term) -> _Sketch:
     near = (_inner(arg).ops for arg in picture.args if isinstance(arg, (Term, TermOutput)))
-    return _Sketch(one, picture, tuple(map(frozenset, _operators(picture))), tuple(map(frozenset, near)))
+    present: list[frozenset[str]] = []
+    _note_operators(picture, present)
+    return _Sketch(one, picture, tuple(present), tuple(map(frozenset, near)))
 
 
 def apply_rules(editor: Editor, rules: Sequence[Rule], supported: Callable[[Node], bool] | None = None) -> PassResult:
@@ -366,20 +369,23 @@ def _inner(arg: Term | TermOutput) -> Term:
     return arg if isinstance(arg, Term) else arg.term
 
 
-def _operators(picture: Term) -> Iterator[tuple[str, ...]]:
-    """The operators that each node of a picture may be."""
-    yield picture.ops
+def _note_operators(picture: Term, found: list[frozenset[str]]) -> None:
+    """Add the operators that each node of a picture may be."""
+    found.append(frozenset(picture.ops))
     for arg in picture.args:
         if isinstance(arg, (Term, TermOutput)):
-            yield from _operators(_inner(arg))
+            _note_operators(_inner(arg), found)
 
 
 def _take_turn(editor: Editor, turn: _Turn, supported: Callable[[Node], bool] | None, result: PassResult) -> None:
+    nodes = editor.nodes()
+    present = {node.full_name for node in nodes}
     for one in turn.whole:
-        if any(node.full_name in one.ops for node in editor.nodes()):
+        if not present.isdisjoint(one.ops):
             _count(result, one.build(editor))
-    pending = deque(editor.nodes())
-    present = {node.full_name for node in pending}
+            nodes = editor.nodes()
+            present = {node.full_name for node in nodes}
+    pending = deque(nodes)
     possible: dict[str, list[_Sketch]] = {}  # pictures of which every operator is present
     while pending:
         node = pending.popleft()
@@ -409,7 +415,7 @@ def _rewritten(
     """Apply the first rule that fits at a node; the nodes to look at again."""
     makers = [maker.full_name for name in node.inputs if (maker := editor.maker(name)) is not None]
     for one, picture, _, near in sketches:
-        if any(group.isdisjoint(makers) for group in near):
+        if near and any(map(frozenset.isdisjoint, near, repeat(makers))):
             continue
         rewrite, touched = _try(editor, one, picture, node, supported)
         if rewrite is not None:
@@ -433,12 +439,12 @@ def _try(
     """Apply a rule at a node if its picture is there and its condition holds."""
     if not _may_lie(editor, picture, root):
         return None, []
-    for bindings, labels in find(editor, picture, root):
+    for bindings, labels in _at(editor, picture, root, {}, {picture.label: root}):
         match = Match(editor, one, labels)
         inner = {name for node in match.matched for name in node.outputs}
         if not inner.isdisjoint(bindings.values()) or not _closed(editor, match.matched, root):
             continue
-        found = one.build(match, *(bindings.get(name, "") for name in one.parameters))
+        found = one.build(match, *[bindings.get(name, "") for name in one.parameters])
         if isinstance(found, NoMatch) or (supported is not None and not all(map(supported, match.made))):
             continue
         return _apply(editor, match, root, found)
@@ -470,15 +476,10 @@ def _apply(editor: Editor, match: Match, root: Node, found: str) -> tuple[Rewrit
     changed = [] if made and target in made[-1].outputs else editor.substitute(target, found)
     rewrite = Rewrite(match.rule.name, tuple(n.name for n in match.matched), tuple(n.name for n in made))
     again = [n for node in made for name in node.outputs for n in editor.readers(name)]
-    return rewrite, [*made, *changed, *again, *(n for n in before if n in editor)]
+    return rewrite, [*made, *changed, *again, *editor.those_left(before)]
 
 
 # ---------------------------------------------------------------------- finding pictures
-
-
-def find(editor: Editor, picture: Term, root: Node) -> Iterator[tuple[Bindings, dict[str, Node]]]:
-    """Ways in which a picture lies over the graph with its last node on ``root``."""
-    yield from _at(editor, picture, root, {}, {picture.label: root})
 
 
 def _may_lie(editor: Editor, term: Term, node: Node) -> bool:
@@ -511,6 +512,7 @@ def _commutes(node: Node) -> bool:
 def _at(
     editor: Editor, term: Term, node: Node, bound: Bindings, labels: dict[str, Node]
 ) -> Iterator[tuple[Bindings, dict[str, Node]]]:
+    """Ways in which a term lies over the graph with its last node on ``node``."""
     if node.full_name not in term.ops:
         return
     if term.attributes and any(node.get_attr(k) != v for k, v in term.attributes.items()):

@@ -84,4 +84,4 @@ def test_a_round_that_changes_nothing_makes_few_calls():
         assert not manager.run(graph).modified
     finally:
         sys.setprofile(before)
-    assert calls < 80 * len(graph.nodes)
+    assert calls < 55 * len(graph.nodes)

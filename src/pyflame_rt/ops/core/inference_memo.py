@@ -68,7 +68,7 @@ class InferenceMemo:
             values = [Value(v.ref, v.type) if v is not None and _is_data(v.known) else v for v in values]
         contents = op.shape_math and all(v is None or v.known is not None for v in values)
         if op.infer in _TYPE_RULES and not contents:
-            key: Any = (op, *(None if v is None else v.type for v in values))
+            key: Any = (op, *[None if v is None else v.type for v in values])
         else:
             key = _key(op, values, attributes)
         found = None if key is None else self._types.get(key) or self._known.get(key)
