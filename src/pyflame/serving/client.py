@@ -6,7 +6,6 @@ import asyncio
 import json
 import ssl
 import threading
-import time
 import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,10 @@ from pyflame_rt.graph.errors import MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import httpx
+
+    from pyflame_rt.serving.conversation import ClientCall, Outcome
 
 __all__ = ["ClientConfig", "ModelClient"]
 
@@ -148,32 +151,34 @@ class ModelClient:
     # Requests.
 
     def _ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        delay = self.config.retry_delay
-        for left in range(self.config.max_retries, -1, -1):
-            try:
-                return self._once(method, path, body)
-            except ServerUnavailableError:
-                if not left:
-                    raise
-            time.sleep(delay)
-            delay *= 2
-        raise AssertionError("unreachable")
+        self._client()  # says what is missing where httpx is
+        from pyflame_rt.serving.conversation import ClientCall, converse, retried
 
-    def _once(self, method: str, path: str, body: Any) -> dict[str, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        call = ClientCall(method, path, data, lambda got: self._read(got.status_code, got.content))
+        return converse(retried(call, self.config.max_retries, self.config.retry_delay, self._broken), self._send)
+
+    def _send(self, call: ClientCall[Any]) -> Outcome:
         client = self._client()
         import httpx  # there, where the client is
 
-        data = None if body is None else json.dumps(body).encode()
         try:
-            with client.stream(method, path, content=data) as response:
-                text = self._text(response)
-        except httpx.TimeoutException as error:
-            raise ServingTimeoutError(f"{self.url} gave no answer within {self.config.timeout} s") from error
+            with client.stream(call.method, call.path, content=call.body) as response:
+                return httpx.Response(response.status_code, content=self._text(response))
         except httpx.TransportError as error:
-            if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                raise ServingError(f"the certificate of {self.url} is not trusted: {error}") from error
-            raise ServerUnavailableError(f"{self.url} does not answer: {error or type(error).__name__}") from error
-        return self._read(response.status_code, text)
+            return error
+
+    def _broken(self, error: httpx.TransportError) -> ServingError:
+        """What a broken connection is raised as."""
+        import httpx
+
+        from pyflame_rt.serving.conversation import is_untrusted
+
+        if isinstance(error, httpx.TimeoutException):
+            return ServingTimeoutError(f"{self.url} gave no answer within {self.config.timeout} s")
+        if is_untrusted(error):
+            return ServingError(f"the certificate of {self.url} is not trusted: {error}")
+        return ServerUnavailableError(f"{self.url} does not answer: {error or type(error).__name__}")
 
     def _text(self, response: Any) -> bytes:
         text = bytearray()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
-from pyflame_rt.serving.conversation import ClientCall, Conversations
+from pyflame_rt.serving.conversation import Conversations, converse_async
 from pyflame_rt.serving.replies import decode_event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from pyflame_rt.serving.conversation import Conversation, Outcome
+    from pyflame_rt.serving.conversation import ClientCall, Conversation, Outcome
     from pyflame_rt.serving.replies import InferenceRequest, InferenceResponse, ModelInfo, ModelMetadata
 
 __all__ = ["AsyncModelClient"]
@@ -88,35 +89,27 @@ class AsyncModelClient(Conversations):
     ) -> AsyncIterator[str]:
         """Text, piece by piece as it comes; see :meth:`ModelClient.stream`."""
         answer = await self._ask(self._text(model, prompt, settings))
-        try:
-            async for line in answer.aiter_lines():
-                piece = decode_event(line)
-                if piece is None:
-                    return
-                if piece:
-                    yield piece
-            raise self._ended_early()
-        except httpx.TransportError as error:
-            raise self._broken(error) from error
-        finally:
-            await answer.aclose()
+        async with aclosing(answer):
+            with self._reading():
+                async for line in answer.aiter_lines():
+                    piece = decode_event(line)
+                    if piece is None:
+                        return
+                    if piece:
+                        yield piece
+                raise self._ended_early()
 
     async def _ask(self, conversation: Conversation[T]) -> T:
-        outcome: Outcome = None
-        while True:
-            try:
-                step = conversation.send(outcome)
-            except StopIteration as end:
-                return end.value
-            if isinstance(step, ClientCall):
-                try:
-                    outcome = await self._http.send(step.request(self._http), stream=step.stream)
-                    if outcome.status_code != 200:
-                        await outcome.aread()
-                except httpx.TransportError as error:
-                    outcome = error
-            else:
-                await asyncio.sleep(step)
+        return await converse_async(conversation, self._send)
+
+    async def _send(self, call: ClientCall[Any]) -> Outcome:
+        try:
+            outcome = await self._http.send(call.request(self._http), stream=call.stream)
+            if outcome.status_code != 200:
+                await outcome.aread()
+        except httpx.TransportError as error:
+            return error
+        return outcome
 
     async def close(self) -> None:
         """Close the connections."""

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
-from pyflame_rt.serving.conversation import ClientCall, Conversations
+from pyflame_rt.serving.conversation import Conversations, converse
 from pyflame_rt.serving.replies import decode_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pyflame_rt.serving.conversation import Conversation, Outcome
+    from pyflame_rt.serving.conversation import ClientCall, Conversation, Outcome
     from pyflame_rt.serving.replies import InferenceRequest, InferenceResponse, ModelInfo, ModelMetadata
 
 __all__ = ["ModelClient"]
@@ -121,7 +121,7 @@ class ModelClient(Conversations):
             ConnectionError: Nobody answers, or the answer broke off.
         """
         answer = self._ask(self._text(model, prompt, settings))
-        try:
+        with closing(answer), self._reading():
             for line in answer.iter_lines():
                 piece = decode_event(line)
                 if piece is None:
@@ -129,29 +129,20 @@ class ModelClient(Conversations):
                 if piece:
                     yield piece
             raise self._ended_early()
-        except httpx.TransportError as error:
-            raise self._broken(error) from error
-        finally:
-            answer.close()
 
-    # ------------------------------------------------------------------ sending and waiting
+    # ------------------------------------------------------------------ sending
 
     def _ask(self, conversation: Conversation[T]) -> T:
-        outcome: Outcome = None
-        while True:
-            try:
-                step = conversation.send(outcome)
-            except StopIteration as end:
-                return end.value
-            if isinstance(step, ClientCall):
-                try:
-                    outcome = self._http.send(step.request(self._http), stream=step.stream)
-                    if outcome.status_code != 200:
-                        outcome.read()
-                except httpx.TransportError as error:
-                    outcome = error
-            else:
-                time.sleep(step)
+        return converse(conversation, self._send)
+
+    def _send(self, call: ClientCall[Any]) -> Outcome:
+        try:
+            outcome = self._http.send(call.request(self._http), stream=call.stream)
+            if outcome.status_code != 200:
+                outcome.read()
+        except httpx.TransportError as error:
+            return error
+        return outcome
 
     def close(self) -> None:
         """Close the connections."""

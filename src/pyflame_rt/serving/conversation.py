@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -28,9 +30,9 @@ from pyflame_rt.serving.replies import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 
-__all__ = ["ClientCall", "Conversations"]
+__all__ = ["ClientCall", "Conversations", "converse", "converse_async", "is_untrusted", "retried"]
 
 RETRIED = (429, 503)
 JSON = {"content-type": "application/json"}
@@ -75,18 +77,7 @@ if TYPE_CHECKING:
 class Conversations:
     """Settings of a client, and everything it may ask; the classes below it only send and wait.
 
-    Args:
-        url: where the server is.
-        timeout: seconds to wait for an answer.
-        max_retries: how often to ask again when nobody answers, or the server has too much to do.
-        retry_delay: seconds before the first such time; doubled each time.
-        api_key: sent along.
-        verify: check the server's certificate: True, False, or an ``ssl.SSLContext``.
-        max_connections: at the same time.
-        binary: send and ask for arrays as bytes (Open Inference Protocol), not in base64; answers have no times then.
-
-    Raises:
-        InputError: The address is none.
+    Arguments are those of :class:`ModelClient`.
     """
 
     def __init__(
@@ -175,18 +166,15 @@ class Conversations:
     # ------------------------------------------------------------------ how
 
     def _retried(self, call: ClientCall[T]) -> Conversation[T]:
-        """Ask until there is an answer, or no hope."""
-        delay = self.retry_delay
-        for left in range(self.max_retries, -1, -1):
-            outcome = yield call
-            if isinstance(outcome, httpx.Response):
-                if outcome.status_code not in RETRIED or not left:
-                    return call.read(outcome)
-            elif outcome is not None and (not left or not _may_repeat(outcome)):
-                raise self._broken(outcome) from outcome
-            yield delay
-            delay *= 2
-        raise AssertionError("unreachable")
+        return retried(call, self.max_retries, self.retry_delay, self._broken)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """An answer that is read as it comes."""
+        try:
+            yield
+        except httpx.TransportError as error:
+            raise self._broken(error) from error
 
     def _ended_early(self) -> Exception:
         """What an answer that ends before its last event is raised as."""
@@ -196,14 +184,66 @@ class Conversations:
         """What a broken connection is raised as."""
         if isinstance(error, httpx.TimeoutException):
             return TimeoutError(f"{self.url} gave no answer in time")
-        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        if is_untrusted(error):
             return ServerError(0, f"the certificate of {self.url} is not trusted: {error}")
         return ConnectionError(f"{self.url} does not answer: {error or type(error).__name__}")
 
 
+def retried(
+    call: ClientCall[T], retries: int, delay: float, broken: Callable[[httpx.TransportError], Exception]
+) -> Conversation[T]:
+    """Ask until there is an answer, or no hope.
+
+    Args:
+        call: what is asked.
+        retries: how often to ask again when nobody answers, or the server has too much to do.
+        delay: seconds before the first such time; doubled each time.
+        broken: what a broken connection is raised as.
+    """
+    for left in range(retries, -1, -1):
+        outcome = yield call
+        if isinstance(outcome, httpx.Response):
+            if outcome.status_code not in RETRIED or not left:
+                return call.read(outcome)
+        elif outcome is not None and (not left or not _may_repeat(outcome)):
+            raise broken(outcome) from outcome
+        yield delay
+        delay *= 2
+    raise AssertionError("unreachable")
+
+
+def converse(conversation: Conversation[T], send: Callable[[ClientCall[Any]], Outcome]) -> T:
+    """Have a conversation in the calling thread: ``send`` makes calls, and this waits between them."""
+    outcome: Outcome = None
+    while True:
+        try:
+            step = conversation.send(outcome)
+        except StopIteration as end:
+            return end.value
+        outcome = send(step) if isinstance(step, ClientCall) else time.sleep(step)
+
+
+async def converse_async(conversation: Conversation[T], send: Callable[[ClientCall[Any]], Awaitable[Outcome]]) -> T:
+    """The same in a coroutine."""
+    outcome: Outcome = None
+    while True:
+        try:
+            step = conversation.send(outcome)
+        except StopIteration as end:
+            return end.value
+        outcome = await (send(step) if isinstance(step, ClientCall) else asyncio.sleep(step))
+
+
+def is_untrusted(error: httpx.TransportError) -> bool:
+    """Whether the server's certificate is not trusted."""
+    return "CERTIFICATE_VERIFY_FAILED" in str(error)
+
+
 def _may_repeat(error: httpx.TransportError) -> bool:
     """Whether a request that broke may be sent again: not when time is up. Inference changes nothing on the server."""
-    return not isinstance(error, httpx.TimeoutException) or isinstance(error, httpx.ConnectTimeout)
+    return not is_untrusted(error) and (
+        not isinstance(error, httpx.TimeoutException) or isinstance(error, httpx.ConnectTimeout)
+    )
 
 
 def _checked(got: httpx.Response) -> dict[str, Any]:
