@@ -202,11 +202,15 @@ def _pow_type(x: Value, y: Value, /) -> TensorType:
     return broadcast(x, y, dtype=x.dtype)
 
 
-def _pow_vjp(g: Value, z: Value, x: Value, y: Value) -> tuple[Value | None, Value | None]:
+def _pow_vjp(g: Value, z: Value, x: Value, y: Value) -> tuple[Value, Value | None]:
     from pyflame_rt.ops.onnx.cast import Cast, CastLike
     from pyflame_rt.ops.onnx.logic import And, Equal, Where
     from pyflame_rt.ops.onnx.math import Log
 
+    if x.dtype in (DType.Float16, DType.BFloat16):  # rounded once: y - 1 in 11 bits is far off the power
+        wide = [Cast(v, to=DType.Float32) if v.dtype.is_float else v for v in (g, x, y)]
+        to_base, to_power = _pow_vjp(wide[0], Pow(*wide[1:]), *wide[1:])
+        return Cast(to_base, to=x.dtype), None if to_power is None else Cast(to_power, to=y.dtype)
     power = y if y.dtype is x.dtype else CastLike(y, x)
     # x**0 is flat, at x = 0 too, where the formula would give 0 * inf.
     slope = Where(Equal(power, 0.0), 0.0, power * Pow(x, power - 1.0))
