@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -168,6 +169,17 @@ def test_running_sums(seed, shape, dtype, exclusive, reverse):
     rng = np.random.default_rng(seed)
     x, axis = array(rng, shape, dtype), np.array(rng.integers(-len(shape), len(shape)))
     check("CumSum", [x, axis], constants=(1,), exclusive=int(exclusive), reverse=int(reverse))
+
+
+@pytest.mark.parametrize("exclusive", [0, 1])
+@pytest.mark.parametrize("op", ["CumSum", "CumProd"])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_running_folds_of_half_the_bits_are_rounded_where_they_are_stored(dtype, op, exclusive):
+    x = np.full(4100, 1 if op == "CumSum" else 1.0 + 2.0**-7, dtype)[: 4100 if op == "CumSum" else 900]
+    (got,), _ = run(op, [x, np.array(0)], constants=(1,), exclusive=exclusive)
+    fold, start = (np.cumsum, 0) if op == "CumSum" else (np.cumprod, 1)
+    wide = fold(np.concatenate([[start], x[:-1]] if exclusive else [x], dtype=np.float32), dtype=np.float32)
+    assert got.astype(np.float32).tolist() == wide.astype(dtype).astype(np.float32).tolist()
 
 
 @few

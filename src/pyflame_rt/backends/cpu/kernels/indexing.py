@@ -231,6 +231,8 @@ class RowSumsKernel:
 class RunningKernel:
     """dst[i] = the fold of src up to element i of each row; `exclusive` leaves out the element itself.
 
+    Narrow floats are folded in float32, and rounded where they are stored.
+
     bufs: src, dst. params: [n, dims, src strides, src inner stride, dst strides, dst inner stride].
     """
 
@@ -261,8 +263,6 @@ class RunningKernel:
         def element(i: str, carried: list[V]) -> list[V]:
             place = b.integer(f"add {from_at}, {b.integer(f'mul {i}, {from_inner}')}")
             total = ops.combine(self.kind, kind, carried[0], load_element(b, self.dtype, source, place))
-            # A narrow float is rounded at every turn, as the elements it is made of are.
-            total = ops.from_memory(ops.to_memory(total, self.dtype), self.dtype) if kind != self.dtype else total
             place = b.integer(f"add {to_at}, {b.integer(f'mul {i}, {to_inner}')}")
             store_element(b, self.dtype, carried[0] if self.exclusive else total, target, place)
             return [total]
