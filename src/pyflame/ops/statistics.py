@@ -260,11 +260,13 @@ def msort(input: Any) -> Tensor:
     return red.sort(input, 0)[0]
 
 
+@rounded_once
 def trapezoid(y: Any, x: Any = None, *, dx: Any = 1, dim: int = -1) -> Tensor:
     """The integral along a dimension by the trapezoidal rule."""
     return red.sum(_strips(y, x, dx, dim), dim)
 
 
+@rounded_once
 def cumulative_trapezoid(y: Any, x: Any = None, *, dx: Any = 1, dim: int = -1) -> Tensor:
     """The running integral along a dimension by the trapezoidal rule."""
     return red.cumsum(_strips(y, x, dx, dim), dim)

@@ -361,6 +361,7 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction:
 
 @outlined
 @full_precision
+@rounded_once
 def binary_cross_entropy_with_logits(
     input: Any, target: Any, weight: Any = None, reduction: Reduction | str = "mean", pos_weight: Any = None
 ) -> Tensor:
@@ -406,6 +407,7 @@ def kl_div(input: Any, target: Any, reduction: Reduction | str = "mean", log_tar
 
 
 @full_precision
+@rounded_once
 def poisson_nll_loss(
     input: Any,
     target: Any,

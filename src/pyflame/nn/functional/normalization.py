@@ -70,8 +70,9 @@ def batch_norm(
         [[-1.0], [1.0]]
     """
     real_only("batch_norm", input)
-    for role, value in (("running_mean", running_mean), ("running_var", running_var)):
-        has_shape(f"batch_norm: {role}", value, input.shape[1:2])
+    if input.numel or len(input.shape) > 1:
+        for role, value in (("running_mean", running_mean), ("running_var", running_var)):
+            has_shape(f"batch_norm: {role}", value, input.shape[1:2])
     if input.dtype in _HALVES:
         wide = cast(input, DType.float32)
         if not training:
