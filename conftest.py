@@ -77,6 +77,8 @@ def _is_about_torch(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in ("torch", "torchvision"):
             return True
+        if type(error).__name__ == "MissingExtra" and "pyflame[torch]" in str(error):
+            return True
         error = error.__cause__ or error.__context__
     return False
 

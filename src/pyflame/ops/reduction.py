@@ -106,7 +106,9 @@ def prod(
     """Product over dimensions, over all when none is named."""
     x = as_tensor(input)
     kind = to_dtype(dtype) if dtype is not None else (x.dtype if x.dtype.is_inexact else DType.int64)
-    return _reduce(ReduceProd, cast(x, kind), dim_argument(dim, axis), _keep(keepdim, keepdims))
+    inner = DType.uint8 if kind is DType.bool else kind
+    whole = cast(cast(x, kind), inner)
+    return cast(_reduce(ReduceProd, whole, dim_argument(dim, axis), _keep(keepdim, keepdims)), kind)
 
 
 def _extreme(op: Op, x: Tensor, dim: Any, keepdim: bool) -> Tensor:

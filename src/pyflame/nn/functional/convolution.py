@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pyflame.nn.functional.windows import batched, has_shape, sizes, symmetric_pads, unbatched
+from pyflame.nn.functional.windows import batched, for_whole_numbers, has_shape, sizes, symmetric_pads, unbatched
 from pyflame.ops.core import call, cast, common_dtype, rounded_once
 from pyflame.ops.linalg import matmul, same_dtype
 from pyflame.ops.precision import low_precision
@@ -72,6 +72,7 @@ def _bilinear(input1: Any, input2: Any, weight: Any, bias: Any, dtype: DType) ->
     return product if bias is None else product + bias
 
 
+@for_whole_numbers
 @low_precision
 @rounded_once
 def _conv(
@@ -157,6 +158,7 @@ def conv3d(
     return _conv(3, input, weight, bias, stride, padding, dilation, groups)
 
 
+@for_whole_numbers
 @low_precision
 @rounded_once
 def _conv_transpose(

@@ -14,7 +14,7 @@ from pyflame.autograd import no_grad
 from pyflame.dtypes import DType
 from pyflame.nn.functional.windows import batched, sizes, symmetric_pads, unbatched
 from pyflame.ops.arithmetic import div
-from pyflame.ops.core import call, call_many, rounded_once
+from pyflame.ops.core import call, call_many, cast, rounded_once
 from pyflame.ops.creation import arange
 from pyflame.ops.linalg import matmul
 from pyflame.ops.shaping import cat, pad
@@ -170,7 +170,12 @@ def _avg_pool(
             return unbatched(div(_window_sums(x, **settings), divisor, rounding_mode="trunc"), had_batch)
         means = call(AveragePool, x, **settings, count_include_pad=1)
         return unbatched(means * (math.prod(settings["kernel_shape"]) / divisor), had_batch)
-    y = call(AveragePool, x, **settings, ceil_mode=int(ceil_mode), count_include_pad=int(count_include_pad))
+    settings |= {"ceil_mode": int(ceil_mode), "count_include_pad": int(count_include_pad)}
+    if x.dtype.is_floating_point:
+        y = call(AveragePool, x, **settings)
+    else:  # cut off after the point, wherever a mean that is a whole number was rounded to
+        y = call(AveragePool, cast(x, DType.float64), **settings)
+        y = cast(y + y.sign() * (0.25 / math.prod(settings["kernel_shape"])), x.dtype)
     if x.numel == 0:
         y = x.reshape(list(y.shape))  # no windows of no images: nothing to add up, nor gradients to spread
     return unbatched(y, had_batch)

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec
 
+from pyflame.dtypes import DType
+from pyflame.ops.core import Handle, cast
 from pyflame_rt.graph.errors import ShapeMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pyflame.tensors import Tensor
 
-__all__ = ["batched", "has_shape", "same_rank", "sizes", "spread_to", "symmetric_pads", "unbatched"]
+P = ParamSpec("P")
+
+__all__ = [
+    "batched",
+    "for_whole_numbers",
+    "has_shape",
+    "same_rank",
+    "sizes",
+    "spread_to",
+    "symmetric_pads",
+    "unbatched",
+]
 
 
 def sizes(value: int | Sequence[int], count: int, role: str) -> tuple[int, ...]:
@@ -22,6 +36,21 @@ def sizes(value: int | Sequence[int], count: int, role: str) -> tuple[int, ...]:
     if len(listed) != count:
         raise ValueError(f"{role} must be one number or {count}. Received: {value!r}")
     return listed
+
+
+def for_whole_numbers(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """Let a sum of products of floating-point numbers take whole ones: float64 has all up to 2**53."""
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        kinds = {v._value.spec.dtype for v in args if isinstance(v, Handle)}
+        kind = kinds.pop() if len(kinds) == 1 else DType.bool
+        if kind.is_inexact or kind is DType.bool:
+            return function(*args, **kwargs)
+        wide: Any = [cast(v, DType.float64) if isinstance(v, Handle) else v for v in args]
+        return cast(function(*wide, **kwargs), kind)
+
+    return run
 
 
 def has_shape(role: str, value: Any, shape: Sequence[int]) -> None:

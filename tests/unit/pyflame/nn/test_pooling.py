@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import pyflame as pf
-from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.errors import DTypeMismatchError, ShapeMismatchError
 
 torch = pytest.importorskip("torch")
 F, T = pf.nn.functional, torch.nn.functional
@@ -135,3 +135,23 @@ def test_windows_that_chance_places(layer):
 def test_windows_that_do_not_fit_are_refused(call, match):
     with pytest.raises((ValueError, ShapeMismatchError), match=match):
         call()
+
+
+def test_whole_numbers_are_pooled_and_convolved():
+    x = pf.tensor([[[7, -7, 6, 5, -20, 3]]])
+    assert pf.nn.functional.avg_pool1d(x, 3).tolist() == [[[2, -4]]]  # cut off after the point, as integers are divided
+    assert pf.nn.functional.conv1d(x, pf.tensor([[[1, 2**40]]])).tolist()[0][0][:2] == [7 - 7 * 2**40, -7 + 6 * 2**40]
+    assert pf.nn.functional.conv_transpose1d(x, pf.tensor([[[1, 2]]])).tolist()[0][0][:2] == [7, 7]
+    with pytest.raises((RuntimeError, DTypeMismatchError)):
+        pf.nn.functional.conv1d(x, pf.ones([1, 1, 2]))
+
+
+def test_a_product_of_truth_values_is_one():
+    x = pf.tensor([[True, False], [True, True]])
+    assert x.prod(1, dtype=pf.bool).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_batch_of_no_elements_is_normalised(training):
+    empty = pf.empty(0)
+    assert pf.nn.functional.batch_norm(empty, empty, empty, training=training).shape == [0]
