@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from pyflame_rt.graph.errors import PyFlameRTError
-from pyflame_rt.importers.torch_fx import FxResult, is_lowered, lower_fx, operator_name
+from pyflame_rt.importers.torch_fx import FxResult, is_lowered, lower_fx, operator_name, refused_nodes
 from pyflame_rt.session import InferenceSession
 
 if TYPE_CHECKING:
@@ -94,16 +94,18 @@ def _supported(node: Any) -> bool:
 def _compiled(module: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """A function that runs a graph of aten operators; it takes its arguments as a list."""
     del example_inputs
-    refused = [
-        n
-        for n in module.graph.nodes
-        if n.op == "call_function" and n.target is not operator.getitem and not _supported(n)
-    ]
+    calls = [node for node in module.graph.nodes if node.op == "call_function"]
+    refused = {node for node in calls if not _supported(node)}
     if not refused:
-        runner = _runner(module)
-        return _boxed(module.forward if runner is None else runner)
-    _note(refused)
-    return _boxed(_cut(module))
+        try:
+            return _boxed(_runner(module))
+        except PyFlameRTError:
+            pass  # some operator is not lowered in the form it has here: the others are ours still
+    refused |= {node for node in refused_nodes(module) if node.op == "call_function"}
+    if not refused:
+        refused = set(calls)
+    _note([node for node in calls if node in refused and node.target is not operator.getitem])
+    return _boxed(_cut(module, refused))
 
 
 def _boxed(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -125,7 +127,7 @@ def _note(nodes: Sequence[Any]) -> None:
             _eager[".".join(part for part in (space, name, overload) if part)] += 1
 
 
-def _cut(module: Any) -> Callable[..., Any]:
+def _cut(module: Any, refused: set[Any]) -> Callable[..., Any]:
     """The graph in pieces, one after the other: ours where operators are lowered, torch's where they are not."""
     from torch.fx.passes.split_module import split_module
 
@@ -138,15 +140,19 @@ def _cut(module: Any) -> Callable[..., Any]:
         if node.target is operator.getitem and node.args[0] in places:
             places[node] = places[node.args[0]]  # beside what made the tuple
             continue
-        kind = _supported(node)
+        kind = node not in refused
         count += kind != last
         places[node], last = count, kind
         ours[f"submod_{count}"] = kind
     whole = split_module(module, module, lambda node: places.get(node, 0), keep_original_order=True)
+    part: Any
     for name, part in list(whole.named_children()):
-        runner = _runner(part) if ours.get(name) else None
-        if runner is not None:
-            part.forward = _single(runner, part)
+        if not ours.get(name):
+            continue
+        try:
+            part.forward = _single(_runner(part), part)
+        except PyFlameRTError:
+            _note([n for n in part.graph.nodes if n.op == "call_function" and n.target is not operator.getitem])
     return whole
 
 
@@ -158,15 +164,10 @@ def _single(runner: Callable[..., list[Any]], part: Any) -> Callable[..., Any]:
     return lambda *args: runner(*args)[0]
 
 
-def _runner(module: Any) -> Callable[..., list[Any]] | None:
-    """A function that runs a graph whose operators are all lowered; None when one is not in the form it has here."""
-    try:
-        lowered = lower_fx(module)
-        session = InferenceSession(lowered.graph) if lowered.graph.outputs else None
-    except PyFlameRTError:
-        _note([n for n in module.graph.nodes if n.op == "call_function"])
-        return None
-
+def _runner(module: Any) -> Callable[..., list[Any]]:
+    """A function that runs a graph; an error when one of its operators is not lowered in the form it has here."""
+    lowered = lower_fx(module)
+    session = InferenceSession(lowered.graph) if lowered.graph.outputs else None
     given = [(i, known.name, known.order) for i, known in enumerate(lowered.inputs) if known is not None]
 
     def run(*args: Any) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyflame_rt.graph import Dim, DType, Graph, Shape, TensorInfo, TensorType
 from pyflame_rt.graph.dim import dim_from_text
-from pyflame_rt.graph.errors import UndeterminedError, UnsupportedOperatorError
+from pyflame_rt.graph.errors import PyFlameRTError, UndeterminedError, UnsupportedOperatorError
 from pyflame_rt.graph.types import AnyType
 from pyflame_rt.importers.aten.scalars import SCALARS
 from pyflame_rt.importers.aten.symbols import SymbolicTracer
@@ -21,7 +21,7 @@ from pyflame_rt.ops.onnx.shape import Transpose
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["FxGraph", "FxInput", "FxResult", "is_lowered", "lower_fx", "operator_name"]
+__all__ = ["FxGraph", "FxInput", "FxResult", "is_lowered", "lower_fx", "operator_name", "refused_nodes"]
 
 
 class FxInput(NamedTuple):
@@ -113,6 +113,14 @@ class _Reader:
             return self.tracer.symbolic_input(f"in_{place}", kind)
         lying = TensorType(kind.dtype, Shape([kind.shape[i] for i in order]))
         return Transpose(self.tracer.symbolic_input(f"in_{place}", lying), perm=_inverse(order))
+
+    def assumed(self, name: str, node: Any) -> None:
+        """Take a value for an input of the graph."""
+        value = node.meta.get("val")
+        if value is None or isinstance(value, (list, tuple)):
+            return  # its parts are
+        kind = _described(value)
+        self.values[node] = self.tracer.symbolic_input(name, kind) if isinstance(kind, TensorType) else kind
 
     # ------------------------------------------------------------------ nodes
 
@@ -275,6 +283,31 @@ def lower_fx(module: Any, name: str = "fx") -> FxGraph:
     graph.inputs = [info for info in graph.inputs if info.name in read]
     inputs = [given if given is not None and given.name in read else None for given in reader.inputs]
     return FxGraph(graph, inputs, results)
+
+
+def refused_nodes(module: Any) -> list[Any]:
+    """The calls of a graph that have no lowering in the form they have here; what they give is taken as known.
+
+    Args:
+        module: a ``torch.fx.GraphModule`` whose nodes carry what torch knows of their values.
+    """
+    reader, refused = _Reader("fx"), list[Any]()
+    nodes = list(module.graph.nodes)
+    with scope(reader.tracer):
+        reader.placeholders([node for node in nodes if node.op == "placeholder"])
+        for i, node in enumerate(nodes):
+            if node.op in ("placeholder", "output"):
+                continue
+            if node.target is operator.getitem and node.args[0] in refused:
+                refused.append(node)
+            else:
+                try:
+                    reader.node(node, module)
+                    continue
+                except PyFlameRTError:
+                    refused.append(node)
+            reader.assumed(f"refused_{i}", node)
+    return refused
 
 
 def _held(tensor: Any) -> Any:

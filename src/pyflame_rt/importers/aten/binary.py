@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DType
@@ -14,7 +15,7 @@ from pyflame_rt.ops.onnx import math as maths
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__: list[str] = []
+__all__ = ["arctangent", "below_zero"]
 
 
 def _scaled(value: Value, alpha: Any) -> Value:
@@ -114,7 +115,13 @@ def _fmod(x: Any, other: Any) -> Value:
     return arithmetic.Mod(*promoted(x, other), fmod=1)
 
 
-@aten("pow", "float_power")
+@aten("float_power")
+def _float_power(x: Any, exponent: Any) -> Value:
+    kind = DType.Complex128 if result_type(x, exponent).is_complex else DType.Float64
+    return _pow(number(x, kind), number(exponent, kind))
+
+
+@aten("pow")
 def _pow(x: Any, exponent: Any) -> Value:
     kind = result_type(x, exponent)
     base = number(x, kind)
@@ -142,6 +149,8 @@ def _minimum(x: Value, other: Value) -> Value:
 def _fmax(x: Value, other: Value) -> Value:
     left, right = promoted(x, other)
     best = arithmetic.Max(left, right)
+    if not left.dtype.is_float:
+        return best
     return logic.Where(maths.IsNaN(left), right, logic.Where(maths.IsNaN(right), left, best))
 
 
@@ -149,20 +158,37 @@ def _fmax(x: Value, other: Value) -> Value:
 def _fmin(x: Value, other: Value) -> Value:
     left, right = promoted(x, other)
     best = arithmetic.Min(left, right)
+    if not left.dtype.is_float:
+        return best
     return logic.Where(maths.IsNaN(left), right, logic.Where(maths.IsNaN(right), left, best))
 
 
-@aten("atan2", "arctan2")
-def _atan2(x: Value, other: Value) -> Value:
-    import math
+def below_zero(x: Value) -> Value:
+    """Where the sign is negative, also that of -0."""
+    if not x.dtype.is_float:
+        return x < constant(0, x)
+    return logic.Or(x < 0.0, arithmetic.Reciprocal(x) < 0.0)
 
-    y, base = promoted(floated(x), floated(other))
-    zero = constant(0.0, y)
-    at_zero = logic.Equal(base, zero)
-    slope = maths.Atan(y / logic.Where(at_zero, constant(1.0, y), base))
-    turned = logic.Where(y < 0.0, slope - math.pi, slope + math.pi)
-    upright = arithmetic.Sign(y) * (math.pi / 2)
-    return logic.Where(at_zero, upright, logic.Where(base < 0.0, turned, slope))
+
+@aten("signbit")
+def _signbit(x: Value) -> Value:
+    return constant(False) & x if x.dtype is DType.Bool else below_zero(x)
+
+
+@aten("atan2", "arctan2")
+def arctangent(y: Any, x: Any) -> Value:
+    """The angle of the point (x, y), from -pi to pi; zeros have a sign, and two infinities are a diagonal."""
+    first, second = promoted(floated(y), floated(x))
+    zero, one = constant(0.0, first), constant(1.0, first)
+    both = logic.And(maths.IsInf(first), maths.IsInf(second))
+    y, x = (logic.Where(both, arithmetic.Sign(v), v) for v in (first, second))
+    flat = logic.Equal(x, zero)
+    slope = maths.Atan(y / logic.Where(flat, one, x))
+    half = logic.Where(below_zero(y), constant(-math.pi, first), constant(math.pi, first))
+    turned = logic.Where(x < 0.0, slope + half, slope)
+    upright = logic.Where(logic.Equal(y, zero), logic.Where(below_zero(x), half, y), half * 0.5)
+    upright = logic.Where(maths.IsNaN(y), y, upright)
+    return logic.Where(flat, upright, turned)
 
 
 @aten("hypot")
@@ -174,7 +200,15 @@ def _hypot(x: Value, other: Value) -> Value:
 @aten("logaddexp")
 def _logaddexp(x: Value, other: Value) -> Value:
     left, right = promoted(x, other)
-    return arithmetic.Max(left, right) + activation.Softplus(-arithmetic.Abs(left - right))
+    most, away = arithmetic.Max(left, right), arithmetic.Abs(left - right)
+    same = logic.Equal(left, right)  # infinities too, whose distance is no number
+    return most + activation.Softplus(-logic.Where(same, constant(0.0, left), away))
+
+
+@aten("logaddexp2")
+def _logaddexp2(x: Value, other: Value) -> Value:
+    two = math.log(2)
+    return _logaddexp(x * two, other * two) / two
 
 
 @aten("xlogy", "special_xlogy")

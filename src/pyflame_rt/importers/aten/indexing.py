@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,12 +23,28 @@ from pyflame_rt.importers.aten.values import (
 from pyflame_rt.ops.core.value import Value, constant
 from pyflame_rt.ops.onnx import index as indexed
 from pyflame_rt.ops.onnx import logic
-from pyflame_rt.ops.onnx.arithmetic import Add
+from pyflame_rt.ops.onnx.arithmetic import Add, Max
+from pyflame_rt.ops.onnx.math import Floor
 from pyflame_rt.ops.onnx.reduce import ReduceMax, ReduceSum
 from pyflame_rt.ops.onnx.shape import Expand, Reshape, Shape, Transpose, Unsqueeze
 from pyflame_rt.ops.onnx.slicing import Concat
 
-__all__ = ["put", "taken"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["index_added", "places_of", "put", "taken"]
+
+
+def _of_one_axis(function: Callable[..., Value]) -> Callable[..., Value]:
+    """Scalars have one axis for torch where parts of them are named."""
+
+    def lowered(x: Value, dim: int, index: Value, *rest: Any, **named: Any) -> Value:
+        if x.rank:
+            return function(x, dim, index, *rest, **named)
+        wide = [Reshape(v, [1]) if isinstance(v, Value) else v for v in rest]
+        return Reshape(function(Reshape(x, [1]), dim, index, *wide, **named), constant([], DType.Int64))
+
+    return lowered
 
 
 @aten("embedding")
@@ -46,7 +62,9 @@ def _index_select(x: Value, dim: int, index: Value) -> Value:
 @aten("gather")
 def _gather(x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
     del sparse_grad
-    return indexed.GatherElements(*_cut(x, index, axis(dim, x.rank)), axis=axis(dim, x.rank)) if x.rank else x
+    if not x.rank:
+        return Expand(x, Shape(index))
+    return indexed.GatherElements(*_cut(x, index, axis(dim, x.rank)), axis=axis(dim, x.rank))
 
 
 def _cut(x: Value, index: Value, along: int) -> tuple[Value, Value]:
@@ -64,7 +82,17 @@ def _cut(x: Value, index: Value, along: int) -> tuple[Value, Value]:
 def _take_along_dim(x: Value, indices: Value, dim: Any = None) -> Value:
     if dim is None:
         return indexed.GatherElements(Reshape(x, [-1]), Reshape(indices, [-1]), axis=0)
-    return indexed.GatherElements(x, indices, axis=axis(dim, x.rank))
+    at = axis(dim, x.rank)
+    if any(
+        a != b or not isinstance(a, int) for i, (a, b) in enumerate(zip(x.shape, indices.shape, strict=True)) if i != at
+    ):
+        return indexed.GatherElements(_wide(x, indices, at), _wide(indices, x, at), axis=at)
+    return indexed.GatherElements(x, indices, axis=at)
+
+
+def _wide(x: Value, other: Value, but: int) -> Value:
+    """As large as another tensor along all axes but one."""
+    return Expand(x, shape_value([1 if i == but else size for i, size in enumerate(sizes(other))]))
 
 
 @aten("take")
@@ -101,13 +129,54 @@ def _scatter_add(x: Value, dim: int, index: Value, src: Value) -> Value:
 
 @aten("scatter_reduce")
 def _scatter_reduce(x: Value, dim: int, index: Value, src: Value, reduce: str, *, include_self: bool = True) -> Value:
-    if not include_self or reduce not in _REDUCTIONS:
-        raise refuse(f"scatter_reduce with reduce={reduce!r}, include_self={include_self}")
-    return _scatter(x, dim, index, src, reduce=reduce)
+    if reduce not in (*_REDUCTIONS, "mean"):
+        raise refuse(f"scatter_reduce with reduce={reduce!r}")
+    if include_self and reduce != "mean":
+        return _scatter(x, dim, index, src, reduce=reduce)
+    one = constant(1, x)
+    hits = _scatter(_filled(x, 0), dim, index, one)
+    counts = _scatter(_filled(x, 0), dim, index, one, reduce="sum")
+    start = x if include_self else logic.Where(cast(hits, DType.Bool), constant(_neutral(reduce, x.dtype), x), x)
+    total = _scatter(start, dim, index, src, reduce="sum" if reduce == "mean" else reduce)
+    if reduce != "mean":
+        return total
+    shares = counts + one if include_self else Max(counts, one)
+    if x.dtype.is_float:
+        return total / shares
+    rounded = Floor(cast(total, DType.Float64) / cast(shares, DType.Float64))
+    return cast(rounded, x.dtype)
+
+
+def _filled(x: Value, number_: int) -> Value:
+    return Expand(constant(number_, x), Shape(x))
+
+
+def _neutral(reduce: str, kind: DType) -> Any:
+    """What changes no result of a reduction."""
+    if reduce in ("amax", "amin"):
+        if kind.is_float:
+            return -np.inf if reduce == "amax" else np.inf
+        limits = np.iinfo(kind.numpy)
+        return int(limits.min if reduce == "amax" else limits.max)
+    return 1 if reduce == "prod" else 0
+
+
+@aten("index_reduce")
+@_of_one_axis
+def _index_reduce(
+    x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
+) -> Value:  # fmt: skip
+    along = axis(dim, x.rank)
+    shape = [1] * x.rank
+    shape[along] = -1
+    places = Expand(Reshape(index, shape), Shape(source))
+    return _scatter_reduce(x, dim, places, source, reduce, include_self=include_self)
 
 
 @aten("index_add")
-def _index_add(x: Value, dim: int, index: Value, source: Value, *, alpha: Any = 1) -> Value:
+@_of_one_axis
+def index_added(x: Value, dim: int, index: Value, source: Value, *, alpha: Any = 1) -> Value:
+    """Parts of a tensor added to others at places along an axis."""
     along = axis(dim, x.rank)
     shape = [1] * x.rank
     shape[along] = -1
@@ -117,6 +186,7 @@ def _index_add(x: Value, dim: int, index: Value, source: Value, *, alpha: Any = 
 
 
 @aten("index_copy")
+@_of_one_axis
 def _index_copy(x: Value, dim: int, index: Value, source: Value) -> Value:
     along = axis(dim, x.rank)
     shape = [1] * x.rank
@@ -125,6 +195,7 @@ def _index_copy(x: Value, dim: int, index: Value, source: Value) -> Value:
 
 
 @aten("index_fill")
+@_of_one_axis
 def _index_fill(x: Value, dim: int, index: Value, value: Any) -> Value:
     along = axis(dim, x.rank)
     shape = [1] * x.rank
@@ -260,7 +331,8 @@ def _nonzero(x: Value) -> Value:
 
 
 @aten("nonzero_numpy")
-def _nonzero_numpy(x: Value) -> list[Value]:
+def places_of(x: Value) -> list[Value]:
+    """For each axis where the elements are that are not zero."""
     places = indexed.NonZero(x)
     return [part(places, 0, i) for i in range(x.rank)]
 

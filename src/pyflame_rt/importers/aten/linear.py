@@ -21,7 +21,7 @@ from pyflame_rt.ops.onnx.matmul import Einsum, Gemm, MatMul
 from pyflame_rt.ops.onnx.reduce import ReduceMax, ReduceMean, ReduceSum
 from pyflame_rt.ops.onnx.shape import Expand, Reshape, Transpose, Unsqueeze
 
-__all__ = ["attended", "linear"]
+__all__ = ["attended", "inverse", "linear"]
 
 
 @aten("linear")
@@ -114,8 +114,8 @@ def _size(dims: list[Any]) -> Any:
 
 
 @aten("linalg_inv", "inverse")
-def _inverse(x: Value) -> Value:
-
+def inverse(x: Value) -> Value:
+    """The matrix that undoes another."""
     return Inverse(x)
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from pyflame_rt.graph import DType
 from pyflame_rt.importers.aten.reduce import mean, summed
 from pyflame_rt.importers.aten.table import aten
-from pyflame_rt.importers.aten.values import cast, refuse
+from pyflame_rt.importers.aten.values import cast, number, promoted, refuse, sizes
 from pyflame_rt.ops.core.value import Value, constant
 from pyflame_rt.ops.onnx.activation import Clip, LogSoftmax, Relu, Softplus
 from pyflame_rt.ops.onnx.arithmetic import Abs
-from pyflame_rt.ops.onnx.logic import Equal, Where
+from pyflame_rt.ops.onnx.index import Gather
+from pyflame_rt.ops.onnx.logic import Equal, Not, Where
 from pyflame_rt.ops.onnx.loss import NegativeLogLikelihoodLoss
 from pyflame_rt.ops.onnx.math import Exp, Log
+from pyflame_rt.ops.onnx.shape import Reshape
 
 __all__: list[str] = []
 
@@ -68,7 +72,7 @@ def _cross_entropy(x: Value, target: Value, weight: Value | None = None, reducti
     if target.dtype.is_float:
         return _soft_targets(scores, target, weight, reduction, label_smoothing)
     if label_smoothing:
-        raise refuse("cross_entropy with label_smoothing")
+        return _smoothed(scores, target, weight, reduction, ignore_index, float(label_smoothing))
     if x.rank == 1:
         from pyflame_rt.ops.onnx.shape import Squeeze, Unsqueeze
 
@@ -77,11 +81,32 @@ def _cross_entropy(x: Value, target: Value, weight: Value | None = None, reducti
     return _nll(scores, target, weight, reduction, ignore_index)
 
 
+def _smoothed(
+    scores: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int, share: float
+) -> Value:
+    """A share of the loss is that of all classes alike."""
+    if scores.rank == 1:
+        raise refuse("cross_entropy of one row with label_smoothing")
+    rate = number(share, scores.dtype) / number(sizes(scores)[1], scores.dtype)
+    seen = cast(Not(Equal(target, constant(int(ignore_index), target))), scores.dtype)
+    own = _nll(scores, target, weight, 0, ignore_index)
+    wide = scores if weight is None else scores * Reshape(weight, [1, -1, *[1] * (scores.rank - 2)])
+    each = own * (1.0 - share) - summed(wide, 1) * seen * rate
+    if reduction != 1:
+        return _reduce(each, reduction)
+    if weight is None:
+        return summed(each) / summed(seen)
+    safe = Where(cast(seen, DType.Bool), target, constant(0, target))
+    return summed(each) / summed(Gather(weight, safe) * seen)
+
+
 def _soft_targets(scores: Value, target: Value, weight: Value | None, reduction: int, smoothing: float) -> Value:
-    if weight is not None or smoothing:
-        raise refuse("cross_entropy of probabilities with weights or label_smoothing")
     along = 1 if scores.rank > 1 else 0
-    each = -summed(scores * target, along)
+    if smoothing:
+        count = number(sizes(scores)[along], scores.dtype)
+        target = target * (1.0 - float(smoothing)) + number(float(smoothing), scores.dtype) / count
+    weighed = scores if weight is None else scores * Reshape(weight, [-1, *[1] * (scores.rank - along - 1)])
+    each = -summed(weighed * target, along)
     return _reduce(each, reduction)
 
 
@@ -118,7 +143,8 @@ def _soft_margin(x: Value, target: Value, reduction: int = 1) -> Value:
 
 @aten("margin_ranking_loss")
 def _margin_ranking(x1: Value, x2: Value, target: Value, margin: float = 0.0, reduction: int = 1) -> Value:
-    return _reduce(Relu(-target * (x1 - x2) + float(margin)), reduction)
+    raised = promoted(-target * (x1 - x2), float(margin))
+    return _reduce(Relu(raised[0] + raised[1]), reduction)
 
 
 @aten("hinge_embedding_loss")
@@ -154,7 +180,10 @@ def _triplet(anchor: Value, positive: Value, negative: Value, margin: float = 1.
 
 @aten("poisson_nll_loss")
 def _poisson(x: Value, target: Value, log_input: bool, full: bool, eps: float, reduction: int) -> Value:
-    if full:
-        raise refuse("poisson_nll_loss with full=True")
     each = Exp(x) - target * x if log_input else x - target * Log(x + float(eps))
+    if full:  # Stirling's formula for the factorial
+        above = target > 1.0
+        safe = Where(above, target, constant(1.0, target))
+        stirling = target * Log(safe) - target + Log(safe * (2 * math.pi)) * 0.5
+        each = each + Where(above, stirling, constant(0.0, stirling))
     return _reduce(each, reduction)

@@ -7,14 +7,14 @@ from typing import Any
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.errors import UndeterminedError, UnsupportedOperatorError
 from pyflame_rt.importers.aten.table import aten
-from pyflame_rt.importers.aten.values import cast, floated, number, sizes
+from pyflame_rt.importers.aten.values import axis, cast, floated, number, sizes
 from pyflame_rt.ops.core.value import Value, constant
 from pyflame_rt.ops.onnx.arithmetic import Max, Reciprocal
 from pyflame_rt.ops.onnx.index import Gather
 from pyflame_rt.ops.onnx.math import Sqrt
 from pyflame_rt.ops.onnx.norm import BatchNormalization, LayerNormalization, RMSNormalization
 from pyflame_rt.ops.onnx.reduce import ReduceMean, ReduceSum
-from pyflame_rt.ops.onnx.shape import Reshape, Shape, Size
+from pyflame_rt.ops.onnx.shape import Expand, Reshape, Shape, Size
 
 __all__: list[str] = []
 
@@ -192,6 +192,9 @@ def _native_group_norm(x: Value, weight: Any, bias: Any, N: Any, C: Any, HxW: An
 @aten("cosine_similarity")
 def _cosine_similarity(x1: Value, x2: Value, dim: int = 1, eps: float = 1e-8) -> Value:
     left, right = floated(x1), floated(x2)
+    if list(left.shape) != list(right.shape):
+        whole = Shape(left + right)
+        left, right = Expand(left, whole), Expand(right, whole)
 
     def unit(x: Value) -> Value:
         length = Sqrt(ReduceSum(x * x, [dim]))
@@ -205,3 +208,17 @@ def _pairwise_distance(x1: Value, x2: Value, p: float = 2, eps: float = 1e-6, ke
     from pyflame_rt.importers.aten.reduce import _norm
 
     return _norm(x1 - x2 + float(eps), p, [-1], keepdim)
+
+
+@aten("_weight_norm")
+def _weight_norm(v: Value, g: Value, dim: int = 0) -> Value:
+    return _weight_norm_interface(v, g, dim)[0]
+
+
+@aten("_weight_norm_interface")
+def _weight_norm_interface(v: Value, g: Value, dim: int = 0) -> tuple[Value, Value]:
+    """The direction of one tensor with the length of another, and the length it had."""
+    whole = dim == -1  # one length for all, as torch has it
+    axes = [i for i in range(v.rank) if whole or i != axis(dim, v.rank)]
+    length = Sqrt(ReduceSum(v * v, axes, keepdims=0 if whole else 1))
+    return v * (g / length), length

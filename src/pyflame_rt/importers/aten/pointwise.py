@@ -9,9 +9,10 @@ from pyflame_rt.graph import DType
 from pyflame_rt.importers.aten.table import aten
 from pyflame_rt.importers.aten.values import Num, cast, floated, number, promoted, refuse, result_type, torch_dtype
 from pyflame_rt.ops.core.value import Value, constant
-from pyflame_rt.ops.onnx import activation, arithmetic, logic
+from pyflame_rt.ops.onnx import activation, arithmetic, logic, reduce
 from pyflame_rt.ops.onnx import math as maths
 from pyflame_rt.ops.onnx.loss import Dropout
+from pyflame_rt.ops.pyflame.complex_numbers import ComplexAbs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +75,15 @@ def _log_softmax(x: Value, dim: int, dtype: Any = None) -> Value:
     return activation.LogSoftmax(value, axis=dim) if value.rank else value - value
 
 
-@aten("softmax", "_softmax", "special_softmax", "_safe_softmax")
+@aten("_safe_softmax")
+def _safe_softmax(x: Value, dim: int, dtype: Any = None) -> Value:
+    """Zeros where nothing is above minus infinity."""
+    made = _softmax(x, dim, dtype)
+    most = reduce.ReduceMax(x, [dim], keepdims=1) if x.rank else x
+    return logic.Where(logic.Equal(most, constant(-math.inf, x)), constant(0.0, made), made)
+
+
+@aten("softmax", "_softmax", "special_softmax")
 def _softmax(x: Value, dim: int, dtype: Any = None) -> Value:
     value = floated(x) if dtype in (None, False, True) else cast(x, torch_dtype(dtype))
     return activation.Softmax(value, axis=dim) if value.rank else maths.Exp(value - value)
@@ -87,6 +96,8 @@ def _softmin(x: Value, dim: int, dtype: Any = None) -> Value:
 
 @aten("abs", "absolute")
 def _abs(x: Value) -> Value:
+    if x.dtype.is_complex:
+        return ComplexAbs(x)
     return x if x.dtype is DType.Bool else arithmetic.Abs(x)
 
 
@@ -102,7 +113,10 @@ def _square(x: Value) -> Value:
 
 @aten("sign", "sgn")
 def _sign(x: Value) -> Value:
-    return arithmetic.Sign(x)
+    if x.dtype.is_complex:
+        size = ComplexAbs(x)
+        return x / cast(logic.Where(logic.Equal(size, 0.0), constant(1.0, size), size), x.dtype)
+    return x if x.dtype is DType.Bool else arithmetic.Sign(x)
 
 
 def _whole(op: Callable[[Value], Value]) -> Callable[[Value], Value]:
@@ -287,11 +301,19 @@ def _nan_to_num(x: Value, nan: float | None = None, posinf: float | None = None,
     return logic.Where(below, constant(-most if neginf is None else neginf, x), found)
 
 
-@aten("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+@aten("dropout")
 def _dropout(x: Value, p: float, train: bool) -> Value:
     if not train or p == 0:
         return x
-    return Dropout(x, constant(float(p), DType.Float32), constant(True))
+    made = Dropout(x, constant(float(p), DType.Float32), constant(True))
+    return made[0] if isinstance(made, tuple) else made
+
+
+@aten("feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+def _other_dropout(x: Value, p: float, train: bool) -> Value:
+    if train and p:
+        raise refuse("dropout of whole channels, or that keeps mean and variance, in training (call eval() before)")
+    return x
 
 
 @aten("sinc", "special_sinc")
@@ -304,7 +326,9 @@ def _sinc(x: Value) -> Value:
 @aten("where")
 def _where(condition: Value, x: Any = None, other: Any = None) -> Any:
     if x is None:
-        raise refuse("where with a condition alone")
+        from pyflame_rt.importers.aten.indexing import places_of
+
+        return places_of(condition)
     left, right = promoted(x, other) if isinstance(x, Value) or isinstance(other, Value) else (number(x), number(other))
     return logic.Where(cast(condition, DType.Bool), left, right)
 
@@ -324,6 +348,13 @@ def _fill(x: Value, value: Any) -> Value:
 @aten("zero")
 def _zero(x: Value) -> Value:
     return _fill(x, 0)
+
+
+@aten("erfinv", "special_erfinv")
+def _erfinv(x: Value) -> Value:
+    from pyflame_rt.ops.ml.features import Probit
+
+    return Probit((floated(x) + 1.0) / 2.0) / math.sqrt(2)
 
 
 @aten("NumToTensor")

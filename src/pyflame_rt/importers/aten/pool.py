@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -219,7 +220,7 @@ def _col2im(x: Value, output_size: Any, kernel_size: Any, dilation: Any, padding
 # ---------------------------------------------------------------------- resampling
 
 
-def _resized(mode: str, count: int, aligns: bool) -> Callable[..., Value]:
+def _resized(mode: str, count: int, aligns: bool, smooth: bool = False) -> Callable[..., Value]:
     def resized(x: Value, output_size: Any = None, *rest: Any, **named: Any) -> Value:
         align = bool(rest[0]) if aligns and rest else bool(named.get("align_corners", False))
         scales = [s for s in (rest[1:] if aligns else rest) if s is not None]
@@ -228,14 +229,18 @@ def _resized(mode: str, count: int, aligns: bool) -> Callable[..., Value]:
         scales = scales or [v for k, v in named.items() if k.startswith("scale") and v is not None]
         if scales and isinstance(scales[0], (list, tuple)):
             scales = list(scales[0])
-        return _resize(x, output_size, scales, count, mode, align)
+        return _resize(x, output_size, scales, count, mode, align, smooth)
 
     return resized
 
 
-def _resize(x: Value, output: Any, scales: list[Any], count: int, mode: str, align: bool) -> Value:
+def _resize(
+    x: Value, output: Any, scales: list[Any], count: int, mode: str, align: bool, smooth: bool = False
+) -> Value:
     axes = list(range(x.rank - count, x.rank))
-    more: dict[str, Any] = {"axes": axes, "mode": mode.removesuffix("-exact")}
+    more: dict[str, Any] = {"axes": axes, "mode": mode.removesuffix("-exact"), "antialias": int(smooth)}
+    if smooth:
+        more |= {"exclude_outside": 1, "cubic_coeff_a": -0.5}
     if mode == "nearest":
         more |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     elif mode == "nearest-exact":
@@ -247,7 +252,17 @@ def _resize(x: Value, output: Any, scales: list[Any], count: int, mode: str, ali
     if scales and mode != "nearest" and not align:
         # torch computes with the scale it was given, which the sizes alone do not tell.
         dims = sizes(x)[-count:]
-        exact = all(is_static(d) and int(d * s) == d * s for d, s in zip(dims, scales, strict=True))
+        exact = all(
+            is_static(d) and int(d * s) == d * s and (not is_static(o) or d * s == o)
+            for d, s, o in zip(dims, scales, output, strict=True)
+        )
+        rounded = [float(np.float32(s)) for s in scales]
+        same = all(
+            is_static(d) and is_static(o) and math.floor(d * s) == o
+            for d, s, o in zip(dims, rounded, output, strict=True)
+        )
+        if same and not exact:
+            return Resize(x, None, constant(rounded, DType.Float32), **more)
         if not exact:
             raise refuse("interpolation by a scale that gives no whole size, without recompute_scale_factor")
     return Resize(x, None, None, shape_value(list(output)), **more)
@@ -258,6 +273,8 @@ for _count, _name in ((1, "linear"), (2, "bilinear"), (3, "trilinear")):
     aten(f"upsample_nearest{_count}d")(_resized("nearest", _count, False))
     aten(f"_upsample_nearest_exact{_count}d")(_resized("nearest-exact", _count, False))
 aten("upsample_bicubic2d")(_resized("cubic", 2, True))
+aten("_upsample_bilinear2d_aa")(_resized("linear", 2, True, smooth=True))
+aten("_upsample_bicubic2d_aa")(_resized("cubic", 2, True, smooth=True))
 
 
 @aten("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")

@@ -6,16 +6,16 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DType
-from pyflame_rt.graph.errors import UndeterminedError
 from pyflame_rt.importers.aten.table import aten
-from pyflame_rt.importers.aten.values import axis, cast, floated, number, promoted, static, torch_dtype
+from pyflame_rt.importers.aten.values import axis, cast, floated, number, promoted, refuse, static, torch_dtype
 from pyflame_rt.ops.core.value import Value, constant
 from pyflame_rt.ops.onnx import logic
 from pyflame_rt.ops.onnx import math as maths
 from pyflame_rt.ops.onnx import reduce as reductions
 from pyflame_rt.ops.onnx.arithmetic import Abs, Max, Min, Pow
-from pyflame_rt.ops.onnx.index import TopK
-from pyflame_rt.ops.onnx.shape import Reshape, Shape, Size, Squeeze
+from pyflame_rt.ops.onnx.shape import Reshape, Shape, Size, Squeeze, Transpose, Unsqueeze
+from pyflame_rt.ops.pyflame.complex_numbers import ComplexAbs
+from pyflame_rt.ops.pyflame.decompositions import SVD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,22 @@ def _widened(x: Value, dtype: Any) -> Value:
     return x if x.dtype.is_float or x.dtype.is_complex else cast(x, DType.Int64)
 
 
-@aten("sum", "nansum")
+@aten("nansum")
+def _nansum(x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    return summed(_without_nan(x), dim, keepdim, dtype=dtype)
+
+
+@aten("nanmean")
+def _nanmean(x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    there = cast(logic.Not(maths.IsNaN(x)), x.dtype)
+    return summed(_without_nan(x), dim, keepdim, dtype=dtype) / summed(there, dim, keepdim, dtype=dtype)
+
+
+def _without_nan(x: Value) -> Value:
+    return logic.Where(maths.IsNaN(x), constant(0.0, x), x) if x.dtype.is_float else x
+
+
+@aten("sum")
 def summed(x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
     """Sums; integers add up to int64."""
     return _reduced(reductions.ReduceSum, _widened(x, dtype), dim, keepdim)
@@ -134,22 +149,57 @@ def _logsumexp(x: Value, dim: Any, keepdim: bool = False) -> Value:
     return total if keepdim or not x.rank else Squeeze(total, along)
 
 
-@aten("norm", "linalg_vector_norm", "frobenius_norm", "linalg_norm")
+@aten("norm", "linalg_vector_norm", "frobenius_norm")
 def _norm(x: Value, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
     value = floated(x) if dtype is None else cast(x, torch_dtype(dtype))
-    size = Abs(value)
+    size = ComplexAbs(value) if value.dtype.is_complex else Abs(value)
     order = 2.0 if ord in (None, "fro") else float(static(ord, "the order of a norm"))
     if order == 2:
-        return maths.Sqrt(_reduced(reductions.ReduceSum, value * value, dim, keepdim))
+        return maths.Sqrt(_reduced(reductions.ReduceSum, size * size, dim, keepdim))
     if order == 1:
         return _reduced(reductions.ReduceSum, size, dim, keepdim)
     if math.isinf(order):
         return _reduced(reductions.ReduceMax if order > 0 else reductions.ReduceMin, size, dim, keepdim)
     if order == 0:
-        there = cast(cast(value, DType.Bool), value.dtype)
+        there = cast(cast(size, DType.Bool), size.dtype)
         return _reduced(reductions.ReduceSum, there, dim, keepdim)
-    total = _reduced(reductions.ReduceSum, Pow(size, constant(order, value)), dim, keepdim)
-    return Pow(total, constant(1 / order, value))
+    total = _reduced(reductions.ReduceSum, Pow(size, constant(order, size)), dim, keepdim)
+    return Pow(total, constant(1 / order, size))
+
+
+@aten("linalg_norm")
+def _any_norm(x: Value, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    """Of matrices where an order is given for two axes, else of vectors."""
+    both = dim if isinstance(dim, (list, tuple)) else [0, 1] if dim is None and x.rank == 2 else []
+    if ord is not None and len(both) == 2:
+        return _matrix_norm(x, ord, list(both), keepdim, dtype=dtype)
+    return _norm(x, ord, dim, keepdim, dtype=dtype)
+
+
+@aten("linalg_matrix_norm")
+def _matrix_norm(x: Value, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None) -> Value:
+    value = floated(x) if dtype is None else cast(x, torch_dtype(dtype))
+    rows, columns = (axis(d, x.rank) for d in dim)
+    if ord == "fro":
+        return _norm(value, 2, [rows, columns], keepdim)
+    order = 2.0 if ord == "nuc" else float(static(ord, "the order of a norm"))
+    if ord == "nuc" or abs(order) == 2:
+        return _spectral(value, ord, rows, columns, keepdim)
+    first, second = (rows, columns) if abs(order) == 1 else (columns, rows)
+    if abs(order) != 1 and not math.isinf(order):
+        raise refuse(f"the norm of matrices of order {ord}")
+    totals = reductions.ReduceSum(Abs(value), [first], keepdims=1)
+    made = (reductions.ReduceMax if order > 0 else reductions.ReduceMin)(totals, [second], keepdims=1)
+    return made if keepdim else Squeeze(made, [rows, columns])
+
+
+def _spectral(value: Value, order: Any, rows: int, columns: int, keepdim: bool) -> Value:
+    """Norms that singular values tell."""
+    rest = [i for i in range(value.rank) if i not in (rows, columns)]
+    values = SVD(Transpose(value, perm=[*rest, rows, columns]))[1]
+    by = reductions.ReduceSum if order == "nuc" else reductions.ReduceMax if float(order) > 0 else reductions.ReduceMin
+    made = by(values, [-1], keepdims=0)
+    return Unsqueeze(made, sorted([rows, columns])) if keepdim else made
 
 
 def _moments(x: Value, dim: Any, correction: Any, keepdim: bool) -> tuple[Value, Value]:
@@ -212,22 +262,3 @@ def _cumsum(x: Value, dim: int, *, dtype: Any = None) -> Value:
 def _cumprod(x: Value, dim: int, *, dtype: Any = None) -> Value:
     value = _widened(x, dtype)
     return reductions.CumProd(value, constant(axis(dim, x.rank), DType.Int64)) if x.rank else value
-
-
-@aten("median")
-def _median(x: Value, dim: Any = None, keepdim: bool = False) -> Any:
-    value = Reshape(x, [-1]) if dim is None else x
-    along = 0 if dim is None else axis(dim, x.rank)
-    count = value.shape[along]
-    if not isinstance(count, int):
-        raise UndeterminedError("median over an axis whose size is only known when running")
-    # The lower of the two in the middle: the last of the smallest half.
-    values, places = TopK(value, [(count + 1) // 2], axis=along, largest=0)
-    last = constant((count + 1) // 2 - 1, DType.Int64)
-    from pyflame_rt.ops.onnx.index import Gather
-    from pyflame_rt.ops.onnx.shape import Unsqueeze
-
-    found, place = (Gather(v, last, axis=along) for v in (values, places))
-    if dim is None:
-        return found
-    return (Unsqueeze(found, [along]), Unsqueeze(place, [along])) if keepdim else (found, place)

@@ -6,6 +6,8 @@ import itertools
 import math
 from typing import Any
 
+import numpy as np
+
 from pyflame_rt.graph import Dim, DType
 from pyflame_rt.graph.errors import ShapeMismatchError, UndeterminedError
 from pyflame_rt.importers.aten.scalars import is_number
@@ -29,8 +31,22 @@ from pyflame_rt.ops.onnx.index import Gather
 from pyflame_rt.ops.onnx.sequence import ConcatFromSequence
 from pyflame_rt.ops.onnx.shape import Expand, Reshape, Shape, Squeeze, Transpose, Unsqueeze
 from pyflame_rt.ops.onnx.slicing import Concat, Pad, Slice, Split, Tile
+from pyflame_rt.ops.pyflame.complex_numbers import conjugated
 
-__all__ = ["expanded", "joined", "moved_order", "part", "parted", "reshaped", "sliced", "swapped", "widen"]
+__all__ = [
+    "diagonal",
+    "expanded",
+    "joined",
+    "moved_order",
+    "part",
+    "parted",
+    "reshaped",
+    "rolled",
+    "sliced",
+    "swapped",
+    "unfolded",
+    "widen",
+]
 
 END = (1 << 63) - 1
 
@@ -115,9 +131,7 @@ def _mt(x: Value) -> Value:
 
 @aten("mH", "adjoint", "matrix_H")
 def _adjoint(x: Value) -> Value:
-    if x.dtype.is_complex:
-        raise refuse("the adjoint of complex numbers")
-    return swapped(x, -2, -1)
+    return conjugated(swapped(x, -2, -1))
 
 
 @aten("permute", "permute_copy")
@@ -253,7 +267,8 @@ def _narrow(x: Value, dim: int, start: Any, length: Any) -> Value:
         first = number(start, DType.Int64)
         return Slice(x, Reshape(first, [1]), Reshape(first + number(length, DType.Int64), [1]), [axis(dim, x.rank)])
     end = start + length
-    return sliced(x, dim, start, END if is_static(end) and end == 0 else end)
+    from_back = is_static(start) and start < 0 and is_static(end) and end == 0
+    return sliced(x, dim, start, END if from_back else end)
 
 
 @aten("select", "select_copy")
@@ -342,11 +357,12 @@ def _flipud(x: Value) -> Value:
 
 
 @aten("roll")
-def _roll(x: Value, shifts: Any, dims: Any = ()) -> Value:
+def rolled(x: Value, shifts: Any, dims: Any = ()) -> Value:
+    """Elements moved along axes; what leaves at the end comes in at the front."""
     moves = shifts if isinstance(shifts, (list, tuple)) else [shifts]
     along = dims if isinstance(dims, (list, tuple)) else [dims]
     if not along:
-        return Reshape(_roll(Reshape(x, [-1]), moves, [0]), Shape(x))
+        return Reshape(rolled(Reshape(x, [-1]), moves, [0]), Shape(x))
     for move, dim in zip(moves, along, strict=True):
         size = sizes(x)[axis(dim, x.rank)]
         by = int(move) % size if isinstance(size, int) and size else int(move)
@@ -403,7 +419,8 @@ def _triu(x: Value, diagonal: int = 0) -> Value:
 
 
 @aten("diagonal", "diagonal_copy", "linalg_diagonal")
-def _diagonal(x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+def diagonal(x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """The elements whose places along two axes differ by an offset, on a new last axis."""
     a, b = axis(dim1, x.rank), axis(dim2, x.rank)
     rest = [i for i in range(x.rank) if i not in (a, b)]
     last = Transpose(x, perm=[*rest, a, b])
@@ -416,10 +433,8 @@ def _diagonal(x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
 
 
 @aten("diag")
-def _diag(x: Value, diagonal: int = 0) -> Value:
-    if x.rank == 2:
-        return _diagonal(x, diagonal)
-    return _diag_embed(x, diagonal)
+def _diag(x: Value, offset: int = 0) -> Value:
+    return diagonal(x, offset) if x.rank == 2 else _diag_embed(x, offset)
 
 
 @aten("diag_embed")
@@ -450,48 +465,22 @@ def _meshgrid(tensors: list[Value], indexing: str = "ij", **_: Any) -> list[Valu
     return made
 
 
-@aten("unfold")
-def _unfold(x: Value, dimension: int, size: int, step: int) -> Value:
+@aten("unfold", "unfold_copy")
+def unfolded(x: Value, dimension: int, size: int, step: int) -> Value:
+    """Windows along an axis, each on a new last axis; how many follows from the size of the axis."""
+    if x.rank == 0:
+        return Reshape(x, [1])
     at = axis(dimension, x.rank)
-    count = (_length(x, at) - int(size)) // int(step) + 1
-    places = [[i * int(step) + j for j in range(int(size))] for i in range(count)]
-    import numpy as np
-
-    windows = Gather(x, constant(np.asarray(places, np.int64), DType.Int64), axis=at)
+    length = sizes(x)[at]
+    if isinstance(length, int) and length < int(size):
+        raise ShapeMismatchError(f"windows of {size} do not fit an axis of {length}")
+    # A window begins wherever a whole one follows.
+    last = number(length, DType.Int64) - constant(int(size) - 1, DType.Int64)
+    starts = Range(constant(0, DType.Int64), last, constant(int(step), DType.Int64))
+    places = Unsqueeze(starts, [1]) + constant(np.arange(int(size)), DType.Int64)
+    windows = Gather(x, places, axis=at)
     order = [*range(at + 1), *range(at + 2, x.rank + 1), at + 1]
     return Transpose(windows, perm=order)
-
-
-# ---------------------------------------------------------------------- padding
-
-
-def _pads(x: Value, pad: Any) -> tuple[Value, list[int]]:
-    """Torch counts pads from the last axis, two at a time."""
-    count = len(pad) // 2
-    along = [x.rank - 1 - i for i in range(count)]
-    return shape_value([*[pad[2 * i] for i in range(count)], *[pad[2 * i + 1] for i in range(count)]]), along
-
-
-@aten("constant_pad_nd")
-def _constant_pad_nd(x: Value, pad: Any, value: Any = 0) -> Value:
-    amounts, along = _pads(x, list(pad))
-    return Pad(x, amounts, number(0 if value is None else value, x.dtype), along)
-
-
-@aten("pad")
-def _pad(x: Value, pad: Any, mode: str = "constant", value: Any = None) -> Value:
-    if mode == "constant":
-        return _constant_pad_nd(x, pad, value)
-    amounts, along = _pads(x, list(pad))
-    names = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
-    if mode not in names:
-        raise refuse(f"padding of mode {mode!r}")
-    return Pad(x, amounts, None, along, mode=names[mode])
-
-
-for _rank in (1, 2, 3):
-    aten(f"reflection_pad{_rank}d")(lambda x, padding: _pad(x, padding, "reflect"))
-    aten(f"replication_pad{_rank}d")(lambda x, padding: _pad(x, padding, "replicate"))
 
 
 # ---------------------------------------------------------------------- types and copies
@@ -561,8 +550,7 @@ def _atleast_2d(x: Any) -> Any:
 
 
 @aten("copy")
-def _copy(x: Value, src: Any, non_blocking: bool = False) -> Value:
-    del non_blocking
+def _copy(x: Value, src: Any, *_non_blocking: Any, **_: Any) -> Value:
     value = number(src, x.dtype)
     if value.rank > x.rank:
         raise ShapeMismatchError(f"a tensor of rank {value.rank} cannot be copied into one of rank {x.rank}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import os
 import tempfile
 import warnings
@@ -81,9 +83,25 @@ def graph_from_torch(
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch about its own format
         path = Path(folder) / "model.pt2"
-        torch.export.save(program, path)
+        torch.export.save(_of_plain_results(program), path)
         exported = read_exported(path, _MOST_TIMES * max(path.stat().st_size, _USUAL_BYTES))
     return exported_graph(type(module).__name__, exported)
+
+
+def _of_plain_results(program: Any) -> Any:
+    """The program with its results in a tuple: torch saves no named tuples of classes it was not told of."""
+    from torch.utils import _pytree as pytree
+
+    first, *rest = program.module_call_graph
+    if first.signature is None:
+        return program
+    flat = pytree.tree_structure(tuple(range(first.signature.out_spec.num_leaves)))
+    made = copy.copy(program)
+    made._module_call_graph = [
+        dataclasses.replace(first, signature=dataclasses.replace(first.signature, out_spec=flat)),
+        *rest,
+    ]
+    return made
 
 
 def _decomposed(program: Any) -> Any:

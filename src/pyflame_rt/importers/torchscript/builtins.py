@@ -339,8 +339,8 @@ def _len(machine: Machine, x: Any) -> Any:
 
 
 @_builtin("list", "copy")
-def _list(machine: Machine, x: Any) -> Any:
-    if isinstance(x, Cell):
+def _list(machine: Machine, x: Any, *_: Any) -> Any:
+    if isinstance(x, Cell):  # text, or the copy of a tensor into another
         return NotImplemented
     if isinstance(x, ScriptList):
         made = ScriptList(list(x.items), machine.depth, x.kind, x.sequence)

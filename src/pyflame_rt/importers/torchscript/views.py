@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import DType
 from pyflame_rt.graph.errors import UndeterminedError
+from pyflame_rt.importers.aten.complex_numbers import imaginary, made_of, real
 from pyflame_rt.importers.aten.shaping import END, joined, moved_order, parted, sliced
 from pyflame_rt.importers.aten.table import get_lowering
 from pyflame_rt.importers.aten.values import Num, axis, is_static, number, refuse, sizes
@@ -16,6 +17,7 @@ from pyflame_rt.ops.core.value import Value, constant
 from pyflame_rt.ops.onnx.creation import Range
 from pyflame_rt.ops.onnx.index import ScatterElements
 from pyflame_rt.ops.onnx.shape import Expand, Reshape, Shape, Size, Transpose, Unsqueeze
+from pyflame_rt.ops.pyflame.complex_numbers import ViewAsComplex, ViewAsReal, conjugated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -151,7 +153,14 @@ def _unfold_back(base: Value, new: Value, dimension: int, size: int, step: int) 
     return _numbered_back("unfold")(base, new, dimension, size, step)
 
 
+def _real_back(base: Value, new: Value) -> Value:
+    return made_of(new, imaginary(base)) if base.dtype.is_complex else new
+
+
 VIEWS: dict[str, Callable[..., Value]] = {
+    "view_as_real": lambda _, new: ViewAsComplex(new), "view_as_complex": lambda _, new: ViewAsReal(new),
+    "real": _real_back, "imag": lambda base, new: made_of(real(base), new),
+    "conj": lambda _, new: conjugated(new), "_conj": lambda _, new: conjugated(new),
     "view": _reshape_back, "reshape": _reshape_back, "flatten": _reshape_back, "unflatten": _reshape_back,
     "squeeze": _reshape_back, "unsqueeze": _reshape_back, "view_as": _reshape_back, "reshape_as": _reshape_back,
     "ravel": _reshape_back, "contiguous": _reshape_back, "atleast_1d": _reshape_back, "atleast_2d": _reshape_back,

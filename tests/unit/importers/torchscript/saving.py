@@ -56,7 +56,7 @@ def close(got, want, rtol=1e-5):
     assert np.shape(got) == expected.shape
     if isinstance(want, torch.Tensor):
         assert got.dtype == expected.dtype
-    largest = np.abs(expected[np.isfinite(expected)]).max(initial=1e-3) if expected.dtype.kind == "f" else 0
+    largest = np.abs(expected[np.isfinite(expected)]).max(initial=1e-3) if expected.dtype.kind in "fc" else 0
     np.testing.assert_allclose(got, expected, rtol=rtol, atol=rtol * largest)
 
 

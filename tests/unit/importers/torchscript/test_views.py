@@ -112,6 +112,21 @@ def test_windows_that_overlap_are_not_written(tmp_path):
         check(tmp_path / "model.pt", forward, [X])
 
 
+def test_parts_of_complex_numbers_are_written(tmp_path):
+    def forward(x):
+        y = torch.view_as_complex(torch.stack([x, x + 1], -1))
+        y.real.mul_(2)
+        y.imag[0] = 7
+        torch.view_as_real(y)[..., 0].add_(1)
+        z = torch.stack([x, x * 3], -1)
+        torch.view_as_complex(z).mul_(1j)
+        y[1].conj().add_(2j)
+        return y, z
+
+    save_traced(forward, (X.clone(),), tmp_path / "model.pt")
+    check(tmp_path / "model.pt", forward, [X])
+
+
 def test_every_operator_that_gives_views_is_known():
     """Torch's schemas say which results share memory with the first argument."""
     inner = {"_reshape_alias"}  # only in graphs that are functional already
