@@ -494,24 +494,11 @@ class DynamicBatcher:
                 self._run(self._smaller(batch, part))
             return
         piece = batch.pieces[0]
-        if not for_all and piece.count > self._costs.largest:
-            self._narrow(batch, piece)
-            return
         if not for_all and (batch.size, batch.bucket) != (piece.count, piece.rows.length):
             self._run(Batch(batch.tickets, batch.pieces, piece.count, piece.rows.length, batch.options))
             return
         for ticket in batch.tickets:
             self._end(ticket, error, "failed")
-
-    def _narrow(self, batch: Batch, piece: Piece) -> None:
-        """Run a piece that was too large in smaller ones, as all that come after it."""
-        self._costs.narrow(batch.bucket)
-        size, (ticket,) = self._costs.largest, batch.tickets
-        for begin in range(piece.begin, piece.end, size):
-            if ticket.done:
-                return
-            part = Piece(piece.rows, begin, min(begin + size, piece.end))
-            self._run(self._smaller(Batch([ticket], [part], size, batch.bucket, batch.options), slice(None)))
 
     def _smaller(self, batch: Batch, part: slice) -> Batch:
         tickets, pieces = batch.tickets[part], batch.pieces[part]

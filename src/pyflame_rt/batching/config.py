@@ -34,8 +34,7 @@ class BatchConfig:
     """How requests are put together.
 
     Attributes:
-        max_batch_size: rows of several requests in one run at most. A request of more rows is run in pieces of as
-            many, and one of very many in larger pieces: of up to 64 times as many, where these take at most 20 ms.
+        max_batch_size: rows in one run at most. A request of more rows is run in pieces.
         max_latency_us: the longest a request is held back for others to join it. It is held back only where that
             raises throughput: a request that comes alone runs at once. ``max_latency`` is the same as a timedelta.
         min_batch_size: rows to wait for, within ``max_latency_us``, whatever the load.

@@ -87,11 +87,6 @@ class FairQueue:
         del self._heaps[group], self._rows[group]
         return None
 
-    def first_waiting(self, group: Group) -> int:
-        """Rows that wait of the request whose turn it is in a group."""
-        head = self._head(group)
-        return 0 if head is None else head[3].waiting
-
     def rows(self, group: Group) -> int:
         """Rows that wait in a group."""
         return self._rows.get(group, 0)
@@ -154,9 +149,6 @@ def chosen_rows(
     queue: FairQueue, costs: Costs, group: Group, waiting: int, *, padding: bool
 ) -> tuple[list[tuple[Ticket, int, int]], int]:
     """Take the rows of the next run out of the queue: requests with the rows taken of each, and the run's size."""
-    wide = costs.wide(group[1])
-    if waiting >= wide > costs.largest and queue.first_waiting(group) >= wide:
-        return list(queue.take(group, wide)), wide
     rows, size = costs.choose(waiting, group[1], padding=padding, busy=queue.total_rows() > waiting)
     taken = list(queue.take(group, rows))
     room = size - rows

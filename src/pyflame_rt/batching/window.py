@@ -20,8 +20,6 @@ SHARE = 0.1  # of a run's time that the next may be held back
 GAIN = 1.05  # in rows per second that is worth holding back for
 ENOUGH = 0.985  # of the best rows per second that a run must give
 BESIDE = 2e-4  # seconds that a run takes outside of the session
-WIDE_SECONDS = 0.02  # that a run may take which one request of very many rows fills alone,
-WIDEST = 64  # and how many times as large as others it may be
 AGAIN = 64  # choices after which a larger run is tried, so that its time is not an old one for ever
 PADDING = 1.15  # time that padding may take, against two runs without
 
@@ -44,7 +42,6 @@ class Costs:
         self._seconds: dict[tuple[int, int], float] = {}
         self._met: set[tuple[int, int]] = set()
         self._choices = 0
-        self._wide: dict[int, int] = {}  # by length
 
     def saw(self, size: int, length: int, seconds: float) -> None:
         """Note what a run took; the first of a size also prepares, and is not counted."""
@@ -55,11 +52,6 @@ class Costs:
         before = self._seconds.get(key)
         kept = 0.0 if before is None else KEEP if seconds > before else FORGET
         self._seconds[key] = kept * (before or 0.0) + (1 - kept) * seconds
-
-    @property
-    def largest(self) -> int:
-        """The largest size."""
-        return self._sizes[-1]
 
     def seen(self, size: int, length: int) -> float:
         """Seconds of such a run; 0.0 where none was timed."""
@@ -91,25 +83,6 @@ class Costs:
             rates.append(size / (found + BESIDE))
             best = max(best, rates[-1])
         return next(size for size, rate in zip(self._sizes, rates, strict=True) if rate >= ENOUGH * best)
-
-    def wide(self, length: int) -> int:
-        """Rows of a run that one request of very many fills alone: one size for each length, kept once it is known."""
-        most = self._sizes[-1]
-        found = self._wide.get(length)
-        if found is not None:
-            return found
-        seconds = self.seen(most, length)
-        if not seconds:
-            return most
-        times = 1
-        while times < WIDEST and 2 * times * seconds <= WIDE_SECONDS:
-            times *= 2
-        self._wide[length] = times * most
-        return times * most
-
-    def narrow(self, length: int) -> None:
-        """Runs larger than the largest size do not work."""
-        self._wide[length] = self._sizes[-1]
 
     def choose(self, waiting: int, length: int, *, padding: bool, busy: bool = False) -> tuple[int, int]:
         """How many of the rows that wait to take, and the rows of the run they go into.

@@ -60,35 +60,6 @@ def test_requests_larger_than_a_run_are_run_in_pieces():
     assert max(len(feed["x"]) for feed in session.feeds) <= 4
 
 
-def test_a_request_of_very_many_rows_is_run_in_few_large_pieces():
-    session = Scripted()
-    values = np.arange(20_000, dtype=np.float32).reshape(10_000, 2)
-    with DynamicBatcher(session, BatchConfig(max_batch_size=4)) as batcher:
-        batcher.warmup(row(1))
-        batcher._costs.saw(4, 0, 1e-5)
-        session.feeds.clear()
-        assert np.array_equal(batcher.infer({"x": values})["y"], 2 * values)
-        batcher.infer({"x": values[:9000]})
-    sizes = [len(feed["x"]) for feed in session.feeds]
-    assert len(sizes) < 100
-    assert set(sizes) <= {1, 2, 4, 256}  # one more plan, whatever the requests
-
-
-def test_large_pieces_that_fail_are_run_as_small_ones():
-    def fail(feed):
-        if len(feed["x"]) > 4:
-            raise BackendError("no memory for so many")
-
-    session = Scripted(fail=fail)
-    values = np.arange(4_000, dtype=np.float32).reshape(2_000, 2)
-    with DynamicBatcher(session, BatchConfig(max_batch_size=4)) as batcher:
-        batcher.warmup(row(1))
-        batcher._costs.saw(4, 0, 1e-5)
-        for _ in range(2):
-            assert np.array_equal(batcher.infer({"x": values})["y"], 2 * values)
-    assert sum(len(feed["x"]) > 4 for feed in session.feeds) == 1
-
-
 def test_a_request_of_many_pieces_takes_time_in_proportion():
     def seconds(rows):
         with DynamicBatcher(Scripted(), BatchConfig(max_batch_size=1)) as batcher:
