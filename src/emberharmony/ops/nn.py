@@ -1,5 +1,6 @@
 """Convolution and pooling over [batch, channels, *space], for any number of space axes."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -130,6 +131,26 @@ def _spread(lib: Library, x: Array, axis: int, stride: int) -> Array:
     return flat[tuple(key)]
 
 
+def _scattered(lib: Library, x: Array, w: Array, strides: list[int], dilation: list[int], groups: int) -> Array:
+    """Transposed convolution by its definition: what each place of the window makes of `x` is put where it belongs."""
+    answer, window, space = lib.dtype(x), w.shape[2:], x.shape[2:]
+    x, w = (lib.cast(v, compute_dtype(answer)) for v in (x, w))
+    count, depth = len(window), w.shape[0] // groups
+    columns = lib.reshape(x, (x.shape[0], groups, depth, math.prod(space)))
+    weights = lib.swapaxes(lib.reshape(w, (groups, depth, w.shape[1], *window)), 1, 2)
+    result = None
+    for place in itertools.product(*map(range, window)):
+        part = lib.matmul(weights[(..., *place)], columns)
+        part = lib.reshape(part, (x.shape[0], groups * w.shape[1], *space))
+        for i, stride in enumerate(strides):
+            part = _spread(lib, part, 2 + i, stride)
+        ends = zip(place, window, dilation, strict=True)
+        part = _pad_space(lib, part, [(at * by, (size - 1 - at) * by) for at, size, by in ends])
+        result = part if result is None else lib.add(result, part)
+    assert result is not None, f"a window of {count} axes has a place"
+    return lib.cast(result, answer)
+
+
 @op
 def conv_transpose(
     lib: Library,
@@ -152,6 +173,10 @@ def conv_transpose(
     x, w = lib.promote(x, w)
     count = len(w.shape) - 2
     window, by = w.shape[2:], per_axis(dilation, count)
+    if not bool(lib.all(lib.isfinite(w))):  # a zero between the elements is none to a weight that is not finite
+        ends = zip(pad_pairs(padding, count), per_axis(output_padding, count, 0), strict=True)
+        cut = [(-before, extra - after) for (before, after), extra in ends]
+        return _pad_space(lib, _scattered(lib, x, w, per_axis(strides, count), by, groups), cut)
     for i, stride in enumerate(per_axis(strides, count)):
         x = _spread(lib, x, 2 + i, stride)
     # [C, M/g, *k] becomes [M, C/g, *k] with every window reversed.

@@ -128,6 +128,32 @@ def test_conv_transpose(agrees_with_onnxruntime, x, w, attributes):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize(("x", "w", "attributes"), TRANSPOSED)
+def test_weights_that_are_not_finite_spoil_only_what_they_meet(library, x, w, attributes):
+    """A place between spread elements is a zero of nobody's: infinity times it is no NaN."""
+    weights, images = f32(*w), f32(*x)
+    weights.reshape(-1)[::7] = np.inf
+    weights.reshape(-1)[3::11] = np.nan
+    (want,) = evaluated_by_definition(images, weights, attributes)
+    (have,) = run("ConvTranspose", images, weights, library=library, **attributes)
+    np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-4)
+
+
+def evaluated_by_definition(images, weights, attributes):
+    """The same with marks in place of what is not finite, each alone: an output meets them or not."""
+    finite = np.where(np.isfinite(weights), weights, 0)
+    ones = np.ones_like(images)
+    (total,) = run("ConvTranspose", images, finite, **attributes)
+    (high,) = run("ConvTranspose", images, np.isposinf(weights).astype(np.float32), **attributes)
+    (met,) = run("ConvTranspose", ones, np.isposinf(weights).astype(np.float32), **attributes)
+    (positive,) = run("ConvTranspose", np.maximum(images, 0), np.isposinf(weights).astype(np.float32), **attributes)
+    (nothing,) = run("ConvTranspose", ones, np.isnan(weights).astype(np.float32), **attributes)
+    negative = positive - high  # what infinities make of negative elements
+    total = np.where(met > 0.5, np.where(negative > 1e-5, np.where(positive > 1e-5, np.nan, -np.inf), np.inf), total)
+    return (np.where(nothing > 0.5, np.nan, total),)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_conv_transpose_with_same_padding_always_gives_stride_times_size(library):
     """The kernel is shorter than the stride: the specification still promises this size."""
     (y,) = run("ConvTranspose", np.ones((1, 1, 3), np.float32), np.ones((1, 1, 1), np.float32),
