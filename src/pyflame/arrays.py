@@ -44,4 +44,8 @@ def as_generator(generator: np.random.Generator | Generator | int | None) -> np.
         generator = default_generator
     if isinstance(generator, Generator):
         return np.random.default_rng([int(word) for word in generator.next_key()])
-    return np.random.default_rng(generator)
+    try:
+        return np.random.default_rng(generator)
+    except (TypeError, ValueError):
+        text = f"a Generator, or a whole number that is not negative. Received: {type(generator).__name__}"
+        raise TypeError(f"generator must be {text}") from None

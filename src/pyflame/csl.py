@@ -15,6 +15,7 @@ from pyflame.lazy import Expr, ancestors
 from pyflame.ops.core import Handle
 from pyflame.runtime_graph import to_graph
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.wafer import CodeGenOptions, CodeGenResult
 from pyflame_rt.wafer import CSLCodeGenerator as RuntimeGenerator
 
@@ -58,6 +59,7 @@ class CSLCodeGenerator:
         return RuntimeGenerator().generate_source(runtime, options, grid=grid)
 
 
+@names_arguments
 def compile_to_csl(
     tensor: Tensor | Sequence[Tensor],
     options: CodeGenOptions | str | os.PathLike[str] | None = None,

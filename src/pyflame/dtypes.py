@@ -281,7 +281,8 @@ def result_dtype(operands: list[tuple[DType, bool]], scalars: list[object]) -> D
     for scalar in scalars:
         kind = _scalar_dtype(scalar)
         best = kind if best is None else _meet(best, kind)
-    assert best is not None
+    if best is None:
+        raise TypeError("there is no tensor or number to take an element type from")
     return best
 
 

@@ -35,6 +35,7 @@ from pyflame.ops.decompositions import (
 from pyflame.suggestions import missing
 from pyflame.viewing import diagonal as _diagonal
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,6 +83,7 @@ def __getattr__(name: str) -> Any:
     raise missing("pyflame.linalg", name, __all__)
 
 
+@names_arguments
 def vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The norm of all elements, or of vectors along dimensions; its gradient is 0 where a 2-norm is 0.
 
@@ -95,6 +97,7 @@ def vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *,
 
 
 @rounded_once
+@names_arguments
 def matrix_norm(A: Any, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False) -> Tensor:
     """The norm of matrices: "fro", "nuc", the largest column (1), row (inf) or singular value (2), or the smallest (-).
 
@@ -127,6 +130,7 @@ def _by_singular_values(x: Tensor, ord: Any, rows: int, columns: int, keepdim: b
     return found
 
 
+@names_arguments
 def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """`vector_norm`, or `matrix_norm` where ``ord`` or two dimensions ask for one."""
     x = floating(A) if dtype is None else as_tensor(A).to(dtype)
@@ -141,11 +145,13 @@ def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dty
     return matrix_norm(x, ord, (-2, -1) if dim is None else dim, keepdim)
 
 
+@names_arguments
 def det(A: Any) -> Tensor:
     """The determinant of each matrix."""
     return la.det(square("det", A))
 
 
+@names_arguments
 def inv(A: Any) -> Tensor:
     """The inverse of each matrix.
 
@@ -161,6 +167,7 @@ def inv(A: Any) -> Tensor:
 _HALVINGS = 20
 
 
+@names_arguments
 def matrix_exp(A: Any) -> Tensor:
     """The exponential of each matrix: a Taylor series of the matrix halved until it is small, squared as often.
 
@@ -184,6 +191,7 @@ def matrix_exp(A: Any) -> Tensor:
     return ar.where(ar.gt(size, 2.0**_HALVINGS), math.nan, result)
 
 
+@names_arguments
 def matrix_power(A: Any, n: int) -> Tensor:
     """Each matrix multiplied by itself, by repeated squaring; of the inverse for a negative ``n``."""
     x = square("matrix_power", A)
@@ -200,6 +208,7 @@ def matrix_power(A: Any, n: int) -> Tensor:
     return result
 
 
+@names_arguments
 def multi_dot(tensors: Sequence[Any]) -> Tensor:
     """The product of matrices, in the order that takes the fewest multiplications; the ends may be vectors."""
     listed = [as_tensor(t) for t in tensors]
@@ -232,22 +241,26 @@ def _ordered(listed: list[Tensor]) -> Tensor:
     return product(0, count - 1)
 
 
+@names_arguments
 def vecdot(x: Any, y: Any, *, dim: int = -1) -> Tensor:
     """Sums of products along a dimension."""
     return red.sum(ar.mul(x, y), dim)
 
 
+@names_arguments
 def cross(input: Any, other: Any, *, dim: int = -1) -> Tensor:
     """The product of vectors of three elements along a dimension that is at right angles to both."""
     a, b = sh.broadcast_tensors(as_tensor(input), as_tensor(other))
     return la.cross(a, b, dim)
 
 
+@names_arguments
 def diagonal(A: Any, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     """The diagonal of each matrix."""
     return _diagonal(as_tensor(A), offset, dim1, dim2)
 
 
+@names_arguments
 def vander(x: Any, *, N: int | None = None) -> Tensor:
     """The powers of each element, from 0 on, as a further last dimension."""
     base = as_tensor(x)
@@ -262,6 +275,7 @@ def vander(x: Any, *, N: int | None = None) -> Tensor:
     return sh.stack(powers, -1)
 
 
+@names_arguments
 def tensorinv(A: Any, ind: int = 2) -> Tensor:
     """The inverse of a tensor seen as a matrix from its last dimensions to its first ``ind``."""
     x = floating(A)
@@ -271,6 +285,7 @@ def tensorinv(A: Any, ind: int = 2) -> Tensor:
     return sh.reshape(la.inverse(sh.reshape(x, (math.prod(lead), -1))), (*rest, *lead))
 
 
+@names_arguments
 def tensorsolve(A: Any, B: Any, dims: Any = None) -> Tensor:
     """What a tensor, seen as a matrix, multiplied by gives another."""
     x, b = floating(A), as_tensor(B)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame.dtypes import DType
+from pyflame_rt.graph.named_arguments import names_arguments
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -16,6 +17,7 @@ __all__ = ["set_printoptions", "tensor_repr", "tensor_text"]
 _options: dict[str, Any] = {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 80}
 
 
+@names_arguments
 def set_printoptions(
     precision: int | None = None,
     threshold: int | None = None,

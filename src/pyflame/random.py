@@ -19,6 +19,7 @@ from pyflame.ops.core import Handle, as_tensor, call, cast, convert, is_scalar, 
 from pyflame.ops.creation import _finish, _size_and_dtype
 from pyflame.ops.ranges import probabilities, some_chance
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.pyflame.complex_numbers import ViewAsComplex
 from pyflame_rt.ops.pyflame.seeded_random import KeyedNormal, KeyedUniform
 
@@ -276,6 +277,7 @@ def normal(
     return ar.add(ar.mul(randn(shape, dtype=dtype, device=device, generator=generator), std), mean)
 
 
+@names_arguments
 def randint(
     *args: Any,
     low: int = 0,
@@ -356,6 +358,7 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, *, seed: int | No
     return ar.where(keep, ar.mul(x, 1.0 / (1.0 - p)), scalar(0, x.dtype))
 
 
+@names_arguments
 def multinomial(input: Any, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Tensor:
     """Numbers of entries of the last dimension, drawn by weight."""
     x = as_tensor(input)

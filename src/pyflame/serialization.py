@@ -31,6 +31,7 @@ from pyflame.ops.core import Handle, wrap
 from pyflame.suggestions import missing as _missing
 from pyflame.torch_files import write_archive
 from pyflame_rt.graph.errors import InvalidModelError, MissingExtra, ModelNotFoundError, UnsupportedFormatError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.graph.writing import replacing
 from pyflame_rt.importers.tensor_file import (
     Piece,
@@ -62,6 +63,7 @@ _SAFE = {
 _FROM_SAFE = {code: dtype.numpy for dtype, code in _SAFE.items()}
 
 
+@names_arguments
 def save(obj: Any, path: str | os.PathLike[str] | IO[bytes], format: str = "auto") -> None:
     """Write nested data to a file, all of it or nothing: a reader never sees half of one.
 
@@ -86,6 +88,7 @@ def save(obj: Any, path: str | os.PathLike[str] | IO[bytes], format: str = "auto
     _WRITERS[kind](data, path if is_open(path) else Path(path))  # type: ignore[arg-type]
 
 
+@names_arguments
 def load(
     path: str | os.PathLike[str] | IO[bytes],
     format: Any = "auto",

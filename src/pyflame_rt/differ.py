@@ -11,6 +11,7 @@ import numpy as np
 
 from pyflame_rt.feeds import random_feed
 from pyflame_rt.graph.arguments import expect
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.loading import load_graph
 from pyflame_rt.options import OptLevel, SessionOptions
@@ -126,6 +127,7 @@ class DiffResult:
         return text.get().rstrip()
 
 
+@names_arguments
 def diff(
     model: Any,
     provider_a: str = "ReferenceExecutionProvider",

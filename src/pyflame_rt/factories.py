@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.loading import load_graph
 from pyflame_rt.options import CompileOptions
 from pyflame_rt.session import InferenceSession
@@ -38,6 +39,7 @@ def create_session(
     return InferenceSession(model, options.session_options(), providers)
 
 
+@names_arguments
 def from_onnx(
     path: Any, options: Any = None, *, session_options: SessionOptions | None = None, providers: Any = ()
 ) -> InferenceSession:

@@ -22,6 +22,7 @@ from pyflame_rt.graph import (
 from pyflame_rt.graph.arguments import expect, expect_whole
 from pyflame_rt.graph.dim import SIZE_BOUNDS
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, InvalidModelError, ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.graph.names import closest
 from pyflame_rt.graph.tensor import whole
 from pyflame_rt.iobinding import OrtValue
@@ -308,6 +309,7 @@ def _listed(names: Iterable[str], limit: int = 8) -> str:
     return ", ".join(repr(n) for n in found[:limit]) + more if found else "none"
 
 
+@names_arguments
 def random_feed(
     inputs: Sequence[TensorInfo], *, seed: int = 0, sizes: Mapping[str, int] | None = None
 ) -> dict[str, Any]:

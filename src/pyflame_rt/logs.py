@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.named_arguments import names_arguments
 
 __all__ = ["LEVELS", "SessionLog", "level_number", "logger", "set_default_logger_severity"]
 
@@ -38,6 +39,7 @@ def level_number(level: str | int) -> int:
     raise InputError(f"log level {level!r} is not known. Levels: {', '.join(LEVELS)}")
 
 
+@names_arguments
 def set_default_logger_severity(severity: int) -> None:
     """Drop every record below a severity: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyflame_rt.backends.base import Backend, BackendAdapter, Compiler
 from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import BackendError, InputError, MissingExtra
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.graph.names import closest
 from pyflame_rt.graph.records import dataclass
 
@@ -204,6 +205,7 @@ def get_device_count(kind: str = "cpu") -> int:
         raise InputError(f"device type {kind!r} is not known. Types: {', '.join(counts)}") from None
 
 
+@names_arguments
 def register_backend(name: str, factory: Callable[[], Backend | Compiler]) -> None:
     """Offer a backend as a provider.
 
@@ -223,6 +225,7 @@ def register_backend(name: str, factory: Callable[[], Backend | Compiler]) -> No
     _providers[name] = Provider(name, make, about="registered with register_backend", builtin=False)
 
 
+@names_arguments
 def unregister_backend(name: str) -> None:
     """Forget a backend that was registered; sessions that use it go on."""
     known = _providers.get(name)

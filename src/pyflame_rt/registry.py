@@ -11,6 +11,7 @@ import numpy as np
 from pyflame_rt.graph import Attribute, Graph, Node, Tensor
 from pyflame_rt.graph.errors import BackendError, InputError
 from pyflame_rt.graph.locks import new_rlock
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.ops.core.registry import Op, all_ops, find_op, get_op, register, unregister
 from pyflame_rt.ops.core.signature import Signature
@@ -199,6 +200,7 @@ def remove_op(name: str, domain: str = "") -> None:
             register(before)
 
 
+@names_arguments
 def list_operators(domain: str | None = None) -> list[str]:
     """Names of the operators that models may use, those of other domains as ``domain::name``.
 

@@ -466,7 +466,7 @@ KINDS = {
     "settings of a trainer": (lambda: training.GraphTrainer(_graph(), None, 5), "TrainingConfig, got int"),
     "settings of a pool": (lambda: memory.MemoryPool({}), "PoolConfig, got dict"),
     "settings of a cache": (lambda: cache.set_global_cache_config(None), "CacheConfig, got NoneType"),
-    "an address": (lambda: serving.ModelClient(5), "url must be of type str, got int"),
+    "an address": (lambda: serving.ModelClient(5), "ModelClient: url must be a text, got 5"),
     "a graph to train": (lambda: training.trainable(None), "Graph, got NoneType"),
     "a graph to prune": (lambda: pruning.analyze_sparsity("m.onnx"), "Graph, got str"),
     "a graph to optimise": (lambda: pyflame_rt.opt.fold_constants(None), "Graph, got NoneType"),

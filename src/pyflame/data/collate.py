@@ -7,9 +7,11 @@ import numpy as np
 
 from pyflame.arrays import adopt
 from pyflame.tensors import Tensor
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.graph.tensor import whole
 
 
+@names_arguments
 def default_collate(batch: Sequence[Any]) -> Any:
     """Stack samples: numbers and arrays become tensors, tuples, lists and dicts are collated part by part.
 

@@ -10,13 +10,14 @@ import numpy as np
 
 from pyflame.arrays import as_generator
 from pyflame.random import Generator
+from pyflame_rt.graph.named_arguments import NamedArguments, names_arguments
 from pyflame_rt.graph.tensor import whole
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 
-class Dataset(ABC, Generic[T]):
+class Dataset(NamedArguments, ABC, Generic[T]):
     """Samples by number: write `__getitem__` and `__len__`.
 
     Example:
@@ -44,7 +45,7 @@ class Dataset(ABC, Generic[T]):
         return ConcatDataset([self, other])
 
 
-class IterableDataset(ABC, Generic[T]):
+class IterableDataset(NamedArguments, ABC, Generic[T]):
     """Samples in a row, without numbers: write `__iter__`.
 
     With several workers each has its own copy: `get_worker_info()` in `__iter__` tells it which share is its own.
@@ -174,6 +175,7 @@ class MapDataset(Dataset[U]):
         return len(self.dataset)
 
 
+@names_arguments
 def random_split(
     dataset: Any,
     lengths: Sequence[int] | Sequence[float],

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pyflame_rt.graph.named_arguments import names_arguments
+
 __all__ = ["Digits", "load_digits"]
 
 
@@ -19,6 +21,7 @@ class Digits(NamedTuple):
     test_labels: np.ndarray[Any, Any]
 
 
+@names_arguments
 def load_digits() -> Digits:
     """1,797 images of 8x8 pixels: 1,347 to train with and 450 to test with.
 

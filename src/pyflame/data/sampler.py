@@ -8,9 +8,10 @@ import numpy as np
 
 from pyflame.arrays import as_generator
 from pyflame.random import Generator
+from pyflame_rt.graph.named_arguments import NamedArguments
 
 
-class Sampler:
+class Sampler(NamedArguments):
     """An order of sample numbers: write `__iter__`, and `__len__` where it is known.
 
     Example:

@@ -18,6 +18,7 @@ import numpy as np
 from pyflame.data.collate import to_arrays
 from pyflame.interrupts import Uninterrupted
 from pyflame.random import manual_seed
+from pyflame_rt.graph.named_arguments import names_arguments
 
 
 class DataLoaderWorkerError(RuntimeError):
@@ -54,6 +55,7 @@ class _State:
 _state = _State()
 
 
+@names_arguments
 def get_worker_info() -> WorkerInfo | None:
     """In a worker of a DataLoader: its number, how many there are, its seed, its dataset; elsewhere None.
 

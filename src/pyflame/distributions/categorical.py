@@ -15,6 +15,7 @@ from pyflame.ops.gathering import gather
 from pyflame.ops.pointwise import log
 from pyflame.ops.reduction import argmax, logsumexp
 from pyflame.random import multinomial
+from pyflame_rt.graph.named_arguments import names_arguments
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -32,6 +33,7 @@ class Categorical(Distribution):
         (0.25, 1.0397)
     """
 
+    @names_arguments
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         if (probs is None) == (logits is None):
             raise ValueError(f"{type(self).__name__} takes probs or logits, one of them")
@@ -113,6 +115,7 @@ class OneHotCategorical(Distribution):
         1.0
     """
 
+    @names_arguments
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         self._categorical = Categorical(probs, logits, validate_args)
         shape = self._categorical.param_shape

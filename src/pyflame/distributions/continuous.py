@@ -11,6 +11,7 @@ from pyflame.ops.arithmetic import logical_and, where
 from pyflame.ops.core import as_tensor
 from pyflame.ops.pointwise import atan, exp, expm1, log, log1p, sign, tan
 from pyflame.random import rand
+from pyflame_rt.graph.named_arguments import names_arguments
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -31,6 +32,7 @@ class Uniform(Distribution):
 
     has_rsample = True
 
+    @names_arguments
     def __init__(self, low: Any, high: Any, validate_args: bool | None = None) -> None:
         self.low, self.high = floats(low, high)
         super().__init__(self.low.shape, (), validate_args)
@@ -76,6 +78,7 @@ class Exponential(Distribution):
 
     has_rsample = True
 
+    @names_arguments
     def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
         (self.rate,) = floats(rate)
         super().__init__(self.rate.shape, (), validate_args)

@@ -10,6 +10,7 @@ from pyflame.autograd import no_grad
 from pyflame.dtypes import get_default_dtype
 from pyflame.ops.core import Handle, as_tensor
 from pyflame.ops.shaping import broadcast_tensors
+from pyflame_rt.graph.named_arguments import names_arguments
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -34,6 +35,7 @@ class Distribution:
 
     has_rsample = False
 
+    @names_arguments
     def __init__(self, batch_shape: Any = (), event_shape: Any = (), validate_args: bool | None = None) -> None:
         from pyflame_rt.graph.types import Shape
 

@@ -10,6 +10,7 @@ from pyflame.distributions.distribution import Distribution
 from pyflame.ops.core import as_tensor
 from pyflame.ops.gathering import gather
 from pyflame.ops.reduction import logsumexp
+from pyflame_rt.graph.named_arguments import names_arguments
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -28,6 +29,7 @@ class MixtureSameFamily(Distribution):
         3.0
     """
 
+    @names_arguments
     def __init__(
         self,
         mixture_distribution: Categorical,

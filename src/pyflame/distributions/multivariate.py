@@ -12,6 +12,7 @@ from pyflame.ops.core import as_tensor
 from pyflame.ops.creation import eye
 from pyflame.ops.shaping import flip, tril
 from pyflame.random import randn
+from pyflame_rt.graph.named_arguments import names_arguments
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -31,6 +32,7 @@ class MultivariateNormal(Distribution):
 
     has_rsample = True
 
+    @names_arguments
     def __init__(
         self,
         loc: Any,

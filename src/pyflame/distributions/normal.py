@@ -10,6 +10,7 @@ from pyflame.ops.activation import erfinv
 from pyflame.ops.core import as_tensor
 from pyflame.ops.pointwise import erf
 from pyflame.random import randn
+from pyflame_rt.graph.named_arguments import names_arguments
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -28,6 +29,7 @@ class Normal(Distribution):
 
     has_rsample = True
 
+    @names_arguments
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
         self.loc, self.scale = floats(loc, scale)
         super().__init__(self.loc.shape, (), validate_args)

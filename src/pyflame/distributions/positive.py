@@ -13,6 +13,7 @@ from pyflame.ops.pointwise import log, log1p
 from pyflame.ops.shaping import stack
 from pyflame.ops.special import digamma, lgamma
 from pyflame.random import rand, randn
+from pyflame_rt.graph.named_arguments import names_arguments
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -53,6 +54,7 @@ class Gamma(Distribution):
         (0.5, 0.0794)
     """
 
+    @names_arguments
     def __init__(self, concentration: Any, rate: Any, validate_args: bool | None = None) -> None:
         self.concentration, self.rate = floats(concentration, rate)
         super().__init__(self.concentration.shape, (), validate_args)
@@ -96,6 +98,7 @@ class Chi2(Gamma):
         3.0
     """
 
+    @names_arguments
     def __init__(self, df: Any, validate_args: bool | None = None) -> None:
         (self.df,) = floats(df)
         super().__init__(0.5 * self.df, 0.5, validate_args)
@@ -111,6 +114,7 @@ class Dirichlet(Distribution):
         ([0.25, 0.75], -0.2877)
     """
 
+    @names_arguments
     def __init__(self, concentration: Any, validate_args: bool | None = None) -> None:
         (self.concentration,) = floats(concentration)
         if self.concentration.ndim < 1:
@@ -158,6 +162,7 @@ class Beta(Distribution):
         (0.4, 0.4055)
     """
 
+    @names_arguments
     def __init__(self, concentration1: Any, concentration0: Any, validate_args: bool | None = None) -> None:
         self.concentration1, self.concentration0 = floats(concentration1, concentration0)
         super().__init__(self.concentration1.shape, (), validate_args)
@@ -198,6 +203,7 @@ class StudentT(Distribution):
         -1.0009
     """
 
+    @names_arguments
     def __init__(self, df: Any, loc: Any = 0.0, scale: Any = 1.0, validate_args: bool | None = None) -> None:
         self.df, self.loc, self.scale = floats(df, loc, scale)
         super().__init__(self.df.shape, (), validate_args)

@@ -10,6 +10,7 @@ from pyflame.ops.activation import sigmoid, softplus
 from pyflame.ops.core import Handle, as_tensor
 from pyflame.ops.creation import zeros_like
 from pyflame.ops.pointwise import atanh, exp, log, tanh
+from pyflame_rt.graph.named_arguments import names_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +43,7 @@ class Transform:
 
     event_dim = 0
 
+    @names_arguments
     def __init__(self, cache_size: int = 0) -> None:
         if cache_size not in (0, 1):
             raise ValueError(f"cache_size must be 0 or 1. Received: {cache_size}")
@@ -106,6 +108,7 @@ class _Inverse(Transform):
 class AffineTransform(Transform):
     """`loc + scale * x`; the last `event_dim` dimensions are one draw."""
 
+    @names_arguments
     def __init__(self, loc: Any, scale: Any, event_dim: int = 0, cache_size: int = 0) -> None:
         super().__init__(cache_size)
         self.loc, self.scale, self.event_dim = loc, scale, event_dim
@@ -171,6 +174,7 @@ class TanhTransform(Transform):
 class ComposeTransform(Transform):
     """One after the other."""
 
+    @names_arguments
     def __init__(self, parts: Sequence[Transform], cache_size: int = 0) -> None:
         super().__init__(cache_size)
         self.parts = list(parts)
@@ -213,6 +217,7 @@ class TransformedDistribution(Distribution):
         -0.7821
     """
 
+    @names_arguments
     def __init__(self, base_distribution: Distribution, transforms: Any, validate_args: bool | None = None) -> None:
         self.base_dist = base_distribution
         self.transforms: list[Transform] = [transforms] if isinstance(transforms, Transform) else list(transforms)

@@ -7,6 +7,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pyflame_rt.graph.named_arguments import names_arguments
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -40,6 +42,7 @@ _lock = threading.Lock()
 _ours_added = False
 
 
+@names_arguments
 def register_model(
     name: str,
     constructor: Callable[..., Any] | None = None,
@@ -83,6 +86,7 @@ def _add(info: ModelInfo) -> None:
         _names.update(dict.fromkeys((info.name, *info.aliases), info.name))
 
 
+@names_arguments
 def unregister_model(name: str) -> None:
     """Forget a model."""
     info = model_info(name)
@@ -123,6 +127,7 @@ def _from_config(kind: type, config: type) -> Callable[..., Any]:
     return make
 
 
+@names_arguments
 def get_model(name: str, pretrained: bool | str = False, **settings: Any) -> Any:
     """Make a model.
 
@@ -146,6 +151,7 @@ def get_model(name: str, pretrained: bool | str = False, **settings: Any) -> Any
     return model
 
 
+@names_arguments
 def list_models(tag: str | None = None) -> list[str]:
     """Names of the models, of those with a tag when one is given.
 
@@ -158,6 +164,7 @@ def list_models(tag: str | None = None) -> list[str]:
     return sorted(name for name, info in _models.items() if tag is None or tag in info.tags)
 
 
+@names_arguments
 def model_info(name: str) -> ModelInfo:
     """What is known of a model.
 

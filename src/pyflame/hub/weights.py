@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pyflame.serialization import load
+from pyflame_rt.graph.named_arguments import names_arguments
 
 __all__ = [
     "WeightInfo",
@@ -73,6 +74,7 @@ _weights: dict[str, dict[str, WeightInfo]] = {}
 _lock = threading.Lock()
 
 
+@names_arguments
 def register_weights(
     model: str,
     url: str,
@@ -118,6 +120,7 @@ def register_weights(
     return info
 
 
+@names_arguments
 def unregister_weights(model: str, name: str = "default") -> None:
     """Forget a file of weights; what is in the cache stays."""
     info = weight_info(model, name)
@@ -125,6 +128,7 @@ def unregister_weights(model: str, name: str = "default") -> None:
         del _weights[info.model][info.name]
 
 
+@names_arguments
 def list_pretrained(model: str | None = None) -> dict[str, list[str]]:
     """Names of the weights that are known, by model.
 
@@ -137,6 +141,7 @@ def list_pretrained(model: str | None = None) -> dict[str, list[str]]:
     return known if model is None else {name: found for name, found in known.items() if name == model}
 
 
+@names_arguments
 def weight_info(model: str, name: str = "default") -> WeightInfo:
     """What is known of a file of weights."""
     from pyflame.hub.registry import model_info
@@ -157,12 +162,14 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "pyflame" / "hub"
 
 
+@names_arguments
 def get_weight_path(model: str, name: str = "default") -> Path:
     """Where a file of weights is, or will be, kept."""
     info = weight_info(model, name)
     return cache_folder() / info.model / info.file_name
 
 
+@names_arguments
 def download_weights(model: str, name: str = "default", force: bool = False) -> Path:
     """The file of weights, brought into the cache when it is not there.
 
@@ -212,6 +219,7 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+@names_arguments
 def load_pretrained(model: Any, model_name: str, weight_name: str = "default", strict: bool = True) -> Any:
     """Load weights into a model; returns the names that were missing or unexpected.
 
@@ -227,6 +235,7 @@ def load_pretrained(model: Any, model_name: str, weight_name: str = "default", s
     return model.load_state_dict(state, strict=strict)
 
 
+@names_arguments
 def cache_info() -> dict[str, Any]:
     """Where the cache is, how many files it holds, and their bytes.
 
@@ -244,6 +253,7 @@ def cache_info() -> dict[str, Any]:
     }
 
 
+@names_arguments
 def clear_cache(model: str | None = None) -> int:
     """Remove files of weights, of one model or all; returns how many."""
     from pyflame.hub.registry import model_info

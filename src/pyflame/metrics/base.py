@@ -7,10 +7,12 @@ from typing import Any, ClassVar, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pyflame_rt.graph.named_arguments import NamedArguments
+
 Score: TypeAlias = float | npt.NDArray[np.float64] | npt.NDArray[np.int64]
 
 
-class Metric(ABC):
+class Metric(NamedArguments, ABC):
     """A measure over all batches seen since the last `reset`.
 
     A subclass keeps sums in attributes that `reset` creates, adds to them in `update` and turns them into an answer

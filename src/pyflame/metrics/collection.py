@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyflame.metrics.base import Metric, Score
+from pyflame_rt.graph.named_arguments import NamedArguments
 
 
-class MetricCollection:
+class MetricCollection(NamedArguments):
     """Metrics by name, updated and computed together.
 
     Args:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyflame import nn
 from pyflame.nn.making import empty_parameter
 from pyflame.ops.shaping import cat
+from pyflame_rt.graph.named_arguments import expect_fields
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -36,6 +37,7 @@ class ViTConfig:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
+        expect_fields(self)
         if self.image_size % self.patch_size:
             raise ValueError(f"image_size must be a multiple of patch_size. Received: {self}")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from pyflame.arrays import adopt, as_generator
+from pyflame_rt.graph.named_arguments import names_arguments
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -50,6 +51,7 @@ def _fan(tensor: Tensor, mode: str) -> int:
     return max(1, _fans(tensor)[mode == "fan_out"])
 
 
+@names_arguments
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """How much an activation shrinks its input's spread, so that weights can make up for it.
 
@@ -69,6 +71,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     return gains[nonlinearity]
 
 
+@names_arguments
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: np.random.Generator | None = None) -> Tensor:
     """Values evenly between `a` and `b`.
 
@@ -81,6 +84,7 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: np.rando
     return _fill(tensor, as_generator(generator).uniform(a, b, tuple(tensor.shape)))
 
 
+@names_arguments
 def normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: np.random.Generator | None = None
 ) -> Tensor:
@@ -94,6 +98,7 @@ def normal_(
     return _fill(tensor, as_generator(generator).normal(mean, std, tuple(tensor.shape)))
 
 
+@names_arguments
 def trunc_normal_(
     tensor: Tensor,
     mean: float = 0.0,
@@ -119,6 +124,7 @@ def trunc_normal_(
     return _fill(tensor, values)
 
 
+@names_arguments
 def constant_(tensor: Tensor, val: float) -> Tensor:
     """One value everywhere.
 
@@ -130,6 +136,7 @@ def constant_(tensor: Tensor, val: float) -> Tensor:
     return _fill(tensor, np.full(tuple(tensor.shape), val))
 
 
+@names_arguments
 def ones_(tensor: Tensor) -> Tensor:
     """Ones.
 
@@ -141,6 +148,7 @@ def ones_(tensor: Tensor) -> Tensor:
     return constant_(tensor, 1.0)
 
 
+@names_arguments
 def zeros_(tensor: Tensor) -> Tensor:
     """Zeros.
 
@@ -152,6 +160,7 @@ def zeros_(tensor: Tensor) -> Tensor:
     return constant_(tensor, 0.0)
 
 
+@names_arguments
 def eye_(tensor: Tensor) -> Tensor:
     """The identity matrix.
 
@@ -165,6 +174,7 @@ def eye_(tensor: Tensor) -> Tensor:
     return _fill(tensor, np.eye(*tensor.shape))
 
 
+@names_arguments
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     """Convolution weights that pass channels through unchanged.
 
@@ -185,6 +195,7 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     return _fill(tensor, values)
 
 
+@names_arguments
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: np.random.Generator | None = None) -> Tensor:
     """Uniform values that keep the spread of signals both ways.
 
@@ -198,6 +209,7 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: np.random.Gene
     return uniform_(tensor, -bound, bound, generator)
 
 
+@names_arguments
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: np.random.Generator | None = None) -> Tensor:
     """Normal values that keep the spread of signals both ways.
 
@@ -209,6 +221,7 @@ def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: np.random.Gener
     return normal_(tensor, 0.0, gain * math.sqrt(2 / max(1, sum(_fans(tensor)))), generator)
 
 
+@names_arguments
 def kaiming_uniform_(
     tensor: Tensor,
     a: float = 0.0,
@@ -228,6 +241,7 @@ def kaiming_uniform_(
     return uniform_(tensor, -bound, bound, generator)
 
 
+@names_arguments
 def kaiming_normal_(
     tensor: Tensor,
     a: float = 0.0,
@@ -245,6 +259,7 @@ def kaiming_normal_(
     return normal_(tensor, 0.0, calculate_gain(nonlinearity, a) / math.sqrt(_fan(tensor, mode)), generator)
 
 
+@names_arguments
 def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: np.random.Generator | None = None) -> Tensor:
     """A (semi-)orthogonal matrix of the first dimension by the others.
 
@@ -264,6 +279,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: np.random.Generato
     return _fill(tensor, gain * (q if rows >= columns else q.T).reshape(tuple(tensor.shape)))
 
 
+@names_arguments
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: np.random.Generator | None = None) -> Tensor:
     """Normal values with a share of zeros in each column.
 

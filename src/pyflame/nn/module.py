@@ -18,6 +18,7 @@ from pyflame.nn.locating import OURS, locate
 from pyflame.nn.parameter import Parameter
 from pyflame.suggestions import missing
 from pyflame.tensors import Tensor
+from pyflame_rt.graph.named_arguments import NamedArguments, explained
 from pyflame_rt.graph.tensor import whole
 
 __all__ = ["IncompatibleKeys", "Module"]
@@ -34,7 +35,7 @@ _TABLES = ("_parameters", "_buffers", "_modules")
 _NOWHERE: dict[str, Any] = {}
 
 
-class Module:
+class Module(NamedArguments):
     """A layer or model: assign parameters and other modules to attributes, write `forward`, call it.
 
     Example:
@@ -84,8 +85,12 @@ class Module:
                 run = (lambda: hooks.run(self, args, kwargs)) if hooks else (lambda: self.forward(*args, **kwargs))
                 return modes.spans.call(self, run)
             return hooks.run(self, args, kwargs) if hooks else self.forward(*args, **kwargs)
-        except OURS as error:
-            locate(error, self, args)
+        except (*OURS, AttributeError) as error:
+            better = explained(self.forward, args, kwargs, error) if self.__module__.startswith("pyflame.") else None
+            if better is not None:
+                raise better from error
+            if isinstance(error, OURS):
+                locate(error, self, args)
             raise
 
     def __runtime_graph__(self, arguments: tuple[Any, ...]) -> Any:

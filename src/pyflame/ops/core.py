@@ -235,9 +235,12 @@ def is_scalar(value: object) -> bool:
 
 def scalar(value: Any, dtype: DType) -> Tensor:
     """A number as a runtime input of the graph; an integer that a small type cannot hold wraps round, as torch's do."""
-    if isinstance(value, int) and dtype.numpy.kind in "iu":
-        return wrap(leaf(np.array(value, np.int64).astype(dtype.numpy), dtype))
-    return wrap(leaf(np.array(value, dtype.numpy), dtype))
+    try:
+        if isinstance(value, int) and dtype.numpy.kind in "iu":
+            return wrap(leaf(np.array(value, np.int64).astype(dtype.numpy), dtype))
+        return wrap(leaf(np.array(value, dtype.numpy), dtype))
+    except OverflowError:
+        raise ValueError(f"{str(value)[:40]} is beyond what {dtype} and int64 hold") from None
 
 
 def cast(x: Any, dtype: DType) -> Tensor:
@@ -290,7 +293,7 @@ def common_dtype(values: Iterable[Any]) -> DType:
             scalars.append(v)
             continue
         else:
-            array = np.asarray(v)
+            array = _read(v)
             tensors.append((to_dtype(array.dtype), array.ndim > 0))
         mixed = mixed or (first is not None and tensors[-1][0] is not first)
         first = tensors[-1][0]
@@ -412,6 +415,14 @@ def axes_of(dim: Any, rank: int) -> tuple[int, ...]:
 def _checked_none(dim: Any) -> tuple[int, ...]:
     axis_of(dim, 0)
     return ()
+
+
+def _read(value: Any) -> np.ndarray[Any, Any]:
+    """An operand that is no tensor, as an array."""
+    try:
+        return np.asarray(value)
+    except (ValueError, RecursionError):
+        raise ValueError(f"{type(value).__name__} does not make a tensor: its rows differ in length") from None
 
 
 def sizes_of(shape: Sequence[Any]) -> tuple[int, ...]:

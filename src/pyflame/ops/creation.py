@@ -12,6 +12,7 @@ from pyflame.dtypes import DType, WrongTypeError, get_default_dtype, scalar_dtyp
 from pyflame.lazy import leaf
 from pyflame.memory_formats import check_format
 from pyflame.ops.core import Handle, as_tensor, as_type, call, cast, is_scalar, scalar, sizes_of, wrap
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.graph.types import Shape
 from pyflame_rt.ops.onnx.cast import BitCast, Identity
 from pyflame_rt.ops.onnx.logic import Equal
@@ -26,7 +27,10 @@ def _finish(t: Tensor, layout: MeshLayout | None, requires_grad: bool, device: A
     if device is not None:
         Device.of(device)
     if layout is not None:
-        t._value.layout = layout.for_shape(t.shape)
+        try:
+            t._value.layout = layout.for_shape(t.shape)
+        except AttributeError:
+            raise TypeError(f"layout must be a MeshLayout. Received: {type(layout).__name__}") from None
     return t.requires_grad_() if requires_grad else t
 
 
@@ -61,7 +65,11 @@ def _leaf_of(data: Any, dtype: Any) -> Any:
     if kind is None:
         kind = _inferred(data, array)
     _refuse_parts(array, kind)
-    return leaf(np.array(array, kind.numpy, order="C", copy=True), kind)
+    try:
+        return leaf(np.array(array, kind.numpy, order="C", copy=True), kind)
+    except (TypeError, ValueError, OverflowError) as error:
+        text = f"{type(data).__name__} does not make a tensor of {kind}: {error}"
+        raise (TypeError if array.dtype.kind in "OUSV" else ValueError)(text) from None
 
 
 def _refuse_parts(array: np.ndarray[Any, Any], kind: DType) -> None:
@@ -90,6 +98,7 @@ def of_kind(args: tuple[Any, ...], dtype: DType) -> Tensor:
     return zeros(args or (0,), dtype=dtype)
 
 
+@names_arguments
 def from_numpy(array: Any, dtype: Any = None, *, layout: MeshLayout | None = None) -> Tensor:
     """A tensor with a copy of a NumPy array, in its element type.
 
@@ -269,6 +278,7 @@ def _real_kind(name: str, kind: DType) -> None:
         raise WrongTypeError(f"{name} gives real numbers; write pf.{name}(...).to(pf.{kind.name})")
 
 
+@names_arguments
 def linspace(
     start: Any, end: Any, steps: int, dtype: Any = None, *, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
@@ -284,6 +294,7 @@ def linspace(
     return _finish(made, None, requires_grad, device)
 
 
+@names_arguments
 def logspace(
     start: Any,
     end: Any,
@@ -304,17 +315,20 @@ def logspace(
     return _finish(made, None, requires_grad, device)
 
 
+@names_arguments
 def eye(n: int, m: int | None = None, dtype: Any = None, *, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Ones on the diagonal, zeros elsewhere."""
     kind = get_default_dtype() if dtype is None else to_dtype(dtype)
     return _finish(wrap(leaf(np.eye(n, m, dtype=kind.numpy), kind)), None, requires_grad, device)
 
 
+@names_arguments
 def tril_indices(row: int, col: int, offset: int = 0, dtype: Any = DType.int64, *, device: Any = None) -> Tensor:
     """Rows and columns of the places of a lower triangle, as a tensor of shape [2, n]."""
     return asarray(np.stack(np.tril_indices(row, offset, col)), dtype, device=device)
 
 
+@names_arguments
 def triu_indices(row: int, col: int, offset: int = 0, dtype: Any = DType.int64, *, device: Any = None) -> Tensor:
     """Rows and columns of the places of an upper triangle, as a tensor of shape [2, n]."""
     return asarray(np.stack(np.triu_indices(row, offset, col)), dtype, device=device)
@@ -340,6 +354,7 @@ def bitcast(input: Any, dtype: Any) -> Tensor:
     return call(BitCast, x, to=kind.rt.onnx)
 
 
+@names_arguments
 def one_hot(input: Any, num_classes: int = -1) -> Tensor:
     """A further dimension with 1 at the place each element names, 0 elsewhere."""
     x = as_tensor(input)

@@ -15,6 +15,7 @@ from pyflame.ops import shaping as sh
 from pyflame.ops.core import WrongTypeError, as_tensor, call, call_many, cast
 from pyflame.ops.creation import eye, zeros
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.pyflame.decompositions import QR, SVD, Cholesky, Eigh, PseudoInverse, SignLogDet, Solve
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ class LeastSquares(NamedTuple):
     singular_values: Tensor
 
 
+@names_arguments
 def cholesky(A: Any, *, upper: bool = False) -> Tensor:
     """The lower triangle whose product with its transpose is the matrix, which must be positive definite.
 
@@ -142,6 +144,7 @@ def cholesky(A: Any, *, upper: bool = False) -> Tensor:
     return _turned(found) if upper else found
 
 
+@names_arguments
 def cholesky_ex(A: Any, *, upper: bool = False, check_errors: bool = False) -> Factor:
     """`cholesky`, with zeros for torch's ``info``: a matrix that has no such factor is refused, checked or not."""
     del check_errors
@@ -162,6 +165,7 @@ def cholesky_inverse(L: Any, upper: bool = False) -> Tensor:
     return cholesky_solve(whole, low, upper)
 
 
+@names_arguments
 def solve(A: Any, B: Any, *, left: bool = True) -> Tensor:
     """What ``A`` multiplied by gives ``B``: vectors where ``B`` has one dimension less, else matrices.
 
@@ -184,12 +188,14 @@ def solve(A: Any, B: Any, *, left: bool = True) -> Tensor:
     return call(Solve, a, b)
 
 
+@names_arguments
 def solve_ex(A: Any, B: Any, *, left: bool = True, check_errors: bool = False) -> Solution:
     """`solve`, with zeros for torch's ``info``: a singular matrix is refused, checked or not."""
     del check_errors
     return Solution(solve(A, B, left=left), _no_problem(as_tensor(A)))
 
 
+@names_arguments
 def inv_ex(A: Any, *, check_errors: bool = False) -> Inverse:
     """The inverse, with zeros for torch's ``info``: a singular matrix is refused, checked or not."""
     del check_errors
@@ -197,6 +203,7 @@ def inv_ex(A: Any, *, check_errors: bool = False) -> Inverse:
     return Inverse(la.inverse(x), _no_problem(x))
 
 
+@names_arguments
 def solve_triangular(A: Any, B: Any, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
     """`solve` for matrices of which one triangle counts; with ``unitriangular`` their diagonal counts as ones.
 
@@ -213,6 +220,7 @@ def solve_triangular(A: Any, B: Any, *, upper: bool, left: bool = True, unitrian
     return solve(part, B, left=left)
 
 
+@names_arguments
 def slogdet(A: Any) -> SignLog:
     """The sign of each determinant and the logarithm of its size.
 
@@ -226,6 +234,7 @@ def slogdet(A: Any) -> SignLog:
     return SignLog(sign, log)
 
 
+@names_arguments
 def qr(A: Any, mode: str = "reduced") -> Factors:
     """An orthogonal and an upper triangular factor; "complete" for square ``Q``, "r" for ``R`` alone.
 
@@ -253,6 +262,7 @@ def _one_triangle(x: Tensor, UPLO: str) -> Tensor:
     return _turned(x) if UPLO.upper() == "U" else x
 
 
+@names_arguments
 def eigh(A: Any, UPLO: str = "L") -> Eigen:
     """Eigenvalues, ascending, and eigenvectors (columns) of symmetric matrices, of which one triangle counts.
 
@@ -265,11 +275,13 @@ def eigh(A: Any, UPLO: str = "L") -> Eigen:
     return Eigen(values, vectors)
 
 
+@names_arguments
 def eigvalsh(A: Any, UPLO: str = "L") -> Tensor:
     """Eigenvalues of symmetric matrices, ascending."""
     return eigh(A, UPLO).eigenvalues
 
 
+@names_arguments
 def svd(A: Any, full_matrices: bool = True, *, driver: str | None = None) -> Singular:
     """The singular value decomposition ``U @ diag(S) @ Vh``.
 
@@ -289,6 +301,7 @@ def svd(A: Any, full_matrices: bool = True, *, driver: str | None = None) -> Sin
     return Singular(left, values, right)
 
 
+@names_arguments
 def svdvals(A: Any, *, driver: str | None = None) -> Tensor:
     """The singular values of matrices, descending."""
     return svd(A, full_matrices=False, driver=driver).S
@@ -299,6 +312,7 @@ def _relative(x: Tensor) -> float:
     return max(x.shape[-2:], default=0) * float(np.finfo(x.dtype.numpy).eps)
 
 
+@names_arguments
 def pinv(A: Any, rcond: float | None = None, hermitian: bool = False, *, rtol: float | None = None) -> Tensor:
     """The pseudo-inverse of matrices; singular values below ``rtol`` times the largest count as 0.
 
@@ -315,6 +329,7 @@ def pinv(A: Any, rcond: float | None = None, hermitian: bool = False, *, rtol: f
     return call(PseudoInverse, x, rtol=float(_relative(x) if limit is None else limit))
 
 
+@names_arguments
 def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None) -> Tensor:
     """How many singular values of each matrix are not noise.
 
@@ -338,6 +353,7 @@ def _column(limit: Any, x: Tensor) -> Any:
     return limit if isinstance(limit, (int, float)) else sh.unsqueeze(cast(as_tensor(limit), x.dtype), -1)
 
 
+@names_arguments
 def cond(A: Any, p: Any = None) -> Tensor:
     """How much a solution may be farther off than what it was computed from, by a norm of matrices."""
     from pyflame.linalg import matrix_norm
@@ -351,6 +367,7 @@ def cond(A: Any, p: Any = None) -> Tensor:
     return ar.mul(matrix_norm(x, p), matrix_norm(la.inverse(square("cond", x)), p))
 
 
+@names_arguments
 def lstsq(A: Any, B: Any, rcond: float | None = None, *, driver: str | None = None) -> LeastSquares:
     """What makes ``A @ solution`` nearest to ``B``; of several the shortest.
 

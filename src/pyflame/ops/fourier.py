@@ -12,6 +12,7 @@ from pyflame.ops import shaping as sh
 from pyflame.ops.core import WrongTypeError, as_tensor, axis_of, call, cast
 from pyflame.ops.creation import tensor
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.pyflame.fourier import FFT, IRFFT, RFFT
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ def _along(name: str, x: Tensor, n: int | None, dim: int, norm: str | None, *, i
     return call(FFT, _sized(x, [count], [axis]), axes=(axis,), inverse=inverse, norm=_norm(norm))
 
 
+@names_arguments
 def fft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
     """The discrete Fourier transform along a dimension.
 
@@ -129,6 +131,7 @@ def fft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None
     return _along("fft", _complex("fft", input), n, dim, norm, inverse=0)
 
 
+@names_arguments
 def ifft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
     """The inverse of `fft`.
 
@@ -140,6 +143,7 @@ def ifft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = Non
     return _along("ifft", _complex("ifft", input), n, dim, norm, inverse=1)
 
 
+@names_arguments
 def rfft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
     """`fft` of real numbers: the first half, which says all.
 
@@ -154,6 +158,7 @@ def rfft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = Non
     return call(RFFT, _sized(x, [count], [axis]), axis=axis, norm=_norm(norm))
 
 
+@names_arguments
 def irfft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
     """The inverse of `rfft`: ``n`` real numbers, an even number unless told otherwise.
 
@@ -171,6 +176,7 @@ def _whole(name: str, x: Tensor, n: int | None, dim: int, norm: str) -> Tensor:
     return call(IRFFT, _sized(x, [count // 2 + 1], [axis]), n=count, axis=axis, norm=norm)
 
 
+@names_arguments
 def hfft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
     """`fft` of a signal of which one half is given, the other being its mirrored conjugate: real numbers.
 
@@ -182,6 +188,7 @@ def hfft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = Non
     return _whole("hfft", cn.conj(_complex("hfft", input)), n, dim, _SWAPPED[_norm(norm)])
 
 
+@names_arguments
 def ihfft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
     """The inverse of `hfft`.
 
@@ -205,6 +212,7 @@ def _over(name: str, input: Any, s: Any, dim: Any, norm: str | None, *, inverse:
     return call(FFT, _sized(x, sizes, axes), axes=tuple(axes), inverse=inverse, norm=chosen) if axes else x
 
 
+@names_arguments
 def fftn(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
     """`fft` along dimensions, all when neither ``dim`` nor ``s`` says which.
 
@@ -216,11 +224,13 @@ def fftn(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) ->
     return _over("fftn", input, s, dim, norm, inverse=0)
 
 
+@names_arguments
 def ifftn(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
     """The inverse of `fftn`."""
     return _over("ifftn", input, s, dim, norm, inverse=1)
 
 
+@names_arguments
 def rfftn(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
     """`fftn` of real numbers: half of the last dimension, which says all.
 
@@ -236,11 +246,13 @@ def rfftn(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -
     return _over("rfftn", half, None, axes[:-1], norm, inverse=0)
 
 
+@names_arguments
 def irfftn(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
     """The inverse of `rfftn`; the last of ``s`` is how many real numbers it gives."""
     return _whole_of_many("irfftn", input, s, dim, norm, inverse=1)
 
 
+@names_arguments
 def hfftn(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
     """`hfft` along the last of some dimensions, `fft` along the others."""
     return _whole_of_many("hfftn", input, s, dim, norm, inverse=0)
@@ -258,6 +270,7 @@ def _whole_of_many(name: str, input: Any, s: Any, dim: Any, norm: str | None, *,
     return (irfft if inverse else hfft)(x, last, axes[-1], norm)
 
 
+@names_arguments
 def ihfftn(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
     """The inverse of `hfftn`."""
     x = _real("ihfftn", input)
@@ -267,31 +280,37 @@ def ihfftn(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) 
     return _over("ihfftn", half, None, axes[:-1], norm, inverse=1)
 
 
+@names_arguments
 def fft2(input: Any, s: Any = None, dim: Any = _LAST_TWO, norm: str | None = None) -> Tensor:
     """`fftn` along two dimensions."""
     return fftn(input, s, dim, norm)
 
 
+@names_arguments
 def ifft2(input: Any, s: Any = None, dim: Any = _LAST_TWO, norm: str | None = None) -> Tensor:
     """`ifftn` along two dimensions."""
     return ifftn(input, s, dim, norm)
 
 
+@names_arguments
 def rfft2(input: Any, s: Any = None, dim: Any = _LAST_TWO, norm: str | None = None) -> Tensor:
     """`rfftn` along two dimensions."""
     return rfftn(input, s, dim, norm)
 
 
+@names_arguments
 def irfft2(input: Any, s: Any = None, dim: Any = _LAST_TWO, norm: str | None = None) -> Tensor:
     """`irfftn` along two dimensions."""
     return irfftn(input, s, dim, norm)
 
 
+@names_arguments
 def hfft2(input: Any, s: Any = None, dim: Any = _LAST_TWO, norm: str | None = None) -> Tensor:
     """`hfftn` along two dimensions."""
     return hfftn(input, s, dim, norm)
 
 
+@names_arguments
 def ihfft2(input: Any, s: Any = None, dim: Any = _LAST_TWO, norm: str | None = None) -> Tensor:
     """`ihfftn` along two dimensions."""
     return ihfftn(input, s, dim, norm)
@@ -309,6 +328,7 @@ def _frequencies(counts: np.ndarray[Any, Any], n: int, d: float, settings: dict[
     return tensor(counts.astype(kind.numpy) * kind.numpy.type(1.0 / (n * d)), dtype=kind, **settings)
 
 
+@names_arguments
 def fftfreq(n: int, d: float = 1.0, **settings: Any) -> Tensor:
     """The frequencies that `fft` of ``n`` points gives, ``d`` apart: 0, the positive ones, the negative ones.
 
@@ -321,6 +341,7 @@ def fftfreq(n: int, d: float = 1.0, **settings: Any) -> Tensor:
     return _frequencies(np.where(counts >= (n + 1) // 2, counts - n, counts), n, d, settings)
 
 
+@names_arguments
 def rfftfreq(n: int, d: float = 1.0, **settings: Any) -> Tensor:
     """The frequencies that `rfft` of ``n`` points gives.
 
@@ -342,6 +363,7 @@ def _turned(input: Any, dim: Any, *, back: bool) -> Tensor:
     return sh.roll(x, [(x.shape[a] + back) // 2 for a in axes], axes)
 
 
+@names_arguments
 def fftshift(input: Any, dim: Any = None) -> Tensor:
     """Frequency 0 moved to the middle.
 
@@ -353,6 +375,7 @@ def fftshift(input: Any, dim: Any = None) -> Tensor:
     return _turned(input, dim, back=False)
 
 
+@names_arguments
 def ifftshift(input: Any, dim: Any = None) -> Tensor:
     """The inverse of `fftshift`."""
     return _turned(input, dim, back=True)

@@ -15,6 +15,7 @@ from pyflame.ops.core import Handle, as_tensor, axis_of, call, cast, convert, re
 from pyflame.ops.indexing import as_entry, getitem, in_range
 from pyflame.ops.ranges import numbers_within
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.onnx.cast import Identity
 from pyflame_rt.ops.onnx.index import Gather, GatherElements, ScatterElements, ScatterND
 
@@ -226,6 +227,7 @@ def fill_diagonal(input: Any, fill_value: Any, wrap: bool = False) -> Tensor:
     return masked_fill(x, as_tensor(mask), fill_value)
 
 
+@names_arguments
 def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Tensor:
     """How often each number occurs; evaluates, because the largest decides the shape."""
     array = as_tensor(input).numpy(copy=False)
@@ -235,6 +237,7 @@ def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Tensor:
     return wrap(leaf(counted.astype(kind.numpy), kind))
 
 
+@names_arguments
 def searchsorted(
     sorted_sequence: Any,
     values: Any,
@@ -256,6 +259,7 @@ def searchsorted(
     return cast(below.sum(-1), DType.int32 if out_int32 else DType.int64)
 
 
+@names_arguments
 def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Tensor:
     """The number of the interval between boundaries that each value is in."""
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)

@@ -22,6 +22,7 @@ from pyflame.ops.core import (
 )
 from pyflame.ops.precision import low_precision
 from pyflame_rt.graph.errors import DTypeMismatchError, ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.microsoft.fused import Inverse
 from pyflame_rt.ops.onnx.matmul import Det, Einsum, MatMul
 from pyflame_rt.ops.pyflame.complex_numbers import Conj
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 @low_precision
 @rounded_once
+@names_arguments
 def matmul(input: Any, other: Any) -> Tensor:
     """The product of matrices, vectors or stacks of matrices, as NumPy has it; tensors must have one element type."""
     same_dtype("matmul", input, other)
@@ -193,6 +195,7 @@ def _plus(input: Any, product: Tensor, beta: Any, alpha: Any) -> Tensor:
 
 
 @rounded_once
+@names_arguments
 def einsum(equation: str, *operands: Any) -> Tensor:
     """Sums of products by a formula such as ``"bij,bjk->bik"``."""
     given = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
@@ -244,6 +247,7 @@ def _without_repeats(x: Tensor, labels: str) -> tuple[Tensor, str]:
 
 
 @rounded_once
+@names_arguments
 def tensordot(a: Any, b: Any, dims: Any = 2) -> Tensor:
     """Sums of products over pairs of dimensions: the last of one and first of the other, or those listed."""
     same_dtype("tensordot", a, b)

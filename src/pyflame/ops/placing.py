@@ -17,6 +17,7 @@ from pyflame.ops import shaping as sh
 from pyflame.ops.core import as_tensor, axis_of, call, cast, convert, real_only, same_type, scalar, sizes_of, wrap
 from pyflame.ops.indexing import getitem, setitem
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.onnx.cast import Identity
 from pyflame_rt.ops.onnx.index import Gather, ScatterElements
 
@@ -217,6 +218,7 @@ def dsplit(input: Any, indices_or_sections: Any) -> tuple[Tensor, ...]:
     return _split_along(input, indices_or_sections, 2, "dsplit", 3)
 
 
+@names_arguments
 def block_diag(*tensors: Any) -> Tensor:
     """Matrices along the diagonal of one, zeros elsewhere."""
     listed = [sh.reshape(t, (1, -1)) if t.ndim < 2 else t for t in map(as_tensor, tensors)]
@@ -229,6 +231,7 @@ def block_diag(*tensors: Any) -> Tensor:
     return sh.cat(rows, 0)
 
 
+@names_arguments
 def cartesian_prod(*tensors: Any) -> Tensor:
     """All combinations of elements of vectors, one in each row."""
     listed = [as_tensor(t) for t in tensors]
@@ -239,6 +242,7 @@ def cartesian_prod(*tensors: Any) -> Tensor:
     return sh.stack([sh.reshape(g, (-1,)) for g in sh.meshgrid(*listed, indexing="ij")], 1)
 
 
+@names_arguments
 def combinations(input: Any, r: int = 2, with_replacement: bool = False) -> Tensor:
     """All choices of ``r`` elements of a vector, one in each row."""
     x = as_tensor(input)
@@ -261,6 +265,7 @@ def sum_to_size(input: Any, *size: Any) -> Tensor:
     return sh.reshape(red.sum(x, axes, True), sizes) if axes else call(Identity, x)
 
 
+@names_arguments
 def unravel_index(indices: Any, shape: Any) -> tuple[Tensor, ...]:
     """Numbers of elements of a flat tensor as places in a shape, one tensor for each dimension."""
     rest = cast(as_tensor(indices), DType.int64)

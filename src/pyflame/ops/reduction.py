@@ -23,6 +23,7 @@ from pyflame.ops.core import (
     rounded_once,
     scalar,
 )
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.onnx.cast import Identity
 from pyflame_rt.ops.onnx.index import GatherElements, TopK
 from pyflame_rt.ops.onnx.reduce import (
@@ -342,6 +343,7 @@ def argsort(input: Any, dim: int = -1, descending: bool = False, stable: bool = 
     return sort(input, dim, descending, stable)[1]
 
 
+@names_arguments
 def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Ordered:
     """The ``k`` largest (or smallest) elements along a dimension, and where they are.
 
@@ -382,6 +384,7 @@ def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
 
 
 @rounded_once
+@names_arguments
 def norm(input: Any, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Tensor:
     """The p-norm over dimensions: ``(sum |x|**p) ** (1/p)``; where all is zero, its gradient is 0."""
     x = floating(input)

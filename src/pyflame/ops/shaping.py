@@ -24,6 +24,7 @@ from pyflame.ops.core import (
     wrap,
 )  # fmt: skip
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.onnx.cast import Identity
 from pyflame_rt.ops.onnx.creation import Trilu
 from pyflame_rt.ops.onnx.index import Gather
@@ -85,6 +86,7 @@ def ravel(input: Any) -> Tensor:
     return reshape(input, (-1,)) if as_tensor(input).numel else reshape(input, (0,))
 
 
+@names_arguments
 def unflatten(input: Any, dim: int, sizes: Sequence[int]) -> Tensor:
     """One dimension as several."""
     x = as_tensor(input)
@@ -217,6 +219,7 @@ def broadcast_tensors(*tensors: Any) -> list[Tensor]:
     return [broadcast_to(v, shape) for v in given]
 
 
+@names_arguments
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
     """The shape that shapes broadcast to."""
     try:
@@ -409,6 +412,7 @@ def repeat(input: Any, *sizes: Any) -> Tensor:
     return tile(x, times)
 
 
+@names_arguments
 def repeat_interleave(input: Any, repeats: Any, dim: int | None = None, *, output_size: int | None = None) -> Tensor:
     """Each entry of a dimension repeated in place; a tensor of different numbers is evaluated."""
     x = as_tensor(input)
@@ -462,6 +466,7 @@ def flipud(input: Any) -> Tensor:
     return flip(input, 0)
 
 
+@names_arguments
 def roll(input: Any, shifts: Any, dims: Any = None) -> Tensor:
     """Entries moved along dimensions, those that fall off coming back at the other end."""
     x = given = as_tensor(input)
@@ -477,6 +482,7 @@ def roll(input: Any, shifts: Any, dims: Any = None) -> Tensor:
     return call(Identity, x) if x is given else x
 
 
+@names_arguments
 def rot90(input: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     """Turned by ``k`` right angles in the plane of two dimensions."""
     a, b = dims
@@ -491,6 +497,7 @@ def rot90(input: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
             return call(Identity, as_tensor(input))
 
 
+@names_arguments
 def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
     """Entries added around dimensions, last dimension first: (before, after, before, after, ...)."""
     x = as_tensor(input)
@@ -537,6 +544,7 @@ def triu(input: Any, diagonal: int = 0) -> Tensor:
     return call(Trilu, as_tensor(input), np.int64(diagonal).item(), upper=1)
 
 
+@names_arguments
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     """Coordinates on a grid, one tensor for each dimension."""
     listed: Any = tensors[0] if tensors and isinstance(tensors[0], (list, tuple)) else tensors

@@ -18,6 +18,7 @@ from pyflame.ops import shaping as sh
 from pyflame.ops.core import Handle, as_tensor, axis_of, call, cast, convert, floating, rounded_once, scalar, wrap
 from pyflame.ops.reduction import Ordered
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.onnx.cast import Identity
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def _changes(values: Tensor, along: int) -> Tensor:
     return ar.ne(values.narrow(along, 1, rest), values.narrow(along, 0, rest))
 
 
+@names_arguments
 def quantile(
     input: Any, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
 ) -> Any:
@@ -287,6 +289,7 @@ def _strips(y: Any, x: Any, dx: Any, dim: int) -> Tensor:
     return ar.div(ar.mul(both, steps), 2.0)
 
 
+@names_arguments
 def histc(input: Any, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """How many elements lie in each of ``bins`` equal parts of a range, that of the elements unless given."""
     x = sh.reshape(floating(input), (-1,))

@@ -17,6 +17,7 @@ from pyflame.module_scopes import placed
 from pyflame.ops.core import call, cast
 from pyflame.outline import Outlined
 from pyflame.tensors import Tensor
+from pyflame_rt.graph.named_arguments import NamedArguments
 from pyflame_rt.ops.pyflame.complex_numbers import ViewAsComplex, ViewAsReal
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class ParamGroup(dict[str, Any]):
         return self
 
 
-class Optimizer:
+class Optimizer(NamedArguments):
     """Changes parameters by their gradients: write `slots` (names of state tensors) and `update`.
 
     Or write `step`, as in torch: `state[p]` is a dict of your own, and parameters are changed in place under `no_grad`.

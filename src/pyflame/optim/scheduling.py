@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from pyflame.optim.optimizer import Optimizer
+from pyflame_rt.graph.arguments import expect_whole
+from pyflame_rt.graph.named_arguments import NamedArguments
 
 __all__ = ["LRScheduler", "one_for_each"]
 
 
-class LRScheduler:
+class LRScheduler(NamedArguments):
     """A learning rate as a function of the step: write `rate(base_lr, step)`, call `step()` after the optimizer's.
 
     A scheduler that can work along with others on one optimizer also writes `next_rate`, from the rate there is.
@@ -28,6 +30,7 @@ class LRScheduler:
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"A scheduler needs an optimizer. Received: {type(optimizer).__name__}")
+        last_epoch = expect_whole(last_epoch, "last_epoch")
         self.optimizer = optimizer
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])

@@ -15,6 +15,7 @@ import numpy as np
 
 from pyflame.serving.errors import BY_STATUS, ServerUnavailableError, ServingError, ServingTimeoutError
 from pyflame_rt.graph.errors import MissingExtra
+from pyflame_rt.graph.named_arguments import expect_fields, names_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,6 +57,7 @@ class ClientConfig:
     max_answer_bytes: int = 256 << 20
 
     def __post_init__(self) -> None:
+        expect_fields(self)
         if self.timeout <= 0 or self.max_retries < 0 or self.retry_delay < 0:
             raise ValueError(
                 "timeout must be positive, max_retries and retry_delay not negative. "
@@ -78,6 +80,7 @@ class ModelClient:
         (True, array([[0., 2.]]))
     """
 
+    @names_arguments
     def __init__(self, url: str = "http://localhost:8000", config: ClientConfig | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:

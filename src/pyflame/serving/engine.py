@@ -20,6 +20,7 @@ from pyflame.dtypes import DType
 from pyflame.nn import Module
 from pyflame.ops.shaping import cat
 from pyflame.training.precision import in_precision, lowered
+from pyflame_rt.graph.named_arguments import expect_fields, names_arguments
 from pyflame_rt.session import InferenceSession
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class InferenceConfig:
     num_threads: int | None = None
 
     def __post_init__(self) -> None:
+        expect_fields(self)
         for name in ("batch_size", "max_batch_size", "cache_size", "warmup_iterations", "num_threads"):
             value = getattr(self, name)
             if value is not None and value <= 0:
@@ -108,6 +110,7 @@ class InferenceEngine:
         1
     """
 
+    @names_arguments
     def __init__(self, model: Any, config: InferenceConfig | None = None) -> None:
         if not callable(model):
             raise TypeError(f"An engine needs a model that can be called. Received: {type(model).__name__}")

@@ -11,6 +11,7 @@ from pyflame.devices import _PROVIDERS, _parse
 from pyflame.exporting import evaluation_graph
 from pyflame.serving.quantized import quantized
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.quantization import QuantMode
 from pyflame_rt.session import InferenceSession
 
@@ -27,6 +28,7 @@ class OptimizedModel:
         session: the runtime's session; `session.explain()` tells what was fused and where it runs.
     """
 
+    @names_arguments
     def __init__(self, session: InferenceSession, names: list[str]) -> None:
         self.session = session
         self._names = names
@@ -42,6 +44,7 @@ class OptimizedModel:
         return made[0] if len(made) == 1 else made
 
 
+@names_arguments
 def optimize_for_inference(
     model: Any,
     example: Any,

@@ -15,6 +15,7 @@ from pyflame.nn import Module
 from pyflame.serving.engine import InferenceConfig, InferenceEngine
 from pyflame.serving.wire import BadRequest, answer_of, inputs_of
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, ShapeMismatchError
+from pyflame_rt.graph.named_arguments import expect_fields, names_arguments
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -69,6 +70,7 @@ class ServerConfig:
     input_dtype: str = "float32"
 
     def __post_init__(self) -> None:
+        expect_fields(self)
         for name in ("workers", "max_batch_size", "timeout", "max_body_bytes", "max_queue", "max_connections"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive. Received: {getattr(self, name)}")
@@ -98,6 +100,7 @@ class ModelServer:
         (1, 2)
     """
 
+    @names_arguments
     def __init__(self, model: Any, config: ServerConfig | None = None) -> None:
         self.config = config or ServerConfig()
         self.engine = model if isinstance(model, InferenceEngine) else InferenceEngine(model, InferenceConfig())

@@ -18,6 +18,7 @@ from pyflame.module_scopes import ModuleScopes
 from pyflame.ops.core import Handle
 from pyflame.tools.inspector import TensorInspector
 from pyflame_rt.graph import TensorType
+from pyflame_rt.graph.named_arguments import names_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -207,6 +208,7 @@ class PyFlameDebugger:
         'Log'
     """
 
+    @names_arguments
     def __init__(self, *, verbose: bool = False, keep: int = 100) -> None:
         if keep < 1:
             raise ValueError(f"keep must be at least 1. Received: {keep}")
@@ -385,6 +387,7 @@ def _places(plan: EvaluationPlan, labels: Labels) -> Iterator[_Place]:
             yield _Place(node, value, module, (*called.get(value, ()), node.name, value), size)
 
 
+@names_arguments
 def tap(tensor: Tensor, name: str) -> Tensor:
     """Give a tensor a name that debuggers find it by, inside compiled functions too; returns the tensor.
 

@@ -17,6 +17,7 @@ from pyflame import instrumentation
 from pyflame.lazy import modes
 from pyflame.module_scopes import ModuleScopes
 from pyflame.tools.profile_result import ProfileEvent, ProfileResult
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops import find_op
 from pyflame_rt.ops.core.flop_counts import count_flops
 
@@ -52,6 +53,7 @@ class Profiler:
         True
     """
 
+    @names_arguments
     def __init__(self, *, record_shapes: bool = True, profile_memory: bool = False, with_stack: bool = False) -> None:
         self.record_shapes, self.profile_memory, self.with_stack = record_shapes, profile_memory, with_stack
         self._events: list[ProfileEvent] = []
@@ -222,6 +224,7 @@ def _stack() -> list[str]:
     return [f"{f.filename}:{f.lineno} {f.line}" for f in frames[-3:]]
 
 
+@names_arguments
 def profile(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Profile a block or a function.
 
@@ -262,6 +265,7 @@ class _Profile(Profiler):
 _default: list[Profiler] = []
 
 
+@names_arguments
 def enable_profiling(**options: Any) -> Profiler:
     """Profile everything from now on, until :func:`disable_profiling`.
 
@@ -277,6 +281,7 @@ def enable_profiling(**options: Any) -> Profiler:
     return made
 
 
+@names_arguments
 def disable_profiling() -> ProfileResult:
     """End what :func:`enable_profiling` began; returns what was measured."""
     if not _default or not _default[0].is_active:
@@ -284,6 +289,7 @@ def disable_profiling() -> ProfileResult:
     return _default[0].stop()
 
 
+@names_arguments
 def get_profiler() -> Profiler | None:
     """The profiler that :func:`enable_profiling` made last; None before that."""
     return _default[0] if _default else None

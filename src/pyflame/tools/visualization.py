@@ -16,6 +16,7 @@ from pyflame.tools.drawing.page import page_of
 from pyflame.tools.drawing.svg import svg_of
 from pyflame_rt.graph import Graph
 from pyflame_rt.graph.errors import UnsupportedFormatError
+from pyflame_rt.graph.named_arguments import names_arguments
 
 if TYPE_CHECKING:
     import os
@@ -48,6 +49,7 @@ class GraphVisualizer:
         True
     """
 
+    @names_arguments
     def __init__(
         self,
         graph: Any,
@@ -142,6 +144,7 @@ def _runtime_graph(source: Any) -> Graph:
     raise TypeError(f"a tensor, a graph, a compiled function or a path is drawn. Received: {type(source).__name__}")
 
 
+@names_arguments
 def visualize_graph(
     graph: Any, output_path: str | os.PathLike[str] | None = None, format: Format | None = None, **options: Any
 ) -> str:
@@ -165,6 +168,7 @@ def visualize_graph(
     return draw[kind](GraphVisualizer(graph, **options), output_path)
 
 
+@names_arguments
 def visualize_model(
     model: Any,
     example: Any,

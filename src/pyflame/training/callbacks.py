@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from pyflame.optim import LRScheduler, ReduceLROnPlateau
+from pyflame_rt.graph.named_arguments import NamedArguments
 
 if TYPE_CHECKING:
     from pyflame.training.trainer import Trainer
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["CSVLogger", "Callback", "EarlyStopping", "LearningRateScheduler", "ModelCheckpoint"]
 
 
-class Callback:
+class Callback(NamedArguments):
     """Called as training goes on: overwrite the methods that matter. `self.trainer` is set before the first call.
 
     Example:

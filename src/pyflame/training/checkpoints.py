@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pyflame.serialization import load, save
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.graph.writing import remove_abandoned
 
 __all__ = ["latest_checkpoint", "prune_checkpoints", "read_checkpoint", "write_whole"]
@@ -72,6 +73,7 @@ def _numbered(folder: str | Path) -> list[tuple[int, Path]]:
     return sorted((int(match[1]), path) for path in files if (match := NAME.search(path.name)))
 
 
+@names_arguments
 def latest_checkpoint(folder: str | Path) -> Path | None:
     """The newest checkpoint in a folder, or None.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
+from pyflame_rt.graph.named_arguments import expect_fields
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -64,6 +66,7 @@ class TrainerConfig:
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        expect_fields(self)
         for name in POSITIVE:
             self._positive(name, getattr(self, name))
         for name in (*OPTIONAL, "checkpoint_steps"):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pyflame_rt.curves import draw
+from pyflame_rt.graph.named_arguments import names_arguments
 
 __all__ = ["History"]
 
@@ -23,6 +24,7 @@ class History(dict[str, list[float]]):
         ([0.5], 1)
     """
 
+    @names_arguments
     def __init__(self, *args: Any, steps: list[float] | None = None) -> None:
         super().__init__(*args)
         self.steps: list[float] = steps or []

@@ -23,6 +23,7 @@ from pyflame.training.interrupts import Interrupts
 from pyflame.training.orders import begin_order, order_state, restore_order
 from pyflame.training.progress import ProgressBar
 from pyflame.training.step import TrainingStep, apply_model
+from pyflame_rt.graph.named_arguments import NamedArguments
 
 if TYPE_CHECKING:
     from pyflame.nn import Module
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Trainer"]
 
 
-class Trainer:
+class Trainer(NamedArguments):
     """Trains a model: epochs, validation, checkpoints, callbacks.
 
     Args:

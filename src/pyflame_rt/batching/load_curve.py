@@ -10,6 +10,7 @@ import numpy as np
 
 from pyflame_rt.batching.batcher import DynamicBatcher
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.graph.records import dataclass
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class LoadPoint:
     rows_per_run: float
 
 
+@names_arguments
 def load_curve(
     session: InferenceSession,
     feed: Mapping[str, Any],

@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.futures import RequestFuture
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.responses import Pending, Response
 
@@ -79,6 +80,7 @@ class InferenceResponse(Response):
         {'y': 2}
     """
 
+    @names_arguments
     def __init__(
         self,
         request_id: int,

@@ -28,6 +28,7 @@ from pyflame_rt.cache.folders import fault_inside, fault_of_folder, make_folder,
 from pyflame_rt.cache.writer import CacheWriter
 from pyflame_rt.graph.errors import InputError
 from pyflame_rt.graph.locks import new_lock
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.graph.pages import file_of, identity_of, mapping_of, note_mapping
 from pyflame_rt.graph.records import dataclass
 
@@ -104,6 +105,7 @@ class Store:
         True
     """
 
+    @names_arguments
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int = DEFAULT_LIMIT) -> None:
         self.folder = Path(folder).absolute()  # entries are written later, perhaps from another working directory
         self._place = str(self.folder)

@@ -15,6 +15,7 @@ from pyflame_rt.exporters.onnx_opset import choose_opsets, ir_version_for
 from pyflame_rt.graph import Graph, verify
 from pyflame_rt.graph.arguments import expect, expect_whole
 from pyflame_rt.graph.errors import UnsupportedFormatError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.graph.writing import refuse_scripts, replacing
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _MAX_INLINE = 1 << 30
 _OWN_KEYS = {"producer_name", "producer_version", "domain", "description", "version", "ir_version"}
 
 
+@names_arguments
 def export_onnx(
     graph: Graph, path: str | os.PathLike[str], *, opset: int | None = None, external_data: bool | None = None
 ) -> None:

@@ -11,6 +11,7 @@ from pyflame_rt.format.v2 import read_v2, write_v2
 from pyflame_rt.graph import Graph
 from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import InvalidModelError, ModelNotFoundError, PyFlameRTError, UnsupportedFormatError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.graph.pages import hold_file
 from pyflame_rt.graph.writing import refuse_scripts, replacing
 
@@ -26,11 +27,13 @@ MAGIC = b"PFM\0"
 CHECK_LIMIT = 64 * 1024 * 1024
 
 
+@names_arguments
 def is_pfm(data: bytes) -> bool:
     """True when bytes begin as a .pfm file does."""
     return data[:4] == MAGIC
 
 
+@names_arguments
 def save_model(graph: Graph, path: str | os.PathLike[str], *, version: int = 2) -> None:
     """Write a graph to a .pfm file, all of it or nothing.
 
@@ -57,12 +60,14 @@ def save_model(graph: Graph, path: str | os.PathLike[str], *, version: int = 2) 
             file.write(piece)
 
 
+@names_arguments
 def dumps_model(graph: Graph, *, version: int = 2) -> bytes:
     """A graph as the bytes of a .pfm file."""
     expect(graph, Graph, "what is written")
     return b"".join(bytes(piece) for piece in _pieces(graph, version))
 
 
+@names_arguments
 def load_model(path: str | os.PathLike[str], *, verify: bool | Literal["auto"] = "auto") -> Graph:
     """Read a .pfm file into memory, once for all who read it; what becomes of the file afterwards changes nothing.
 
@@ -82,6 +87,7 @@ def load_model(path: str | os.PathLike[str], *, verify: bool | Literal["auto"] =
         raise type(error)(f"{file.name}: {error}") from error
 
 
+@names_arguments
 def loads_model(data: Any, *, verify: bool | Literal["auto"] = "auto") -> Graph:
     """Read a .pfm model from bytes or any buffer; arrays view that buffer."""
     view = memoryview(data)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.memory import global_pool
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class KVCache:
         ([3], 16, (1, 2, 16, 4))
     """
 
+    @names_arguments
     def __init__(
         self,
         shapes: Mapping[str, tuple[int, ...]],

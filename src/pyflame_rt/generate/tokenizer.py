@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph.errors import InputError, InvalidModelError, MissingExtra, ModelNotFoundError
+from pyflame_rt.graph.named_arguments import names_arguments
 
 if TYPE_CHECKING:
     import os
@@ -31,6 +32,7 @@ class Tokenizer:
         chat_template: how messages become a prompt, or "".
     """
 
+    @names_arguments
     def __init__(
         self, library: Any, config: Mapping[str, Any] | None = None, ends: int | Sequence[int] | None = None
     ) -> None:
@@ -103,6 +105,7 @@ class Tokenizer:
             raise InputError(f"the chat template refuses the messages: {error}") from error
 
 
+@names_arguments
 def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     """The tokenizer of a folder, or of a tokenizer.json.
 

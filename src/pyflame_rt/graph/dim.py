@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyflame_rt.graph.errors import UndeterminedError
+from pyflame_rt.graph.named_arguments import names_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,6 +35,7 @@ class Dim:
 
     __slots__ = ("_hash", "terms")
 
+    @names_arguments
     def __init__(self, terms: Mapping[_Monomial, int]) -> None:
         self.terms = tuple(sorted((m, c) for m, c in terms.items() if c))
         self._hash = hash(self.terms)
@@ -191,6 +193,7 @@ def _unquoted(name: str) -> str:
     return str(json.loads(name)) if name.startswith('"') else name
 
 
+@names_arguments
 def symbol(name: str) -> Dim:
     """The size called ``name``."""
     return Dim({(name,): 1})

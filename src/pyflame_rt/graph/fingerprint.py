@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.dtype import DType
 from pyflame_rt.graph.graph import Graph
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.graph.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["fingerprint"]
 
 
+@names_arguments
 def fingerprint(graph: Graph, *, weights: bool = False) -> str:
     """Hex digest of structure, types and attributes; with ``weights``, of the data too.
 

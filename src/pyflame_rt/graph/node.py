@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 __all__ = ["Attribute", "Node"]
 
 # int, float, str, bytes, Tensor, Graph, a ValueType, or a list of one of these.
 Attribute: TypeAlias = Any
+
+
+def _refused(name: object, inputs: object, outputs: object, attributes: object) -> TypeError:
+    """What is said of arguments of a node that are none."""
+    for what, value in (("inputs", inputs), ("outputs", outputs)):
+        if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+            shown = repr(value) if isinstance(value, str) else type(value).__name__
+            return TypeError(f"the {what} of node {name!r} must be a list of names, got {shown}")
+    return TypeError(f"the attributes of node {name!r} must be a dict, got {type(attributes).__name__}")
 
 
 class Node:
@@ -39,8 +49,14 @@ class Node:
     ) -> None:
         self.name = name
         self.op_type = op_type
-        self.inputs = tuple(inputs)
-        self.outputs = tuple(outputs)
+        try:
+            self.inputs = tuple(inputs)
+            self.outputs = tuple(outputs)
+            self._attributes: dict[str, Attribute] = {} if attributes is None else dict(attributes)
+        except (TypeError, ValueError):
+            raise _refused(name, inputs, outputs, attributes) from None
+        if inputs.__class__ is str or outputs.__class__ is str:  # a text is a list of letters
+            raise _refused(name, inputs, outputs, attributes)
         self.domain = "" if domain == "ai.onnx" else domain
         self.full_name = f"{self.domain}::{op_type}" if self.domain else op_type
         self._attributes: dict[str, Attribute] = {} if attributes is None else dict(attributes)

@@ -13,6 +13,7 @@ from pyflame_rt.graph.dtype import DType
 from pyflame_rt.graph.errors import DTypeMismatchError, InvalidModelError
 from pyflame_rt.graph.graph import Graph
 from pyflame_rt.graph.info import TensorInfo
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.graph.node import Node
 from pyflame_rt.graph.tensor import Tensor
 from pyflame_rt.graph.types import AnyType, MapType, OptionalType, SequenceType, Shape, TensorType, ValueType
@@ -28,6 +29,7 @@ _MAX_DEPTH = 64
 _json = json.JSONDecoder()
 
 
+@names_arguments
 def parse_graph(text: str, weights: Mapping[str, Tensor] | None = None) -> Graph:
     """The graph a text describes; ``weights`` supplies the constants written as ``@name``.
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.dtype import DType
 from pyflame_rt.graph.graph import Graph
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.graph.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ __all__ = ["print_graph"]
 INLINE = 64
 
 
+@names_arguments
 def print_graph(graph: Graph, *, max_elements: int = INLINE) -> str:
     """The graph as text.
 

@@ -55,6 +55,8 @@ class Shape(tuple[DimLike, ...]):
 
     def __new__(cls, dims: Iterable[object] = ()) -> Shape:
         """Dimensions from what users write: ints, names, None."""
+        if not hasattr(dims, "__iter__"):
+            raise TypeError(f"a Shape is made of sizes, got {type(dims).__name__}")
         return super().__new__(cls, [d if type(d) is int and d >= 0 else make_dim(d) for d in dims])
 
     @property

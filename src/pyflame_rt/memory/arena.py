@@ -9,6 +9,7 @@ import numpy as np
 
 from pyflame_rt.graph.arguments import expect, expect_whole
 from pyflame_rt.graph.errors import InputError, MemoryLimitError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.memory.pool import Block, MemoryPool, global_pool
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Arena:
         0
     """
 
+    @names_arguments
     def __init__(self, size: int, pool: MemoryPool | None = None, *, alignment: int = 64) -> None:
         if expect_whole(size, "size") < 1:
             raise InputError(f"an arena needs at least one byte, got {size}")

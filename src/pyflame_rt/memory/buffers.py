@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.memory.config import PoolConfig
 from pyflame_rt.memory.pool import Block, MemoryPool, global_pool
 
@@ -33,6 +34,7 @@ class BlockPool:
         (4096, 1)
     """
 
+    @names_arguments
     def __init__(self, block_size: int, max_blocks: int) -> None:
         if block_size < 1 or max_blocks < 1:
             raise InputError(f"a pool needs blocks with bytes, got {max_blocks} of {block_size} bytes")

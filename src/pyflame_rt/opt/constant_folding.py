@@ -10,6 +10,7 @@ import numpy as np
 from pyflame_rt.graph import Dim, TensorType
 from pyflame_rt.graph.errors import PyFlameRTError
 from pyflame_rt.graph.graph import node_subgraphs
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.core.evaluate import Context, bind_attributes, run_op
 from pyflame_rt.ops.core.registry import find_op
 from pyflame_rt.ops.onnx.quantize import DequantizeLinear
@@ -120,6 +121,7 @@ class ConstantFoldingPass(EditingPass):
         return False
 
 
+@names_arguments
 def fold_constants(graph: Graph, config: ConstantFoldingConfig | None = None) -> PassResult:
     """Fold constants of a graph, in place.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.onnx.cast import Identity
 from pyflame_rt.ops.onnx.loss import Dropout
 from pyflame_rt.ops.onnx.maxpool import MaxPool
@@ -105,6 +106,7 @@ def _drop_initializers(editor: Editor, result: PassResult) -> None:
         result.modified = editor.modified = True
 
 
+@names_arguments
 def eliminate_dead_code(graph: Graph, config: DCEConfig | None = None) -> PassResult:
     """Remove dead code from a graph, in place.
 

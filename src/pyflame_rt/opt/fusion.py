@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.core.registry import find_op
 from pyflame_rt.ops.onnx.conv import Conv
 from pyflame_rt.ops.pyflame.fused import FusedConvBN
@@ -86,6 +87,7 @@ def _runs(node: Node) -> bool:
     return find_op(node.op_type, node.domain) is not None
 
 
+@names_arguments
 def fuse_operators(graph: Graph, config: FusionConfig | None = None) -> PassResult:
     """Fuse operators of a graph, in place.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyflame_rt.graph import Node
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.onnx.activation import Relu
 from pyflame_rt.ops.onnx.arithmetic import Add, Mul
 from pyflame_rt.ops.onnx.conv import Conv
@@ -170,6 +171,7 @@ class _Blocked:
         return Node(name, FromNC4HW4.name, [source], [target], {"channels": key}, _OWN)
 
 
+@names_arguments
 def optimize_layout(graph: Graph, config: LayoutConfig | None = None) -> PassResult:
     """Bring the convolutions of a graph into a layout, in place.
 

@@ -10,6 +10,7 @@ from pyflame_rt.cache.installed import is_declared
 from pyflame_rt.graph import Graph, verify
 from pyflame_rt.graph.errors import InputError, ValidationError
 from pyflame_rt.graph.graph import node_subgraphs
+from pyflame_rt.graph.named_arguments import expect_fields, names_arguments
 from pyflame_rt.graph.names import closest
 from pyflame_rt.logs import SessionLog
 from pyflame_rt.opt.base import EditingPass, Pass, PassResult, name_of
@@ -55,6 +56,7 @@ ALIASES = {
 _registered: dict[str, Callable[[], Pass]] = {}
 
 
+@names_arguments
 def register_pass(make: Callable[[], Pass]) -> Callable[[], Pass]:
     """Add a pass to those that sessions and ``optimize`` run; a class, or a function that gives a Pass.
 
@@ -190,6 +192,7 @@ class PassManager:
 
     def _chosen(self, result: PassResult) -> list[Pass]:
         config = self.config
+        expect_fields(config)
         for name in (*config.skip_passes, *config.only_passes):
             if not self.has_pass(name) and not any(_is(one, name) for one in default_passes()):
                 result.warnings.append(f"there is no pass {name!r} to skip or to run alone")
@@ -307,6 +310,7 @@ def _is(one: Pass, name: str) -> bool:
     return name_of(one).removesuffix("Pass") == name.removesuffix("Pass")
 
 
+@names_arguments
 def optimize(graph: Graph, level: OptLevel = OptLevel.EXTENDED) -> PassResult:
     """Optimise a graph, in place, with the passes of a level.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.opt.base import EditingPass, PassResult
 from pyflame_rt.opt.rule import all_rules, apply_rules
 
@@ -24,6 +25,7 @@ class SimplificationPass(EditingPass):
         'SimplificationPass'
     """
 
+    @names_arguments
     def __init__(self, disabled: Collection[str] = ()) -> None:
         self.disabled = frozenset(disabled)
 

@@ -15,6 +15,7 @@ from pyflame_rt.feeds import FeedReader
 from pyflame_rt.futures import AwaitableFuture
 from pyflame_rt.graph import Graph, Tensor
 from pyflame_rt.graph.errors import DeviceLostError, InputError, SessionClosedError, ShapeMismatchError, ValidationError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.partition.config import PartitionStrategy
 from pyflame_rt.partition.partitioner import GraphPartitioner
 from pyflame_rt.partition.request import Request
@@ -63,6 +64,7 @@ class PartitionedExecutor:
         {'z': array([1., 1.], dtype=float32)}
     """
 
+    @names_arguments
     def __init__(
         self,
         plan: PartitionPlan,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyflame_rt.graph import Graph
 from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import InputError, MemoryLimitError, ValidationError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.core.inference import infer_types
 from pyflame_rt.partition.build import Piece, build_plan
 from pyflame_rt.partition.config import (
@@ -345,6 +346,7 @@ def _refuse_memory(device: DeviceSpec, need: int, part: int) -> None:
         )
 
 
+@names_arguments
 def auto_partition(
     graph: Graph, num_devices: int = 2, *, batch_size: int = 32, memory_bytes: int = 0, calibrate: bool = False
 ) -> PartitionPlan:

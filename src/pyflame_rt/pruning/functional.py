@@ -8,6 +8,7 @@ import numpy as np
 
 from pyflame_rt.graph import Tensor
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.pruning.masks import PruningMask
 from pyflame_rt.pruning.patterns import block_keep, nm_keep
 from pyflame_rt.pruning.scores import keep_largest
@@ -19,8 +20,11 @@ __all__ = ["block_prune", "magnitude_prune", "nm_sparsity_prune", "structured_pr
 
 
 def _values(tensor: Any) -> np.ndarray[Any, Any]:
-    array = tensor.raw() if isinstance(tensor, Tensor) else np.asarray(tensor)
-    if array.ndim < 1 or array.dtype.kind not in "fV":
+    try:
+        array = tensor.raw() if isinstance(tensor, Tensor) else np.asarray(tensor)
+    except ValueError as error:
+        raise InputError(f"{type(tensor).__name__} cannot be read as a weight: {error}") from error
+    if array.ndim < 1 or array.dtype.kind not in "fV" or not array.size:
         raise InputError(f"a weight is an array of floating point numbers, got {array.dtype} of {list(array.shape)}")
     return np.abs(array.astype(np.float64))
 
@@ -31,6 +35,7 @@ def _checked(sparsity: float) -> float:
     return sparsity
 
 
+@names_arguments
 def magnitude_prune(tensor: Any, sparsity: float) -> Any:
     """The tensor with its smallest elements set to zero.
 
@@ -41,6 +46,7 @@ def magnitude_prune(tensor: Any, sparsity: float) -> Any:
     return PruningMask(keep_largest(_values(tensor), _checked(sparsity))).apply(tensor)
 
 
+@names_arguments
 def structured_prune(tensor: Any, sparsity: float, axis: int = 0) -> Any:
     """The tensor with its smallest slices along an axis set to zero; a graph's channels are removed by WeightPruner.
 
@@ -57,6 +63,7 @@ def structured_prune(tensor: Any, sparsity: float, axis: int = 0) -> Any:
     return PruningMask(np.broadcast_to(keep.reshape(shape), values.shape)).apply(tensor)
 
 
+@names_arguments
 def nm_sparsity_prune(tensor: Any, n: int = 2, m: int = 4) -> Any:
     """The tensor with all but the ``n`` largest of every ``m`` consecutive elements of a row set to zero.
 
@@ -69,6 +76,7 @@ def nm_sparsity_prune(tensor: Any, n: int = 2, m: int = 4) -> Any:
     return PruningMask(nm_keep(_values(tensor), n, m)).apply(tensor)
 
 
+@names_arguments
 def block_prune(tensor: Any, sparsity: float, block_size: Sequence[int] = (4, 4)) -> Any:
     """The tensor with its smallest blocks set to zero.
 

@@ -10,6 +10,7 @@ import numpy as np
 from pyflame_rt.graph import Graph, Tensor
 from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 
 __all__ = ["PruningMask", "apply_masks"]
 
@@ -27,6 +28,7 @@ class PruningMask:
 
     __slots__ = ("_keep",)
 
+    @names_arguments
     def __init__(self, keep: Any) -> None:
         self._keep = np.asarray(keep, dtype=bool)
 
@@ -72,6 +74,7 @@ class PruningMask:
         return f"PruningMask({list(self.shape)}, sparsity {self.sparsity():.3f})"
 
 
+@names_arguments
 def apply_masks(graph: Graph, masks: Mapping[str, PruningMask]) -> Graph:
     """A copy of a graph with its weights masked.
 

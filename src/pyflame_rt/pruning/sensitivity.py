@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyflame_rt.curves import draw
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.pruning.config import PruningConfig, PruningGranularity
 from pyflame_rt.pruning.coupling import analyse
@@ -65,6 +66,7 @@ class SensitivityReport:
         return picture
 
 
+@names_arguments
 def sensitivity_scan(
     graph: Graph,
     measure: Callable[[Graph], float],

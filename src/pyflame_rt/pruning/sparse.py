@@ -11,6 +11,7 @@ import numpy as np
 
 from pyflame_rt.graph import Tensor
 from pyflame_rt.graph.errors import DTypeMismatchError, InputError, MissingExtra, ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 
 __all__ = ["SparseFormat", "SparseTensor", "sparse_add", "sparse_matmul"]
 
@@ -155,6 +156,7 @@ def sparse_matmul(sparse: SparseTensor, dense: Any) -> Any:
     return Tensor(np.ascontiguousarray(product)) if isinstance(dense, Tensor) else product
 
 
+@names_arguments
 def sparse_add(a: SparseTensor, b: SparseTensor) -> SparseTensor:
     """The sum of two sparse tensors of one shape, in the format of the first.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.pruning.config import PruningCriterion, PruningGranularity
 from pyflame_rt.pruning.masks import PruningMask
@@ -46,6 +47,7 @@ def zero_masks(graph: Graph) -> dict[str, PruningMask]:
     return {name: mask for name, mask in masks.items() if mask.num_zeros()}
 
 
+@names_arguments
 def fine_tune(
     graph: Graph,
     data: Any,

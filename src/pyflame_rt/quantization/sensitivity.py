@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.quantization.calibrator import Calibrator
 from pyflame_rt.quantization.config import QuantConfig, QuantMode
@@ -73,6 +74,7 @@ class BudgetResult:
     met: bool = False
 
 
+@names_arguments
 def sensitivity(graph: Graph, config: QuantConfig, feeds: Sequence[Mapping[str, Any]]) -> list[LayerError]:
     """How much each layer costs when it alone is quantized, the worst first.
 
@@ -108,6 +110,7 @@ def sensitivity(graph: Graph, config: QuantConfig, feeds: Sequence[Mapping[str, 
     return sorted(found, key=lambda layer: -layer.error)
 
 
+@names_arguments
 def quantize_within(
     graph: Graph,
     config: QuantConfig,

@@ -13,6 +13,7 @@ import numpy as np
 
 from pyflame_rt.graph import Graph, Node, Tensor
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.onnx.conv import Conv
 from pyflame_rt.ops.onnx.norm import LayerNormalization, RMSNormalization
 from pyflame_rt.quantization.calibrator import Probe
@@ -29,6 +30,7 @@ __all__ = ["smooth"]
 _NORMALISATIONS = (LayerNormalization.name, RMSNormalization.name)
 
 
+@names_arguments
 def smooth(graph: Graph, data: FeedSource, strength: float = 0.5, batches: int = 100) -> Graph:
     """A graph that computes the same, in which data between normalisations and products is easier to quantize.
 

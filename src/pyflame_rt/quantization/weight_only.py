@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.microsoft.block_weights import MatMulNBits
 from pyflame_rt.ops.onnx.arithmetic import Add
 from pyflame_rt.ops.onnx.conv import Conv
@@ -80,6 +81,7 @@ class _Packed(NamedTuple):
     zeros: np.ndarray[Any, Any] | None
 
 
+@names_arguments
 def quantize_weights(
     graph: Graph,
     bits: int = 4,

@@ -28,7 +28,7 @@ class ModelClient(Conversations):
 
     Args:
         url: where the server is.
-        timeout: seconds to wait for an answer.
+        timeout: seconds to wait for an answer; None for as long as it takes.
         max_retries: how often to ask again when nobody answers, or the server has too much to do.
         retry_delay: seconds before the first such time; doubled each time.
         api_key: sent along.

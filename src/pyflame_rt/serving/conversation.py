@@ -6,12 +6,15 @@ import asyncio
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from ssl import SSLContext  # noqa: TC003 - looked at while it runs
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import httpx
 
-from pyflame_rt.graph.arguments import expect
+from pyflame_rt.graph.arguments import number_problems
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.named_arguments import expects_arguments
 from pyflame_rt.serving.errors import ServerError
 from pyflame_rt.serving.replies import (
     InferenceRequest,
@@ -80,21 +83,35 @@ class Conversations:
     Arguments are those of :class:`ModelClient`.
     """
 
+    @expects_arguments
     def __init__(
         self,
         url: str = "http://localhost:8080",
-        timeout: float = 30.0,
+        timeout: float | None = 30.0,
         *,
         max_retries: int = 3,
         retry_delay: float = 0.5,
         api_key: str | None = None,
-        verify: Any = True,
+        verify: bool | SSLContext = True,
         max_connections: int = 100,
         binary: bool = False,
     ) -> None:
-        expect(url, str, "url")
         if not url.startswith(("http://", "https://")):
             raise InputError(f"url must begin with http:// or https://, got {url!r}")
+        problems = number_problems(
+            SimpleNamespace(
+                timeout=1 if timeout is None else timeout,
+                retry_delay=retry_delay,
+                max_retries=max_retries,
+                max_connections=max_connections,
+            ),
+            {"max_retries": 0, "max_connections": 1},
+            {"timeout": (lambda t: t > 0, "be positive"), "retry_delay": (lambda t: t >= 0, "not be negative")},
+        )
+        if problems:
+            raise InputError(f"invalid settings of a client: {'; '.join(problems)}")
+        if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+            raise InputError("api_key goes into a header: it must be of ASCII characters that can be printed")
         self.url = url.rstrip("/")
         self.max_retries, self.retry_delay, self.binary = max_retries, retry_delay, binary
         self._open(

@@ -16,6 +16,7 @@ from pyflame_rt.feeds import random_feed
 from pyflame_rt.generate import load_tokenizer
 from pyflame_rt.graph import TensorType
 from pyflame_rt.graph.errors import InputError, PyFlameRTError, SessionClosedError, UnsupportedFormatError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.onnx.control import If, Loop, Scan
 from pyflame_rt.ops.onnx.sequence import SequenceMap
 from pyflame_rt.serving.metrics import MetricsRegistry
@@ -57,6 +58,7 @@ class ModelInstance:
         >>> instance.close()
     """
 
+    @names_arguments
     def __init__(
         self, config: ModelConfig, session: InferenceSession, source: str = "", *, owned: bool = False
     ) -> None:

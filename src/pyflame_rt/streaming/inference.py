@@ -11,6 +11,7 @@ from pyflame_rt.arrays import host_array
 from pyflame_rt.graph import Dim, Tensor, TensorType
 from pyflame_rt.graph.arguments import expect_callable, expect_graph_of
 from pyflame_rt.graph.errors import InputError, SessionClosedError, ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.streaming.states import blank_state, state_pairs
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class StreamingInference:
         [1.0, 3.0, 6.0]
     """
 
+    @names_arguments
     def __init__(
         self,
         session: InferenceSession,

@@ -15,6 +15,7 @@ from pyflame_rt.curves import draw
 from pyflame_rt.graph import Graph, Shape, Tensor, TensorInfo, TensorType
 from pyflame_rt.graph.arguments import expect
 from pyflame_rt.graph.errors import InputError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.graph.records import dataclass
 from pyflame_rt.session import InferenceSession
 from pyflame_rt.training.checkpoints import read_checkpoint, write_checkpoint
@@ -66,6 +67,7 @@ class SupervisedLoss:
         loss: ``"cross_entropy"`` (of the scores before a last Softmax), ``"mse"``, or a function of values.
     """
 
+    @names_arguments
     def __init__(self, outputs: Sequence[str], loss: str | Callable[..., Value] = "cross_entropy") -> None:
         self._outputs, self._loss = list(outputs), named_loss(loss)
         if isinstance(loss, str) and len(self._outputs) != 1:
@@ -142,6 +144,7 @@ class GraphTrainer:
         [1.0, 2.0, 3.0]
     """
 
+    @names_arguments
     def __init__(
         self,
         graph: Graph,

@@ -14,6 +14,7 @@ from pyflame.ops.ranges import whole_numbers
 from pyflame.ops.reduction import cumsum
 from pyflame.ops.shaping import cat
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.onnx.index import GatherElements, ScatterElements
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["embedding_bag"]
 
 
+@names_arguments
 def embedding_bag(
     input: Any,
     weight: Any,

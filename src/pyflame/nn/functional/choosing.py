@@ -11,6 +11,7 @@ from pyflame.ops.gathering import scatter
 from pyflame.ops.pointwise import log
 from pyflame.ops.reduction import argmax
 from pyflame.random import rand
+from pyflame_rt.graph.named_arguments import names_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["gumbel_softmax", "triplet_margin_with_distance_loss"]
 
 
+@names_arguments
 def gumbel_softmax(logits: Any, tau: float = 1.0, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
     """Shares of classes drawn by the Gumbel trick; with ``hard`` one class is 1, and gradients are those of the shares.
 
@@ -47,6 +49,7 @@ def gumbel_softmax(logits: Any, tau: float = 1.0, hard: bool = False, eps: float
     return chosen - soft.detach() + soft
 
 
+@names_arguments
 def triplet_margin_with_distance_loss(
     anchor: Any,
     positive: Any,

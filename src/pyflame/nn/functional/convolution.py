@@ -10,6 +10,7 @@ from pyflame.ops.core import call, cast, common_dtype, rounded_once
 from pyflame.ops.linalg import matmul, same_dtype
 from pyflame.ops.precision import low_precision
 from pyflame.outline import outlined
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.onnx.conv import Conv, ConvTranspose
 from pyflame_rt.ops.onnx.matmul import Gemm
 
@@ -49,6 +50,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
     return product if bias is None else product + bias
 
 
+@names_arguments
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Tensor:
     """For each output `k`: `input1 @ weight[k] @ input2`.
 
@@ -187,6 +189,7 @@ def _conv_transpose(
     return unbatched(y, had_batch)
 
 
+@names_arguments
 def conv_transpose1d(
     input: Any,
     weight: Any,
@@ -207,6 +210,7 @@ def conv_transpose1d(
     return _conv_transpose(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+@names_arguments
 def conv_transpose2d(
     input: Any,
     weight: Any,
@@ -227,6 +231,7 @@ def conv_transpose2d(
     return _conv_transpose(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+@names_arguments
 def conv_transpose3d(
     input: Any,
     weight: Any,

@@ -12,6 +12,7 @@ from pyflame.ops.arithmetic import clamp_min
 from pyflame.ops.core import Handle, as_tensor, call, cast, rounded_once
 from pyflame.ops.precision import full_precision
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.pyflame.ctc import CTCLoss
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ __all__ = ["ctc_loss"]
 
 @full_precision
 @rounded_once
+@names_arguments
 def ctc_loss(
     log_probs: Any,
     targets: Any,

@@ -10,6 +10,7 @@ from pyflame.ops.arithmetic import where
 from pyflame.ops.creation import full
 from pyflame.random import bernoulli, uniform
 from pyflame.random import dropout as _dropout
+from pyflame_rt.graph.named_arguments import names_arguments
 
 if TYPE_CHECKING:
     from pyflame.tensors import Tensor
@@ -48,6 +49,7 @@ def _without_channels(input: Any, p: float, rank: int) -> Tensor:
     return input * mask * (0.0 if p == 1 else 1 / (1 - p))
 
 
+@names_arguments
 def dropout1d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Whole channels of [N, C, L] left out.
 
@@ -59,6 +61,7 @@ def dropout1d(input: Any, p: float = 0.5, training: bool = True, inplace: bool =
     return _channels(input, p, training, 1, inplace)
 
 
+@names_arguments
 def dropout2d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Whole channels of [N, C, H, W] left out.
 
@@ -70,6 +73,7 @@ def dropout2d(input: Any, p: float = 0.5, training: bool = True, inplace: bool =
     return _channels(input, p, training, 2, inplace)
 
 
+@names_arguments
 def dropout3d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Whole channels of [N, C, D, H, W] left out.
 
@@ -81,6 +85,7 @@ def dropout3d(input: Any, p: float = 0.5, training: bool = True, inplace: bool =
     return _channels(input, p, training, 3, inplace)
 
 
+@names_arguments
 def alpha_dropout(input: Any, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """Dropout that keeps the mean and spread that SELU works with.
 
@@ -102,6 +107,7 @@ def _saturated(input: Any, p: float) -> Tensor:
     return where(keep, input, full(list(input.shape), saturated, dtype=input.dtype)) * a - a * saturated * p
 
 
+@names_arguments
 def rrelu(
     input: Any, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False
 ) -> Tensor:

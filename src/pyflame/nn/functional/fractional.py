@@ -16,6 +16,7 @@ from pyflame.ops.reduction import argmax
 from pyflame.ops.shaping import cat
 from pyflame.random import rand
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,6 +111,7 @@ def _fractional_max_pool(
     return unbatched(y, had_batch), unbatched(chosen.reshape([*lead, *wanted]), had_batch)
 
 
+@names_arguments
 def fractional_max_pool2d(
     input: Any,
     kernel_size: Sizes,
@@ -136,6 +138,7 @@ def fractional_max_pool2d(
     return _fractional_max_pool(2, input, kernel_size, output_size, output_ratio, return_indices, _random_samples)
 
 
+@names_arguments
 def fractional_max_pool3d(
     input: Any,
     kernel_size: Sizes,

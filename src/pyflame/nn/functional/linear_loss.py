@@ -14,6 +14,7 @@ from pyflame.ops.core import call, cast
 from pyflame.ops.creation import zeros_like
 from pyflame.ops.shaping import cat
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.onnx.index import Gather
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class LinearCrossEntropyOptions:
         return found
 
 
+@names_arguments
 def linear_cross_entropy(
     input: Any,
     linear_weight: Any,

@@ -13,6 +13,7 @@ from pyflame.ops.creation import zeros_like
 from pyflame.ops.precision import full_precision
 from pyflame.ops.reduction import cumsum
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.onnx.index import GatherElements, ScatterElements
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ __all__ = ["multilabel_margin_loss", "multilabel_soft_margin_loss"]
 
 @full_precision
 @rounded_once
+@names_arguments
 def multilabel_soft_margin_loss(
     input: Any, target: Any, weight: Any = None, reduction: Reduction | str = "mean"
 ) -> Tensor:
@@ -48,6 +50,7 @@ def multilabel_soft_margin_loss(
 
 @full_precision
 @rounded_once
+@names_arguments
 def multilabel_margin_loss(input: Any, target: Any, reduction: Reduction | str = "mean") -> Tensor:
     """Every class of a sample should beat every other class by 1.
 

@@ -14,6 +14,7 @@ from pyflame.ops.creation import ones, zeros
 from pyflame.ops.shaping import broadcast_to
 from pyflame.outline import outlined
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.onnx.norm import (
     BatchNormalization,
     BatchNormalized,
@@ -245,6 +246,7 @@ def instance_norm(
 
 @outlined
 @rounded_once
+@names_arguments
 def local_response_norm(input: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
     """Each value over a power of the squares in its neighbouring channels.
 
@@ -269,6 +271,7 @@ def local_response_norm(input: Any, size: int, alpha: float = 1e-4, beta: float 
 
 @outlined
 @rounded_once
+@names_arguments
 def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """Vectors along `dim` over their p-norm.
 

@@ -19,6 +19,7 @@ from pyflame.ops.creation import arange
 from pyflame.ops.linalg import matmul
 from pyflame.ops.shaping import cat, pad
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.onnx.maxpool import MaxPool
 from pyflame_rt.ops.onnx.pool import AveragePool, GlobalAveragePool
 
@@ -89,6 +90,7 @@ def _max_pool(
     return unbatched(y, had_batch), unbatched(places % math.prod(x.shape[2:]), had_batch)
 
 
+@names_arguments
 def max_pool1d(
     input: Any,
     kernel_size: Sizes,
@@ -127,6 +129,7 @@ def max_pool2d(
     return _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
+@names_arguments
 def max_pool3d(
     input: Any,
     kernel_size: Sizes,
@@ -208,6 +211,7 @@ def _reached(spatial: Sequence[int], kernel_shape: Any, strides: Any, pads: Any)
     return (*pads[:rank], *ends)
 
 
+@names_arguments
 def avg_pool1d(
     input: Any,
     kernel_size: Sizes,
@@ -245,6 +249,7 @@ def avg_pool2d(
     return _avg_pool(2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
+@names_arguments
 def avg_pool3d(
     input: Any,
     kernel_size: Sizes,
@@ -271,6 +276,7 @@ def _lp_pool(rank: int, input: Any, norm_type: float, kernel: Sizes, stride: Siz
     return (powers.sign() * powers.abs().relu() * count) ** (1.0 / norm_type)
 
 
+@names_arguments
 def lp_pool1d(
     input: Any, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
 ) -> Tensor:
@@ -284,6 +290,7 @@ def lp_pool1d(
     return _lp_pool(1, input, norm_type, kernel_size, stride, ceil_mode)
 
 
+@names_arguments
 def lp_pool2d(
     input: Any, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
 ) -> Tensor:
@@ -297,6 +304,7 @@ def lp_pool2d(
     return _lp_pool(2, input, norm_type, kernel_size, stride, ceil_mode)
 
 
+@names_arguments
 def lp_pool3d(
     input: Any, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
 ) -> Tensor:
@@ -340,6 +348,7 @@ def _adaptive_avg(rank: int, input: Any, output_size: Any) -> Tensor:
     return unbatched(x, had_batch)
 
 
+@names_arguments
 def adaptive_avg_pool1d(input: Any, output_size: Any) -> Tensor:
     """Means over windows chosen so that the result has the wanted size.
 
@@ -351,6 +360,7 @@ def adaptive_avg_pool1d(input: Any, output_size: Any) -> Tensor:
     return _adaptive_avg(1, input, output_size)
 
 
+@names_arguments
 def adaptive_avg_pool2d(input: Any, output_size: Any) -> Tensor:
     """Means over windows chosen so that the result has the wanted size; None keeps a size.
 
@@ -362,6 +372,7 @@ def adaptive_avg_pool2d(input: Any, output_size: Any) -> Tensor:
     return _adaptive_avg(2, input, output_size)
 
 
+@names_arguments
 def adaptive_avg_pool3d(input: Any, output_size: Any) -> Tensor:
     """Means over windows chosen so that the result has the wanted size.
 
@@ -409,6 +420,7 @@ def _first_maxima(x: Tensor, want: Sequence[int]) -> Tensor:
     return places
 
 
+@names_arguments
 def adaptive_max_pool1d(input: Any, output_size: Any, return_indices: bool = False) -> Any:
     """Largest values of windows chosen so that the result has the wanted size; with `return_indices` also where.
 
@@ -420,6 +432,7 @@ def adaptive_max_pool1d(input: Any, output_size: Any, return_indices: bool = Fal
     return _adaptive_max(1, input, output_size, return_indices)
 
 
+@names_arguments
 def adaptive_max_pool2d(input: Any, output_size: Any, return_indices: bool = False) -> Any:
     """Largest values of windows chosen so that the result has the wanted size; with `return_indices` also where.
 
@@ -431,6 +444,7 @@ def adaptive_max_pool2d(input: Any, output_size: Any, return_indices: bool = Fal
     return _adaptive_max(2, input, output_size, return_indices)
 
 
+@names_arguments
 def adaptive_max_pool3d(input: Any, output_size: Any, return_indices: bool = False) -> Any:
     """Largest values of windows chosen so that the result has the wanted size; with `return_indices` also where.
 

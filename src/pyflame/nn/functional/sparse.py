@@ -12,6 +12,7 @@ from pyflame.ops.creation import arange, ones, zeros
 from pyflame.ops.ranges import numbers_within, whole_numbers
 from pyflame.ops.reduction import norm
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.onnx.index import Gather
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def _frequencies(input: Any, weight: Any) -> Tensor:
     return call(Gather, counts, cast(input, DType.int64), axis=0)
 
 
+@names_arguments
 def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
     """Class numbers as int64 vectors with a single one; the number of classes is found by evaluating if not given.
 

@@ -9,6 +9,7 @@ from pyflame.nn.functional.windows import batched, sizes, unbatched
 from pyflame.ops.creation import zeros
 from pyflame.ops.gathering import scatter
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +55,7 @@ def _unpool(
     return unbatched(flat.reshape([*lead, *wanted]), had_batch)
 
 
+@names_arguments
 def max_unpool1d(
     input: Any,
     indices: Any,
@@ -73,6 +75,7 @@ def max_unpool1d(
     return _unpool(1, input, indices, kernel_size, stride, padding, output_size)
 
 
+@names_arguments
 def max_unpool2d(
     input: Any,
     indices: Any,
@@ -93,6 +96,7 @@ def max_unpool2d(
     return _unpool(2, input, indices, kernel_size, stride, padding, output_size)
 
 
+@names_arguments
 def max_unpool3d(
     input: Any,
     indices: Any,

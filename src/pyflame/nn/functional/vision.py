@@ -8,6 +8,7 @@ from pyflame.dtypes import DType
 from pyflame.nn.functional.windows import batched, sizes, unbatched
 from pyflame.ops.core import call, const, rounded_once
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.onnx.resize import Resize
 from pyflame_rt.ops.onnx.vision import AffineGrid, Col2Im, GridSample
 
@@ -23,6 +24,7 @@ MODES |= {"trilinear": "linear", "bicubic": "cubic"}
 
 
 @rounded_once
+@names_arguments
 def interpolate(
     input: Any,
     size: int | Sequence[int] | None = None,
@@ -74,6 +76,7 @@ upsample = interpolate
 
 
 @rounded_once
+@names_arguments
 def affine_grid(theta: Any, size: Sequence[int], align_corners: bool = False) -> Tensor:
     """The places that an affine map [N, 2, 3] (or [N, 3, 4]) sends each pixel to.
 
@@ -87,6 +90,7 @@ def affine_grid(theta: Any, size: Sequence[int], align_corners: bool = False) ->
 
 
 @rounded_once
+@names_arguments
 def grid_sample(
     input: Any, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool = False
 ) -> Tensor:
@@ -104,6 +108,7 @@ def grid_sample(
     return call(GridSample, input, grid, **settings)
 
 
+@names_arguments
 def unfold(
     input: Any,
     kernel_size: int | Sequence[int],
@@ -137,6 +142,7 @@ def unfold(
 
 
 @rounded_once
+@names_arguments
 def fold(
     input: Any,
     output_size: int | Sequence[int],

@@ -14,6 +14,7 @@ from pyflame.ops.core import as_tensor
 from pyflame.ops.reduction import amax, norm
 from pyflame.ops.shaping import stack
 from pyflame.tensors import Tensor
+from pyflame_rt.graph.named_arguments import names_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,6 +27,7 @@ def _with_gradients(parameters: Any) -> list[Any]:
     return [p for p in listed if p.grad is not None]
 
 
+@names_arguments
 def get_total_norm(tensors: Iterable[Any], norm_type: float = 2.0, error_if_nonfinite: bool = False) -> Tensor:
     """The norm of all tensors as if they were one vector.
 
@@ -45,6 +47,7 @@ def get_total_norm(tensors: Iterable[Any], norm_type: float = 2.0, error_if_nonf
     return total
 
 
+@names_arguments
 def clip_grad_norm_(
     parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> Tensor:
@@ -66,6 +69,7 @@ def clip_grad_norm_(
     return total
 
 
+@names_arguments
 def clip_grads_with_norm_(parameters: Any, max_norm: float, total_norm: Any) -> None:
     """Scale all gradients in place as if their norm were `total_norm`, so that it is at most `max_norm`.
 
@@ -87,6 +91,7 @@ def _scale(owners: list[Any], max_norm: float, total: Tensor) -> None:
         p.grad.mul_(factor.to(p.grad.dtype))
 
 
+@names_arguments
 def clip_grad_value_(parameters: Any, clip_value: float) -> None:
     """Cut every gradient to -clip_value to clip_value.
 

@@ -10,6 +10,7 @@ from pyflame.nn.parameter import Parameter
 from pyflame.nn.utils.parametrizations import length
 from pyflame.ops.linalg import mv
 from pyflame.random import randn
+from pyflame_rt.graph.named_arguments import names_arguments
 
 if TYPE_CHECKING:
     from pyflame.nn.module import Module
@@ -88,6 +89,7 @@ class _WeightNormHook(_Hook):
         return [f"{self.name}_g", f"{self.name}_v"]
 
 
+@names_arguments
 def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Module:
     """Train a weight as `<name>_g`, a length, and `<name>_v`, a direction; newer code uses `parametrizations`.
 
@@ -100,6 +102,7 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
     return module
 
 
+@names_arguments
 def remove_weight_norm(module: Module, name: str = "weight") -> Module:
     """Make the weight an ordinary parameter again."""
     _found(module, name, _WeightNormHook).detach(module)
@@ -148,6 +151,7 @@ class _SpectralNormHook(_Hook):
         return [f"{self.name}_orig", f"{self.name}_u", f"{self.name}_v"]
 
 
+@names_arguments
 def spectral_norm(
     module: Module, name: str = "weight", n_power_iterations: int = 1, eps: float = 1e-12, dim: int | None = None
 ) -> Module:
@@ -164,6 +168,7 @@ def spectral_norm(
     return module
 
 
+@names_arguments
 def remove_spectral_norm(module: Module, name: str = "weight") -> Module:
     """Make the weight, of unit norm, an ordinary parameter again."""
     _found(module, name, _SpectralNormHook).detach(module)

@@ -13,6 +13,7 @@ from pyflame.ops.core import Handle, call
 from pyflame.ops.creation import full
 from pyflame.ops.shaping import cat, stack
 from pyflame_rt.graph.errors import ShapeMismatchError
+from pyflame_rt.graph.named_arguments import names_arguments
 from pyflame_rt.ops.onnx.index import Gather
 
 if TYPE_CHECKING:
@@ -208,6 +209,7 @@ def filled(data: Tensor, there: np.ndarray[Any, Any], places: np.ndarray[Any, An
     return where(mask, rows, full([], value, dtype=data.dtype))
 
 
+@names_arguments
 def pad_sequence(
     sequences: Sequence[Any], batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right"
 ) -> Tensor:

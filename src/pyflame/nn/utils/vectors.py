@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyflame.ops.shaping import cat
+from pyflame_rt.graph.named_arguments import names_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["parameters_to_vector", "vector_to_parameters"]
 
 
+@names_arguments
 def parameters_to_vector(parameters: Iterable[Any]) -> Tensor:
     """All parameters one after the other.
 
@@ -25,6 +27,7 @@ def parameters_to_vector(parameters: Iterable[Any]) -> Tensor:
     return cat([p.flatten() for p in parameters], dim=0)
 
 
+@names_arguments
 def vector_to_parameters(vec: Any, parameters: Iterable[Any]) -> None:
     """Cut a vector into parameters, in their order.
 
