@@ -11,6 +11,8 @@ from pyflame.module_scopes import ModuleScopes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import numpy as np
+
     from pyflame.autograd.leaf import Leaf
     from pyflame.ops.core import Handle
     from pyflame.storage import Family, Storage
@@ -140,3 +142,7 @@ class Tracer:
         """Note that the function looks at a tensor's contents: they become a condition for using the trace again."""
         if self.is_outside(handle._value):
             self.consulted.setdefault(id(handle), (handle, handle._value))
+
+    def array_of(self, v: Val) -> np.ndarray[Any, Any] | None:
+        """The contents of a value from outside."""
+        return v.array if self.is_outside(v) else None

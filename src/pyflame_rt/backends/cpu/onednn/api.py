@@ -90,6 +90,8 @@ FPMATH = {"strict": 0, "bf16": 1, "f16": 2, "any": 3, "tf32": 4}
 # dnnl_normalization_flags_t
 USE_GLOBAL_STATS, USE_SCALE, USE_SHIFT, FUSE_NORM_RELU = 1, 2, 4, 8
 
+# dnnl_cpu_isa_t: the bits of avx2_vnni and avx512_core_vnni
+_VNNI_BITS = 0x8 | 0x40
 
 # dnnl_query_t
 QUERY_IMPL_INFO = 8
@@ -252,6 +254,15 @@ def cpu_isa() -> str:
     if not available():
         return ""
     return lib().dnnl_cpu_isa2str(lib().dnnl_get_effective_cpu_isa()).decode().removeprefix("cpu_isa_")
+
+
+def int8_is_exact() -> bool:
+    """Whether int8 products add up exactly.
+
+    Without the VNNI instructions, pairs of u8 x s8 products are added in saturating 16-bit arithmetic,
+    and convolutions of s8 by s8 halve their weights: results are right only for values within seven bits.
+    """
+    return bool(lib().dnnl_get_effective_cpu_isa() & _VNNI_BITS)
 
 
 def dims_array(values: tuple[int, ...]) -> ctypes.Array[c_int64]:

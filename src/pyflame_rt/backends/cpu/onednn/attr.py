@@ -95,6 +95,10 @@ class Attr:
         """``max(x, 0)``."""
         return self.eltwise("relu")
 
+    def leaky(self, slope: float) -> Attr:
+        """``x`` where positive, else ``slope * x``."""
+        return self.eltwise("relu", slope)
+
     def elu(self, alpha: float = 1.0) -> Attr:
         """``x`` where positive, else ``alpha * (exp(x) - 1)``."""
         return self.eltwise("elu", alpha)

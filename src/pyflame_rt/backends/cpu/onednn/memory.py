@@ -376,3 +376,7 @@ class Memory(Handle):
         out = ctypes.c_void_p()
         api.lib().dnnl_memory_get_data_handle(self.handle, ctypes.byref(out))
         return out.value or 0
+
+    def set_pointer(self, pointer: int) -> None:
+        """Point at another address."""
+        api.lib().dnnl_memory_set_data_handle(self.handle, pointer or None)

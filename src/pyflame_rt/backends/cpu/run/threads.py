@@ -120,6 +120,11 @@ def budget(threads: int) -> int:
     return int(_budget.ctypes.data)
 
 
+def runs_under_way() -> int:
+    """How many runs are in native code at this moment."""
+    return int(_budget[1])
+
+
 class _Counted:
     """Runs of the parent are not under way in a forked child."""
 
