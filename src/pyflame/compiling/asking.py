@@ -49,7 +49,7 @@ _ASKS = frozenset(
 )
 # Libraries ask on behalf of whoever calls them, but we do not, and what an import asks is its own affair.
 _OURS = frozenset({"pyflame", "pyflame_rt", "emberharmony", "wsesim"})
-_READERS = frozenset({"pyflame.serialization"})
+_READERS = frozenset({"pyflame.serialization", "pyflame_rt.graph.named_arguments"})  # the latter calls for others
 _IMPORTS = frozenset({"importlib", "zipimport", "linecache", "traceback"})
 _TALKS = frozenset({"read", "read1", "readline", "readlines", "readinto", "write", "writelines", "seek", "truncate"})
 

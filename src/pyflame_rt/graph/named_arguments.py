@@ -214,7 +214,7 @@ def _ours_and_raw(problem: BaseException, function: Callable[..., Any]) -> bool:
 def _parsed(text: str) -> ast.expr | None:
     try:
         return ast.parse(text, mode="eval").body
-    except SyntaxError:
+    except (SyntaxError, SystemError):  # the latter where other threads parse, too
         return None
 
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["product", "run_script", "shifted"]
 
-_SHIFT, _PRODUCT, _UFUNC = "__wsesim_shifted", "__wsesim_product", "__wsesim_left_shift"
+# Names that Python leaves as they are in classes, too.
+_SHIFT, _PRODUCT, _UFUNC = "__wsesim_shifted__", "__wsesim_product__", "__wsesim_left_shift__"
 
 
 def shifted(value: Any, by: Any) -> Any:

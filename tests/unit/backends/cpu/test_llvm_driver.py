@@ -336,7 +336,18 @@ def test_a_short_run_does_without_threads_that_come_late(watched):
 def test_one_late_run_is_no_reason(watched):
     watched.took = {1: 20_000, 2: 11_000}
     watched.threads(20)
-    watched.took = {1: 20_000, 2: 900_000_000}
+    watched.took = {1: 20_000, 2: 600_000}
     assert watched.threads(1) == [2]
     watched.took = {1: 20_000, 2: 11_000}
     assert watched.threads(10) == [2] * 10
+
+
+def test_a_run_that_is_late_by_far_is_one_for_as_long_as_it_took(watched):
+    watched.took = {1: 20_000, 2: 11_000}
+    watched.threads(20)
+    watched.took = {1: 20_000, 2: 4_000_000}
+    assert watched.threads(1) == [2]
+    watched.took = {1: 20_000, 2: 11_000}
+    assert watched.threads(190) == [1] * 190
+    watched.threads(20)
+    assert watched.threads(10).count(2) >= 8

@@ -238,6 +238,10 @@ by_ufunc, by_product = np.left_shift(words[1], 16), words[2] * 65536
 by_product *= 65536
 print(int(total), int(total2), later(words), (words << 15).dtype, 1 << 40, {1: 1}[1])
 print(int(by_ufunc), int(by_product), (words * 2).dtype, [1] * 2 == [1, 1], 2.5 * words[1])
+class Timer:
+    def ticks(self, word):
+        return int((word << 16) + word * 65536 + np.left_shift(word, 16))
+print(Timer().ticks(words[0]))
 """
 
 
@@ -257,6 +261,7 @@ def test_host_scripts_of_numpy_1_put_timestamps_together(tmp_path):
         "uint16",
         "True",
         "5.0",
+        str(3 << 16),
     ]
     assert not list(tmp_path.rglob("*.pyc"))
 
