@@ -1,6 +1,7 @@
 """Runs stop when they are told to, whatever they are at; long ones are announced."""
 
 import contextlib
+import gc
 import logging
 import time
 
@@ -100,6 +101,8 @@ def test_long_runs_ask_all_the_time_whether_to_go_on(settings, count, size, chan
     backend, check = WseBackend(), Gaps(8.0)
     backend.configure(settings)
     made = backend.compile(convolutions(count, size, channels))
+    gc.collect()  # what other tests left would be looked for, and let go, between two calls
+    gc.freeze()
     check.last = time.thread_time()
     with contextlib.suppress(Enough):
         made.run({"h0": np.ones((1, channels, size, size), np.float32)}, [f"h{count}"], RunHooks(check=check))
