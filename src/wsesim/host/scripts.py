@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import importlib.machinery
+import operator
 import sys
 import types
 from pathlib import Path
@@ -26,6 +27,7 @@ __all__ = ["product", "run_script", "shifted"]
 
 # Names that Python leaves as they are in classes, too.
 _SHIFT, _PRODUCT, _UFUNC = "__wsesim_shifted__", "__wsesim_product__", "__wsesim_left_shift__"
+_IN_PLACE = "__in_place"
 
 
 def shifted(value: Any, by: Any) -> Any:
@@ -63,7 +65,21 @@ def _left_shift(value: Any, by: Any) -> Any:
     return np.left_shift(*_widened(value, by))
 
 
-_MEANING = {_SHIFT: shifted, _PRODUCT: product, _UFUNC: _left_shift}
+def _shifted_in_place(value: Any, by: Any) -> Any:
+    return operator.ilshift(*_widened(value, by))
+
+
+def _product_in_place(left: Any, right: Any) -> Any:
+    return operator.imul(*_widened(left, right))  # arrays stay the ones that others hold
+
+
+_MEANING = {
+    _SHIFT: shifted,
+    _PRODUCT: product,
+    _UFUNC: _left_shift,
+    _IN_PLACE + _SHIFT: _shifted_in_place,
+    _IN_PLACE + _PRODUCT: _product_in_place,
+}
 _OLDER: dict[type[ast.operator], str] = {ast.LShift: _SHIFT, ast.Mult: _PRODUCT}
 
 
@@ -80,7 +96,7 @@ class _Older(ast.NodeTransformer):
         self.generic_visit(node)
         if type(node.op) not in _OLDER or not isinstance(node.target, ast.Name):
             return node
-        value = _call(_OLDER[type(node.op)], ast.Name(node.target.id, ast.Load()), node.value)
+        value = _call(_IN_PLACE + _OLDER[type(node.op)], ast.Name(node.target.id, ast.Load()), node.value)
         return ast.copy_location(ast.Assign([node.target], value), node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:

@@ -242,6 +242,13 @@ class Timer:
     def ticks(self, word):
         return int((word << 16) + word * 65536 + np.left_shift(word, 16))
 print(Timer().ticks(words[0]))
+def grown(array, listed):
+    array *= 2
+    array <<= 1
+    listed *= 2
+kept, listed = np.array([1, 2], np.uint16), [1]
+grown(kept, listed)
+print(kept.tolist() == [4, 8], listed == [1, 1])
 """
 
 
@@ -262,6 +269,8 @@ def test_host_scripts_of_numpy_1_put_timestamps_together(tmp_path):
         "True",
         "5.0",
         str(3 << 16),
+        "True",
+        "True",
     ]
     assert not list(tmp_path.rglob("*.pyc"))
 
